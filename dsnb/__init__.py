@@ -1,0 +1,87 @@
+"""A data service for machine-learning input pipelines that begins in a notebook cell.
+
+One cell starts a dispatcher and workers inside the kernel; any number of trainers (other cells, other kernels, other
+machines) read preprocessed elements from them, and trainers of one job share one preprocessing pass.
+
+Example:
+    >>> import dsnb
+    >>> with dsnb.start(workers=2) as service:
+    ...     squares = dsnb.Dataset.range(10).map(lambda x: x * x)
+    ...     squares = squares.apply(dsnb.distribute("distributed_epoch", service))
+    ...     sum(squares)
+    285
+
+Names are imported when they are first asked for: `import dsnb` itself starts nothing and takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsnb import errors as errors
+    from dsnb.client.distribute import distribute as distribute
+    from dsnb.client.distribute import from_dataset_id as from_dataset_id
+    from dsnb.client.distribute import register_dataset as register_dataset
+    from dsnb.client.options import CrossTrainerCache as CrossTrainerCache
+    from dsnb.client.options import ShardingPolicy as ShardingPolicy
+    from dsnb.dispatcher.config import DispatcherConfig as DispatcherConfig
+    from dsnb.dispatcher.server import DispatchServer as DispatchServer
+    from dsnb.elements.spec import TensorSpec as TensorSpec
+    from dsnb.errors import DataLossWarning as DataLossWarning
+    from dsnb.notebook.service import DataService as DataService
+    from dsnb.notebook.service import connect as connect
+    from dsnb.notebook.service import start as start
+    from dsnb.pipeline.dataset import AUTOTUNE as AUTOTUNE
+    from dsnb.pipeline.dataset import Dataset as Dataset
+    from dsnb.pipeline.dataset import TextLineDataset as TextLineDataset
+    from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
+    from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from dsnb.worker.config import WorkerConfig as WorkerConfig
+    from dsnb.worker.server import WorkerServer as WorkerServer
+
+__version__ = "0.1.0"
+
+# Where each public name lives. tests/test_exports.py holds this, the imports above and `__all__` together.
+_HOMES = {
+    "AUTOTUNE": "dsnb.pipeline.dataset",
+    "INFINITE_CARDINALITY": "dsnb.pipeline.operation",
+    "UNKNOWN_CARDINALITY": "dsnb.pipeline.operation",
+    "CrossTrainerCache": "dsnb.client.options",
+    "DataLossWarning": "dsnb.errors",
+    "DataService": "dsnb.notebook.service",
+    "Dataset": "dsnb.pipeline.dataset",
+    "DispatchServer": "dsnb.dispatcher.server",
+    "DispatcherConfig": "dsnb.dispatcher.config",
+    "ShardingPolicy": "dsnb.client.options",
+    "TensorSpec": "dsnb.elements.spec",
+    "TextLineDataset": "dsnb.pipeline.dataset",
+    "WorkerConfig": "dsnb.worker.config",
+    "WorkerServer": "dsnb.worker.server",
+    "connect": "dsnb.notebook.service",
+    "distribute": "dsnb.client.distribute",
+    "errors": "dsnb.errors",
+    "from_dataset_id": "dsnb.client.distribute",
+    "register_dataset": "dsnb.client.distribute",
+    "start": "dsnb.notebook.service",
+}
+
+__all__ = (  # noqa: PLE0604 - a tuple of the table's own keys, which ruff cannot look into
+    *_HOMES,
+    "__version__",
+)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dsnb' has no attribute {name!r}", name=name, obj=import_module(__name__))
+    module = import_module(home)
+    value = module if home == f"{__name__}.{name}" else getattr(module, name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,70 @@
+"""The command line: `dsnb demo`, `dispatcher`, `worker`, `dashboard`, `status`.
+
+Each command has a module with `add_to(commands)`, which declares its options, and `run(args)`, which does it. Whatever
+takes long to import is imported by `run`, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import dsnb
+from dsnb.cli import dashboard, demo, dispatcher, status, worker
+from dsnb.errors import DsnbError, InvalidArgumentError
+
+DESCRIPTION = "A data service for machine-learning input pipelines that begins in a notebook cell."
+EPILOG = """\
+to begin:
+  dsnb demo                  two trainers share one preprocessing pass, with the dashboard open beside them
+
+a service without a notebook, in two terminals (or `dsnb.start()` in a cell, which is both):
+  dsnb dispatcher
+  dsnb worker
+
+`dsnb COMMAND --help` tells more, with examples."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: What follows `dsnb`; the process's own arguments by default.
+
+    Returns:
+        The exit code: 0, 1 for a failure, 2 for a wrong use, 130 after Ctrl-C.
+    """
+    args = make_parser().parse_args(arguments)
+    # What gRPC's core writes to standard error is in our errors already, in words; it reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except DsnbError as error:
+        print(f"dsnb {args.command}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidArgumentError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output (`| head`) has seen enough. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="dsnb",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"dsnb {dsnb.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (demo, dispatcher, worker, dashboard, status):
+        module.add_to(commands)
+    return parser

@@ -1,0 +1,79 @@
+"""`dsnb dashboard`: the Panel application on a service that runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import webbrowser
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from dsnb.cli.options import add_command, add_json, add_service, token_of
+from dsnb.cli.serving import told_to_stop, wait_for_end
+from dsnb.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from dsnb.cli.options import Commands
+
+DESCRIPTION = """\
+Serve the dashboard of a running service, and open it in the browser.
+
+It shows jobs, workers, splits, each trainer's place in the cache, and throughput, live. It only reads: opening or
+closing it changes nothing. In a notebook, `svc.dashboard()` shows the same page under the cell."""
+EXAMPLES = """\
+  dsnb dashboard                        of the only service of yours on this machine
+  dsnb dashboard digits --port 8050     of the one called `digits`, on a port of your choice
+  dsnb dashboard --no-open              only print the address"""
+
+
+def add_to(commands: Commands) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "dashboard", run, DESCRIPTION, EXAMPLES)
+    add_service(parser)
+    parser.add_argument("--port", type=int, default=0, help="the port to serve the page on (default: one that is free)")
+    parser.add_argument("--no-open", dest="open", action="store_false", help="do not open the browser")
+    add_json(parser, "print the line as JSON, with `url`")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the dashboard until it is told to stop."""
+    need_panel()
+    from dsnb.dashboard.server import start_in_thread
+    from dsnb.dashboard.source import source_for
+    from dsnb.notebook.service import connect
+
+    token = token_of(args)
+    with connect(args.service, token):
+        pass  # a wrong name, address or token is told here at once; the page would wait for the service to come
+    with told_to_stop() as stop, ExitStack() as at_end:
+        server = start_in_thread(source_for(args.service, token), port=args.port)
+        at_end.callback(server.stop)
+        print(json.dumps({"url": server.url}) if args.as_json else f"dashboard at {server.url}; Ctrl-C stops it")
+        sys.stdout.flush()
+        if args.open and has_display():
+            webbrowser.open(server.url)
+        wait_for_end(stop, server.wait)
+    return 0
+
+
+def need_panel() -> None:
+    """Refuse to go on without the libraries of the dashboard.
+
+    Raises:
+        FailedPreconditionError: they are not installed.
+    """
+    missing = [name for name in ("panel", "bokeh") if find_spec(name) is None]
+    if missing:
+        raise FailedPreconditionError(
+            f"the dashboard needs {' and '.join(missing)}, which this Python does not have",
+            did="nothing was started",
+            hint="pip install 'dsnb[notebook]'",
+        )
+
+
+def has_display() -> bool:
+    """Whether a browser could show itself; without a display a text browser might take over the terminal."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

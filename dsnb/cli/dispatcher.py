@@ -1,0 +1,101 @@
+"""`dsnb dispatcher`: the role that knows datasets, jobs, workers and splits, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
+from dsnb.cli.serving import told_to_stop, wait_for_end
+from dsnb.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from dsnb.cli.options import Commands
+
+DESCRIPTION = """\
+Run a dispatcher: the part of a service that workers and trainers turn to.
+
+It knows datasets, jobs, workers and splits, and decides who does what; it never touches an element or runs your code.
+It prints one line when it is ready and runs until Ctrl-C. Start at least one `dsnb worker` beside it."""
+EXAMPLES = """\
+  dsnb dispatcher                                    on a free port; `dsnb worker` finds it
+  dsnb dispatcher --port 5050 --name digits          then `dsnb.connect("digits")` in a notebook
+  dsnb dispatcher --token-file token                 the file is made; take it to where workers are"""
+
+
+def add_to(commands: Commands) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "dispatcher", run, DESCRIPTION, EXAMPLES)
+    add_address(parser)
+    parser.add_argument("--name", help="what `dsnb.connect` and the other commands call it (default: a free name)")
+    add_token_file(
+        parser,
+        "the file that holds the token that callers must show; made with a new token if it is not there "
+        "(default: the variable DSNB_TOKEN, else a new token that your own processes on this machine find)",
+    )
+    add_json(parser, "print the line as JSON, with `target` and `token_file`")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a dispatcher until it is told to stop."""
+    from dsnb.dispatcher.config import DispatcherConfig
+    from dsnb.dispatcher.server import DispatchServer
+
+    if args.token_file is not None:
+        make_token_file(Path(args.token_file))
+    name = args.name or free_name()
+    config = DispatcherConfig(port=args.port, host=args.host, name=name, token=token_of(args))
+    with told_to_stop() as stop, DispatchServer(config) as server, findable(name, server.target, server.token):
+        if args.as_json:
+            print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
+        else:
+            print(f"dispatcher ready at {server.target}; Ctrl-C stops it", flush=True)
+        wait_for_end(stop, server.join)
+    return 0
+
+
+def free_name() -> str:
+    """The first of `default`, `default-2`, `default-3` and so on that no service here has."""
+    from dsnb.wire.discovery import running
+
+    taken = {connection.name for connection in running()}
+    names = chain(["default"], (f"default-{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
+
+
+@contextmanager
+def findable(name: str, target: str, token: str) -> Iterator[None]:
+    """Let this user's other processes find the service by its name, and its token by its address.
+
+    Raises:
+        AlreadyExistsError: another service has the name.
+    """
+    from dsnb.wire.discovery import check_name, publish, retract
+
+    connection = publish(check_name(name), target, token)
+    try:
+        yield
+    finally:
+        retract(connection)
+
+
+def make_token_file(path: Path) -> None:
+    """Write a new token to a file that only its owner can read, unless the file is there."""
+    from dsnb.wire.security import new_token
+
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise NotFoundError(
+            f"the token file {path} cannot be made ({error.strerror})", did="nothing was started", hint="check the path"
+        ) from error
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(new_token())

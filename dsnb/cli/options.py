@@ -1,0 +1,79 @@
+"""What several commands have in common: how they are declared, and the options that say which service."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], description: str, examples: str = ""
+) -> argparse.ArgumentParser:
+    """Declare one command.
+
+    Args:
+        commands: Where the whole command line keeps them.
+        name: What is typed.
+        run: Called with the parsed options; returns the exit code.
+        description: What it does; its first line stands in the list of commands.
+        examples: Whole lines to type, each with what it does.
+    """
+    first, _, _ = description.partition("\n")
+    parser = commands.add_parser(
+        name,
+        help=first[0].lower() + first[1:].rstrip("."),
+        description=description,
+        epilog=f"examples:\n{examples}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # `--token SECRET` must not be taken for --token-file
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which service is meant."""
+    parser.add_argument(
+        "service",
+        nargs="?",
+        help="its name, as in `default`, or its address, as in `localhost:5050` (default: the only one that runs here)",
+    )
+    add_token_file(parser)
+
+
+def add_token_file(parser: argparse.ArgumentParser, meaning: str = "") -> None:
+    """Add `--token-file`. There is no `--token`: other users of the machine can read a process's arguments."""
+    default = (
+        "a file that holds the service's token (default: the token of a service of yours on this machine is found "
+        "by itself; for others, the variable DSNB_TOKEN)"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help=meaning or default)
+
+
+def add_json(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", dest="as_json", help=meaning)
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    """Add where a server listens."""
+    parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: one that is free)")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+
+
+def token_of(args: argparse.Namespace) -> str | None:
+    """The token that the options or the environment give; None to have it found by the service's address.
+
+    Raises:
+        NotFoundError: the file cannot be read.
+    """
+    if args.token_file is None:
+        return os.environ.get("DSNB_TOKEN") or None
+    from dsnb.wire.security import read_token_file
+
+    return read_token_file(args.token_file)

@@ -1,0 +1,53 @@
+"""Run a server until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def told_to_stop() -> Iterator[threading.Event]:
+    """Give an event that Ctrl-C and SIGTERM set. The second signal ends the process at once, as without us."""
+    event = threading.Event()
+
+    def tell(_signal: int, _frame: FrameType | None) -> None:
+        event.set()
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, tell) for number in _SIGNALS}
+    try:
+        yield event
+    finally:
+        restore()
+
+
+def wait_for_end(stop: threading.Event, join: Callable[[], object]) -> None:
+    """Wait until a server is told to stop, or has stopped by itself.
+
+    Args:
+        stop: Set when it is to stop.
+        join: Returns when the server has ended, or raises why it had to.
+    """
+    reasons: list[Exception] = []
+
+    def watch() -> None:
+        try:
+            join()
+        except Exception as reason:  # noqa: BLE001 - raised again by whoever waits
+            reasons.append(reason)
+        stop.set()
+
+    threading.Thread(target=watch, name="dsnb-cli-watch", daemon=True).start()
+    stop.wait()
+    for reason in reasons:
+        raise reason

@@ -1,0 +1,98 @@
+"""`dsnb worker`: the role that runs pipelines and serves elements, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
+from dsnb.cli.serving import told_to_stop, wait_for_end
+from dsnb.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from dsnb.cli.options import Commands
+
+DESCRIPTION = """\
+Run a worker: the part of a service that runs pipelines and serves their elements.
+
+Any number of workers, on any number of machines, may join one dispatcher; each takes its share of every job. It prints
+one line when it is ready and runs until Ctrl-C."""
+EXAMPLES = """\
+  dsnb worker                                        joins the only service of yours on this machine
+  dsnb worker --dispatcher digits --cache-bytes 2GB  joins the one called `digits`, and holds up to 2 GB of elements
+  dsnb worker --dispatcher localhost:5050 --token-file token"""
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def add_to(commands: Commands) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "worker", run, DESCRIPTION, EXAMPLES)
+    parser.add_argument(
+        "--dispatcher",
+        metavar="SERVICE",
+        help="the name or the address of the service to join, as in `localhost:5050` "
+        "(default: the only one that runs here)",
+    )
+    add_address(parser)
+    parser.add_argument(
+        "--worker-address",
+        metavar="ADDRESS",
+        help="the address at which readers reach this worker, if it is not the one it listens on",
+    )
+    parser.add_argument("--cache-bytes", metavar="SIZE", help="the most bytes of elements to hold, as in 500MB or 2GiB")
+    add_token_file(parser)
+    add_json(parser, "print the line as JSON, with `address` and `dispatcher`")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a worker until it is told to stop."""
+    from dsnb.worker.config import WorkerConfig
+    from dsnb.worker.server import WorkerServer
+
+    config = WorkerConfig(
+        dispatcher_address=target_of(args.dispatcher),
+        port=args.port,
+        host=args.host,
+        token=token_of(args),
+        worker_address=args.worker_address,
+    )
+    if args.cache_bytes is not None:
+        config = replace(config, cross_trainer_cache_size_bytes=size_of(args.cache_bytes))
+    with told_to_stop() as stop, WorkerServer(config) as server:
+        if args.as_json:
+            print(json.dumps({"address": server.address, "dispatcher": config.dispatcher_address}), flush=True)
+        else:
+            print(f"worker ready at {server.address}, joined {config.dispatcher_address}; Ctrl-C stops it", flush=True)
+        wait_for_end(stop, server.join)
+    return 0
+
+
+def target_of(service: str | None) -> str:
+    """The address of the service that is meant; an address is what it is, a name is looked up.
+
+    Raises:
+        NotFoundError: no such service runs here.
+    """
+    if service is not None and ":" in service:
+        return service
+    from dsnb.wire.discovery import find
+
+    return find(service).target
+
+
+def size_of(text: str) -> int:
+    """Read a size in bytes, as in `500MB`, `2GiB` or `1000`.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    number = text.rstrip("KMGiIBkmgb")
+    unit = text[len(number) :].upper()
+    try:
+        return int(float(number) * UNITS[unit])
+    except (KeyError, ValueError, OverflowError):
+        raise InvalidArgumentError(
+            f"{text!r} is no size", did="nothing was started", hint="500MB, 2GiB, or a number of bytes"
+        ) from None

@@ -1,0 +1,78 @@
+"""How a reader's allowance is shared over its tasks. A pure core: counters and a time in, grants and recalls out.
+
+`max_outstanding_requests` bounds what is granted, on its way or buffered, over all tasks together. Each task is topped
+up to an even share. With fewer credits than tasks the credit moves: one that lies unused at a task for a while is
+recalled, and given to the task that has waited longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+IDLE_S = 0.05
+"""How long a credit may lie unused while another task has none."""
+
+_UNLIMITED = 1 << 30
+
+
+@dataclass(slots=True)
+class Account:
+    """One task's counters, in elements of this reading; cumulative."""
+
+    granted: int = 0
+    received: int = 0
+    consumed: int = 0
+    ended: bool = False
+    recalling: bool = False
+    active_at: float = 0.0
+    """When it last delivered or was granted something."""
+
+    @property
+    def outstanding(self) -> int:
+        """Elements that count against the allowance."""
+        return (self.received if self.ended else self.granted) - self.consumed
+
+    @property
+    def unused(self) -> int:
+        """Credit that the worker has not used, as far as is known here."""
+        return 0 if self.ended else self.granted - self.received
+
+
+def top_up(accounts: Sequence[Account], limit: int | None, now: float) -> list[Account]:
+    """Grant what the limit allows; returns the accounts whose grant has grown.
+
+    Args:
+        accounts: All tasks' accounts; changed in place.
+        limit: The allowance over all of them; None for as much as they like.
+        now: The present time in seconds.
+    """
+    open_ones = [account for account in accounts if not account.ended and not account.recalling]
+    if limit is None:
+        low = [account for account in open_ones if account.granted - account.consumed < _UNLIMITED // 2]
+        for account in low:
+            account.granted = account.consumed + _UNLIMITED
+        return low
+    free = limit - sum(account.outstanding for account in accounts)
+    share = max(1, limit // max(1, len(open_ones)))
+    grown = []
+    # The one that has waited longest first: so credit goes round when there is less of it than tasks.
+    for account in sorted(open_ones, key=lambda account: (account.outstanding > 0, account.active_at)):
+        more = min(free, share - account.outstanding)
+        # In steps of half a share, so that not each element costs a message.
+        if more > 0 and (account.outstanding == 0 or 2 * more >= share):
+            free -= more
+            account.granted += more
+            account.active_at = now
+            grown.append(account)
+    return grown
+
+
+def to_recall(accounts: Iterable[Account], now: float) -> Account | None:
+    """The account whose unused credit should move to a task that has none; None where all is well."""
+    open_ones = [account for account in accounts if not account.ended]
+    if any(account.recalling for account in open_ones) or all(account.outstanding for account in open_ones):
+        return None
+    idle = [account for account in open_ones if account.unused and now - account.active_at >= IDLE_S]
+    return min(idle, key=lambda account: account.active_at, default=None)
+

@@ -1,0 +1,266 @@
+"""`distribute`, `register_dataset` and `from_dataset_id`: how a pipeline comes to a service, and its elements back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dsnb.client.options import CrossTrainerCache, ServiceAddress, check_compression, read_options
+from dsnb.client.options import service_address as _address
+from dsnb.client.source import FromService, check_cache
+from dsnb.client.tasks import check_protocol
+from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_json
+from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.graph import Blob, describe, serialise
+from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.splits import split_providers
+from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.messages import BlobPiece, DatasetRequest, RegisterRequest, SplitProvider
+from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
+
+_PIECE = 1 << 20
+_UPLOAD_S = 600.0
+
+
+def distribute(
+    processing_mode: Any,
+    service: Any,
+    job_name: str | None = None,
+    consumer_index: int | None = None,
+    num_consumers: int | None = None,
+    max_outstanding_requests: int | None = None,
+    data_transfer_protocol: str | None = None,
+    compression: str | None = "AUTO",
+    cross_trainer_cache: CrossTrainerCache | None = None,
+    target_workers: str = "AUTO",
+) -> Callable[[Dataset], Dataset]:
+    """Have the workers of a service do everything before this; for `Dataset.apply`, as in the tf.data service.
+
+    Args:
+        processing_mode: A `ShardingPolicy`, or "parallel_epochs" (OFF: every worker produces the whole dataset) or
+            "distributed_epoch" (DYNAMIC: together they produce it once).
+        service: A `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
+        job_name: Readers of one name share one job; None for a job of one's own. Each loop over the dataset is the
+            job's next pass; what one reader of a pass gets, the others do not.
+        consumer_index: For coordinated reads, which are not there yet.
+        num_consumers: For coordinated reads, which are not there yet.
+        max_outstanding_requests: Most elements on their way or buffered, over all workers; None to bound bytes only.
+        data_transfer_protocol: "grpc" or "local"; None for the best that works.
+        compression: "AUTO" or None.
+        cross_trainer_cache: Share one preprocessing pass with other trainers: all of them get all elements.
+        target_workers: "AUTO" or "ANY".
+
+    Returns:
+        A function from dataset to dataset. The new dataset's elements are those of the old one; their order holds for
+        one worker only. What is applied after it runs in this process.
+
+    Raises:
+        InvalidArgumentError: an argument can never be right, or the pipeline cannot be pickled (the variable is named).
+        UnavailableError: nobody answers at the address.
+        PermissionDeniedError: the token is missing or wrong.
+
+    Example:
+        >>> import dsnb
+        >>> with dsnb.start(workers=1) as svc:
+        ...     squares = dsnb.Dataset.range(4).map(lambda x: x * x)
+        ...     [int(x) for x in squares.apply(dsnb.distribute("parallel_epochs", svc))]
+        [0, 1, 4, 9]
+    """
+    options = read_options(
+        processing_mode,
+        job_name=job_name,
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        max_outstanding_requests=max_outstanding_requests,
+        data_transfer_protocol=data_transfer_protocol,
+        compression=compression,
+        cross_trainer_cache=cross_trainer_cache,
+        target_workers=target_workers,
+    )
+    check_protocol(options.protocol)
+    address = _address(service)
+
+    def apply(dataset: Dataset) -> Dataset:
+        check_cache(options, dataset.cardinality())
+
+        def register() -> str:
+            return _register(address, dataset, options.compression, dataset_id=None, mode=options.mode.name)
+
+        source = FromService(
+            service=address,
+            dataset_id=register(),
+            options=options,
+            spec=dataset.element_spec,
+            registered_cardinality=dataset.cardinality(),
+            register_again=register,
+        )
+        return Dataset(source)
+
+    return apply
+
+
+def register_dataset(
+    service: Any, dataset: Dataset, compression: str | None = "AUTO", dataset_id: str | None = None
+) -> str:
+    """Give a pipeline to a service, to be read by id from anywhere; as in the tf.data service.
+
+    Args:
+        service: A `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
+        dataset: What to register.
+        compression: "AUTO" or None.
+        dataset_id: The id to register it under; None to find it by its fingerprint, or to get a new one.
+
+    Returns:
+        The id.
+
+    Raises:
+        InvalidArgumentError: the id has a dataset of another structure, or the pipeline cannot be pickled.
+
+    Example:
+        >>> import dsnb
+        >>> with dsnb.start(workers=1) as svc:
+        ...     dsnb.register_dataset(svc, dsnb.Dataset.range(3), dataset_id="three")
+        'three'
+    """
+    if dataset_id is not None and (not isinstance(dataset_id, str) or not dataset_id):
+        raise InvalidArgumentError(f"a dataset id must be a non-empty string, got {dataset_id!r}", hint="leave it out")
+    return _register(_address(service), dataset, check_compression(compression), dataset_id=dataset_id, mode="")
+
+
+def from_dataset_id(
+    processing_mode: Any,
+    service: Any,
+    dataset_id: str,
+    element_spec: Any = None,
+    job_name: str | None = None,
+    consumer_index: int | None = None,
+    num_consumers: int | None = None,
+    max_outstanding_requests: int | None = None,
+    data_transfer_protocol: str | None = None,
+    cross_trainer_cache: CrossTrainerCache | None = None,
+    target_workers: str = "AUTO",
+) -> Dataset:
+    """Read a registered dataset; as in the tf.data service.
+
+    Args:
+        processing_mode: As for `distribute`; the other arguments too.
+        service: As for `distribute`.
+        dataset_id: What `register_dataset` gave.
+        element_spec: Checked against the registered one; None to take that.
+        job_name: As for `distribute`.
+        consumer_index: As for `distribute`.
+        num_consumers: As for `distribute`.
+        max_outstanding_requests: As for `distribute`.
+        data_transfer_protocol: As for `distribute`.
+        cross_trainer_cache: As for `distribute`.
+        target_workers: As for `distribute`.
+
+    Raises:
+        NotFoundError: no dataset has that id.
+        InvalidArgumentError: an argument can never be right, or the element spec is another one.
+
+    Example:
+        >>> import dsnb
+        >>> with dsnb.start(workers=1) as svc:
+        ...     three = dsnb.register_dataset(svc, dsnb.Dataset.range(3))
+        ...     [int(x) for x in dsnb.from_dataset_id("parallel_epochs", svc, three)]
+        [0, 1, 2]
+    """
+    options = read_options(
+        processing_mode,
+        job_name=job_name,
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        max_outstanding_requests=max_outstanding_requests,
+        data_transfer_protocol=data_transfer_protocol,
+        compression="AUTO",
+        cross_trainer_cache=cross_trainer_cache,
+        target_workers=target_workers,
+    )
+    check_protocol(options.protocol)
+    address = _address(service)
+    with _Connection(address) as channel:
+        known = channel.call(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
+    spec = spec_from_json(known.element_spec)
+    if element_spec is not None and spec is not None and not compatible(check_spec(element_spec), spec):
+        raise InvalidArgumentError(
+            f"the dataset {dataset_id!r} has elements {spec}, not {element_spec}", hint="leave element_spec out"
+        )
+    check_cache(options, known.cardinality)
+    source = FromService(
+        service=address,
+        dataset_id=known.dataset_id,
+        options=options,
+        spec=spec if spec is not None else element_spec,
+        registered_cardinality=known.cardinality,
+    )
+    return Dataset(source)
+
+
+def _register(
+    address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str
+) -> str:
+    if not isinstance(dataset, Dataset):
+        raise InvalidArgumentError(
+            f"a dsnb.Dataset is wanted, got {type(dataset).__name__}", hint="Dataset.from_generator reads any iterable"
+        )
+    operation = dataset.operation
+    providers, unsplittable = _providers(operation)
+    if mode == "DYNAMIC" and unsplittable is not None:
+        raise unsplittable
+    graph = serialise(operation)
+    if graph.fingerprint.unhashable:
+        warnings.warn(
+            f"this pipeline cannot be recognised when it is registered again, because of {graph.fingerprint.unhashable[0]}; "
+            "readers share a job only if they use this very dataset object, or its id",
+            DsnbWarning,
+            stacklevel=4,
+        )
+    request = RegisterRequest(
+        dataset_id=dataset_id or "",
+        fingerprint="" if graph.fingerprint.unhashable else graph.fingerprint.digest,
+        definition=graph.definition,
+        blobs=tuple(blob.digest for blob in graph.blobs),
+        element_spec=spec_to_json(dataset.element_spec),
+        cardinality=dataset.cardinality(),
+        compression=compression,
+        pipeline=describe(operation),
+        providers=providers,
+        unsplittable="" if unsplittable is None else unsplittable.what,
+    )
+    with _Connection(address) as channel:
+        reply = channel.call(REGISTER, request)
+        blobs = {blob.digest: blob for blob in graph.blobs}
+        for digest in reply.missing:
+            channel.upload(PUT_BLOB, _pieces(blobs[digest]), timeout=_UPLOAD_S)
+    return reply.dataset_id
+
+
+def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], UnimplementedError | None]:
+    try:
+        found = split_providers(operation)
+    except UnimplementedError as error:
+        return (), error
+    return tuple(SplitProvider(source=provider.source, count=provider.count) for provider in found), None
+
+
+def _pieces(blob: Blob) -> Iterator[BlobPiece]:
+    data = memoryview(blob.data).cast("B")
+    for at in range(0, max(1, blob.nbytes), _PIECE):
+        yield BlobPiece(digest=blob.digest, nbytes=blob.nbytes, data=bytes(data[at : at + _PIECE]))
+
+
+class _Connection:
+    """A channel for a few calls."""
+
+    def __init__(self, address: ServiceAddress) -> None:
+        self._address = address
+
+    def __enter__(self) -> Channel:
+        self._channel = open_channel(self._address.address, self._address.find_token())
+        return self._channel
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()

@@ -1,0 +1,113 @@
+"""Where all tasks of one reader put what they deliver, and where the reader waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from dsnb.client.credit import Account
+from dsnb.wire.messages import ClientUpdate, TaskInfo
+from dsnb.wire.transfer.handover import Piece, Reading
+
+
+class Hold:
+    """A reader's side of one task: its account, its reading, and what came of it. A `Sink` for its pieces."""
+
+    def __init__(self, inbox: Inbox, info: TaskInfo, max_bytes: int) -> None:
+        self.info = info
+        self.max_bytes = max_bytes
+        self.account = Account()
+        self.reading: Reading | None = None
+        self.local = False
+        self.retry_at = 0.0
+        self.attempts = 0
+        self.told = 0
+        """Up to where the worker was told what is consumed."""
+        self.untold_bytes = 0
+        self._inbox = inbox
+
+    def sink(self) -> TaskSink:
+        """A sink for one reading; what an earlier one still says is not heard."""
+        return TaskSink(self, self._inbox)
+
+
+class TaskSink:
+    """Takes what one reading delivers."""
+
+    def __init__(self, hold: Hold, inbox: Inbox) -> None:
+        self._hold = hold
+        self._inbox = inbox
+        self.current = True
+
+    def deliver(self, piece: Piece) -> None:
+        with self._inbox.changed:
+            if self.current:
+                account = self._hold.account
+                account.received += piece.count
+                account.active_at = time.monotonic()
+                self._inbox.put(self._hold, piece)
+
+    def end(self) -> None:
+        self._say(lambda account: setattr(account, "ended", True))
+
+    def recalled(self, granted: int) -> None:
+        def settle(account: Account) -> None:
+            account.granted = max(granted, account.received)
+            account.recalling = False
+
+        self._say(settle)
+
+    def fail(self, error: Exception) -> None:
+        with self._inbox.changed:
+            if self.current:
+                self.current = False
+                self._inbox.failed.append((self._hold, error))
+                self._inbox.changed.notify_all()
+
+    def _say(self, change: Callable[[Account], None]) -> None:
+        with self._inbox.changed:
+            if self.current:
+                change(self._hold.account)
+                self._inbox.changed.notify_all()
+
+
+class Inbox:
+    """Pieces, failures and news of one reader, under one lock."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.pieces: deque[tuple[Hold, Piece]] = deque()
+        self.failed: deque[tuple[Hold, Exception]] = deque()
+        self.updates: deque[ClientUpdate] = deque()
+        self.refusal: Exception | None = None
+        self.cancelled = False
+
+    def put(self, hold: Hold, piece: Piece) -> None:
+        """Add a piece; under the lock."""
+        self.pieces.append((hold, piece))
+        self.changed.notify_all()
+
+    def update(self, update: ClientUpdate) -> None:
+        """Add news from the dispatcher."""
+        with self.changed:
+            self.updates.append(update)
+            self.changed.notify_all()
+
+    def refuse(self, error: Exception) -> None:
+        """Learn that the dispatcher does not know this reader any more."""
+        with self.changed:
+            self.refusal = error
+            self.changed.notify_all()
+
+    def cancel(self) -> None:
+        """Wake whoever waits, for good."""
+        with self.changed:
+            self.cancelled = True
+            self.changed.notify_all()
+
+    @property
+    def stirred(self) -> bool:
+        """Whether there is anything to look at; under the lock."""
+        return bool(self.pieces or self.failed or self.updates or self.refusal or self.cancelled)

@@ -1,0 +1,233 @@
+"""What a client may ask for: sharding policies, the cross-trainer cache, and the rest of `distribute`'s arguments."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsnb.errors import InvalidArgumentError, UnimplementedError
+from dsnb.wire import discovery
+from dsnb.wire.channel import split_target
+
+AUTO = "AUTO"
+
+
+class ShardingPolicy(enum.IntEnum):
+    """How the workers of one job divide a dataset; numbers and meanings as in the tf.data service.
+
+    OFF: every worker produces the whole dataset. DYNAMIC: workers ask for pieces of the sources as they go, so that
+    together they produce each element once. The others shard by a fixed worker list and are not there yet.
+
+    Example:
+        >>> ShardingPolicy.DYNAMIC.value
+        1
+    """
+
+    OFF = 0
+    DYNAMIC = 1
+    FILE = 2
+    DATA = 3
+    FILE_OR_DATA = 4
+    HINT = 5
+
+
+_ALIASES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
+_READY = (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class CrossTrainerCache:
+    """Share one preprocessing pass with the other trainers of a job.
+
+    Each worker keeps a sliding window of the elements it produced; every trainer of the job reads from it at its own
+    pace. One that falls out of the window is moved on, and what it missed is counted as skipped. As in the tf.data
+    service, the job needs a name and an endless dataset.
+
+    Args:
+        trainer_id: Who reads. Readers of one id share one place, so among them each element comes once.
+
+    Raises:
+        InvalidArgumentError: for an empty id.
+
+    Example:
+        >>> CrossTrainerCache("lr=0.1")
+        CrossTrainerCache(trainer_id='lr=0.1')
+    """
+
+    trainer_id: str
+
+    def __init__(self, trainer_id: str) -> None:
+        if not isinstance(trainer_id, str) or not trainer_id:
+            raise InvalidArgumentError(
+                f"the cross-trainer cache requires a non-empty trainer ID, got {trainer_id!r}",
+                hint='give each trainer a name of its own: CrossTrainerCache("lr=0.1")',
+            )
+        object.__setattr__(self, "trainer_id", trainer_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The checked arguments of `distribute` and `from_dataset_id`, apart from service and dataset."""
+
+    mode: ShardingPolicy
+    job_name: str = ""
+    max_outstanding_requests: int | None = None
+    protocol: str | None = None
+    compression: str = AUTO
+    trainer_id: str = ""
+    target_workers: str = AUTO
+
+    @property
+    def cached(self) -> bool:
+        """Whether the job's readers share through the cross-trainer cache."""
+        return bool(self.trainer_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAddress:
+    """Where a service is, and its token, which never gets into a pickle, a fingerprint or a repr."""
+
+    address: str
+    token: str | None = field(default=None, repr=False, compare=False)
+
+    def find_token(self) -> str:
+        """The token that was given, or the one that is known for the address."""
+        return self.token if self.token is not None else discovery.token_for(self.address)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_address_only, (self.address,))
+
+    def __dsnb_fingerprint__(self) -> Any:
+        return self.address
+
+
+def _address_only(address: str) -> ServiceAddress:
+    return ServiceAddress(address=address)
+
+
+def service_address(service: Any) -> ServiceAddress:
+    """The address behind whatever stands for a service.
+
+    Args:
+        service: A `DataService`, "host:port", "grpc://host:port", or a (protocol, address) pair.
+
+    Raises:
+        InvalidArgumentError: for anything else, or an empty address, or another protocol than gRPC.
+    """
+    target = getattr(service, "target", None)
+    if isinstance(target, str):
+        return ServiceAddress(address=split_target(target), token=getattr(service, "token", None))
+    if isinstance(service, tuple) and len(service) == 2 and all(isinstance(part, str) for part in service):
+        service = "://".join(service)
+    if not isinstance(service, str):
+        raise InvalidArgumentError(
+            f"`service` must be a string, a (protocol, address) pair or a DataService, got {type(service).__name__}",
+            hint='use svc = dsnb.start(), or "host:port"',
+        )
+    if not service:
+        raise InvalidArgumentError("`service` must not be empty", hint='use svc = dsnb.start(), or "host:port"')
+    return ServiceAddress(address=split_target(service))
+
+
+def sharding_policy(mode: Any) -> ShardingPolicy:
+    """The policy that a processing mode names.
+
+    Raises:
+        InvalidArgumentError: for a mode that there is not.
+        UnimplementedError: for a static one.
+    """
+    if isinstance(mode, str) and mode in _ALIASES:
+        return _ALIASES[mode]
+    if not isinstance(mode, ShardingPolicy):
+        accepted = ", ".join([*(f"ShardingPolicy.{policy.name}" for policy in ShardingPolicy), *map(repr, _ALIASES)])
+        raise InvalidArgumentError(f"the processing mode {mode!r} is unknown", hint=f"use one of: {accepted}")
+    if mode not in _READY:
+        raise UnimplementedError(
+            f"ShardingPolicy.{mode.name} is not there yet", hint="use ShardingPolicy.OFF or ShardingPolicy.DYNAMIC"
+        )
+    return mode
+
+
+def read_options(
+    processing_mode: Any,
+    *,
+    job_name: str | None,
+    consumer_index: int | None,
+    num_consumers: int | None,
+    max_outstanding_requests: int | None,
+    data_transfer_protocol: str | None,
+    compression: str | None,
+    cross_trainer_cache: CrossTrainerCache | None,
+    target_workers: str,
+) -> ReadOptions:
+    """Check the arguments of `distribute` at the call where they were given.
+
+    Raises:
+        InvalidArgumentError: for a value that can never be right.
+        UnimplementedError: for one that dsnb does not take yet.
+    """
+    _check_job_name(job_name)
+    _check_consumers(consumer_index, num_consumers, job_name)
+    _check_outstanding(max_outstanding_requests)
+    if cross_trainer_cache is not None and job_name is None:
+        raise InvalidArgumentError(
+            "the cross-trainer cache requires named jobs, so that trainers can find each other",
+            hint='add job_name="..."; the same one in each trainer',
+        )
+    return ReadOptions(
+        mode=sharding_policy(processing_mode),
+        job_name=job_name or "",
+        max_outstanding_requests=max_outstanding_requests,
+        protocol=data_transfer_protocol,
+        compression=check_compression(compression),
+        trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else "",
+        target_workers=_target_workers(target_workers),
+    )
+
+
+def check_compression(compression: str | None) -> str:
+    """The compression asked for, as it is registered.
+
+    Raises:
+        InvalidArgumentError: for one that there is not.
+    """
+    if compression not in (None, AUTO):
+        raise InvalidArgumentError(f"Invalid `compression` argument: {compression!r}", hint='use "AUTO" or None')
+    return compression or "NONE"
+
+
+def _check_job_name(job_name: str | None) -> None:
+    if job_name is None:
+        return
+    if not isinstance(job_name, str):
+        raise InvalidArgumentError(
+            f"`job_name` must be a string, got {type(job_name).__name__}", hint="leave it out for a job of your own"
+        )
+    if not job_name:
+        raise InvalidArgumentError("`job_name` must not be empty", hint="leave it out for a job of your own")
+
+
+def _check_consumers(index: int | None, count: int | None, job_name: str | None) -> None:
+    if (index is None) != (count is None):
+        raise InvalidArgumentError("consumer_index and num_consumers must be given together", hint="give both or neither")
+    if count is None:
+        return
+    if job_name is None:
+        raise InvalidArgumentError("num_consumers needs a job_name", hint="the same one for each consumer")
+    raise UnimplementedError("coordinated reads are not there yet", hint="leave consumer_index and num_consumers out")
+
+
+def _check_outstanding(limit: int | None) -> None:
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidArgumentError(f"max_outstanding_requests is {limit!r}", hint="use 1 or more, or leave it out")
+
+
+def _target_workers(target: str) -> str:
+    known = ("AUTO", "ANY", "LOCAL")
+    name = target.upper() if isinstance(target, str) else target
+    if name not in known:
+        raise InvalidArgumentError(f"target_workers is {target!r}", hint='use "AUTO", "ANY" or "LOCAL"')
+    if name == "LOCAL":
+        raise UnimplementedError('target_workers="LOCAL" is not there yet', hint='use "AUTO": local workers are read locally')
+    return name

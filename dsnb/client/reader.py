@@ -1,0 +1,269 @@
+"""The stage behind a distributed dataset: joins a job when it is built, pulls runs out of what its tasks deliver."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from dsnb.client.inbox import Hold, Inbox
+from dsnb.client.options import ReadOptions, ServiceAddress
+from dsnb.client.tasks import TaskTable
+from dsnb.errors import CancelledError, DeadlineExceededError, DsnbError, DsnbWarning, UnavailableError
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.wire.channel import open_channel
+from dsnb.wire.control import ControlStream
+from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, JoinRequest
+from dsnb.wire.methods import CONFIRM_END, FOLLOW, JOIN
+
+_REPORT_S = 0.5
+_CONFIRM_S = 0.2
+_NOBODY_S = 30.0
+"""How long a reader waits with no worker, or with none that can be reached, before it says so."""
+
+
+class ReadStage(Stage):
+    """One pass of one client over a dataset of a service.
+
+    Args:
+        service: Where the dispatcher is.
+        dataset_id: What to read.
+        options: How.
+        repetition: Which pass of this dataset object it is; passes of one number are one iteration of the job.
+    """
+
+    def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions, repetition: int) -> None:
+        super().__init__("from the service")
+        token = service.find_token()
+        self._options = options
+        self._channel = open_channel(service.address, token)
+        try:
+            joined = self._join(dataset_id, repetition)
+        except BaseException:
+            self._channel.close()
+            raise
+        self._client_id = joined.client_id
+        self._ended = joined.finished
+        self._inbox = Inbox()
+        self._tasks = TaskTable(self._inbox, joined.client_id, options, token)
+        self._hold: Hold | None = None
+        self._rest: Sequence[Any] = ()
+        self._at = 0
+        self._handed = 0
+        self._unit = 0
+        self._yielded = 0
+        self._began = time.perf_counter_ns()
+        self._active_ns = 0
+        self._reachable_at = time.monotonic()
+        self._confirm_at = 0.0
+        self._control = ControlStream(
+            f"dsnb-follow-{joined.client_id}",
+            open_channel(service.address, token),
+            FOLLOW,
+            report=self._report,
+            receive=self._hear,
+            interval_s=_REPORT_S,
+            failed=self._inbox.refuse,
+        )
+        self._control.start()
+        self._tasks.set_tasks(joined.tasks if not joined.finished else ())
+        self._tasks.tend(time.monotonic())  # so that workers begin while the caller comes to its first `next`
+        if joined.finished:
+            self._warn_empty(joined)
+
+    def _join(self, dataset_id: str, repetition: int) -> JoinReply:
+        return self._channel.call(
+            JOIN,
+            JoinRequest(
+                dataset_id=dataset_id,
+                job_name=self._options.job_name,
+                mode=self._options.mode.name,
+                cached=self._options.cached,
+                trainer_id=self._options.trainer_id,
+                compression=self._options.compression,
+                target_workers=self._options.target_workers,
+                repetition=repetition,
+            ),
+        )
+
+    def _warn_empty(self, joined: JoinReply) -> None:
+        warnings.warn(
+            f"pass {joined.iteration} of job {joined.job_name!r} was read to its end already, so it is empty for this "
+            f"reader; iterate the same dataset again for the next pass, use another job_name, or "
+            f"svc.forget({joined.job_name!r})",
+            DsnbWarning,
+            stacklevel=2,
+        )
+
+    # ---- the stage
+
+    def produce(self, want: int) -> Run:
+        """The next elements that any task delivered; waits for them."""
+        self._confirm()
+        while self._at >= len(self._rest):
+            if self._ended or not self._next_piece():
+                return []
+        run = list(self._rest[self._at : self._at + want])
+        self._at += len(run)
+        self._handed = len(run)
+        if self._handed == 1:
+            self._confirm()  # whoever pulls one hands it on at once: its credit need not wait for the next pull
+        return run
+
+    def cancel(self) -> None:
+        """Wake the thread that waits in `pull`."""
+        super().cancel()
+        self._inbox.cancel()
+
+    def release(self, unread: int) -> None:
+        """Leave the job and all its tasks; what was not consumed goes back to them."""
+        self._handed = max(0, self._handed - unread)
+        self._confirm()
+        self._active_ns = time.perf_counter_ns() - self._began
+        try:
+            self._tasks.close()
+            self._control.close()
+        finally:
+            self._channel.close()
+
+    # ---- pieces
+
+    def _confirm(self) -> None:
+        """What was handed out before is consumed now."""
+        if self._handed and self._hold is not None:
+            self._yielded += self._handed
+            self._tasks.consumed(self._hold, self._handed, self._unit * self._handed)
+            self._handed = 0
+            if self._options.max_outstanding_requests:
+                self._tasks.settle(time.monotonic())
+
+    def _next_piece(self) -> bool:
+        """Take the next piece; False at the end of the pass."""
+        if not self._wait():
+            return False
+        with self._inbox.changed:
+            if self._inbox.cancelled:
+                raise CancelledError("reading was stopped")
+            if not self._inbox.pieces:
+                return True
+            hold, piece = self._inbox.pieces.popleft()
+        self._hold, self._unit = hold, piece.nbytes // piece.count
+        hold.attempts = 0
+        self._rest, self._at = (), 0
+        try:
+            self._rest = piece.elements()
+        except Exception:
+            self._handed = piece.count
+            self._confirm()
+            raise
+        return True
+
+    def _wait(self) -> bool:
+        """Wait until there is a piece; False when the pass is over. Does the housekeeping meanwhile."""
+        began = 0
+        try:
+            while True:
+                with self._inbox.changed:
+                    if self._inbox.pieces and not self._inbox.updates and not self._inbox.failed:
+                        return True
+                    stirred = self._inbox.stirred
+                if not stirred:
+                    self._tasks.settle(time.monotonic())  # the last moment to ask for more
+                    began = began or time.perf_counter_ns()
+                if not self._look_after():
+                    return False
+        finally:
+            if began:
+                self.wait_ns += time.perf_counter_ns() - began
+
+    def _look_after(self) -> bool:
+        """Act on what has come, or wait a little for something to come; False when the pass is over."""
+        now = time.monotonic()
+        self._hear_news()
+        due = self._tasks.tend(now)
+        with self._inbox.changed:
+            if self._inbox.pieces or self._inbox.cancelled:
+                return True
+        if self._tasks.all_ended:
+            if self._confirmed_end(now):
+                self._ended = True
+                return False
+            due = min(due, self._confirm_at)
+        self._check_alive(now)
+        with self._inbox.changed:
+            if not self._inbox.stirred:
+                self._inbox.changed.wait(max(0.001, due - now))
+        return True
+
+    def _hear_news(self) -> None:
+        with self._inbox.changed:
+            updates, failed = list(self._inbox.updates), list(self._inbox.failed)
+            self._inbox.updates.clear()
+            self._inbox.failed.clear()
+            refusal = self._inbox.refusal
+        if refusal is not None and not self._tasks.all_ended:
+            raise refusal
+        lasting = [error for hold, error in failed if not self._tasks.broken(hold, error)]
+        self._tasks.follow(updates)
+        if lasting:
+            raise lasting[0]
+
+    def _confirmed_end(self, now: float) -> bool:
+        """Whether the dispatcher agrees that the pass is over; also if it cannot be asked."""
+        if now < self._confirm_at:
+            return False
+        request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_ids())
+        try:
+            reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
+        except DsnbError:
+            return True  # all known tasks have ended, and nobody is there who could know of more
+        if not reply.finished:
+            self._tasks.set_tasks(reply.tasks)
+            self._confirm_at = now + _CONFIRM_S
+        return reply.finished
+
+    def _check_alive(self, now: float) -> None:
+        """Give up when there has been nobody to read from for long.
+
+        Raises:
+            DeadlineExceededError: the service has no worker.
+            UnavailableError: neither dispatcher nor workers can be reached.
+        """
+        broken_since = self._control.broken_since
+        if len(self._tasks) and (broken_since is None or self._tasks.any_open):
+            self._reachable_at = now
+            return
+        if now - self._reachable_at < _NOBODY_S:
+            return
+        if broken_since is None:
+            raise DeadlineExceededError(
+                f"the service at {self._channel.address} has had no worker for {_NOBODY_S:g} seconds",
+                did="the read was given up",
+                hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them",
+            )
+        raise UnavailableError(
+            f"the service at {self._channel.address} has not answered for {_NOBODY_S:g} seconds",
+            did="the read was given up",
+            hint="is the kernel that started it still running? `dsnb status` lists the services of this user",
+        )
+
+    # ---- the control stream
+
+    def _hear(self, update: ClientUpdate) -> None:
+        if update.collect:
+            self._tasks.tell_consumed()
+            self._control.report_now(update.collect)
+        if update.state or update.losses:
+            self._inbox.update(update)
+
+    def _report(self, number: int, leaving: bool) -> ClientReport:
+        return ClientReport(
+            client_id=self._client_id,
+            elements=self._yielded,
+            wait_ns=self.wait_ns,
+            active_ns=self._active_ns or time.perf_counter_ns() - self._began,
+            lost=self._tasks.lost,
+            seq=number,
+            leaving=leaving,
+        )

@@ -1,0 +1,111 @@
+"""The operation at the root of a distributed dataset: a source whose elements come from a service."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsnb.client.options import ReadOptions, ServiceAddress
+from dsnb.client.reader import ReadStage
+from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.splits import SplitProvider
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FromService(Operation):
+    """Elements of a registered dataset. Each stage that is built is the next pass of this object.
+
+    Attributes:
+        registered_cardinality: The dataset's own length, before workers are counted.
+    """
+
+    service: ServiceAddress
+    dataset_id: str
+    options: ReadOptions
+    spec: Any = None
+    registered_cardinality: int = UNKNOWN_CARDINALITY
+    passes: Iterator[int] = field(default_factory=itertools.count, repr=False)
+    register_again: Callable[[], str] | None = field(default=None, repr=False)
+    """Gives the pipeline to the service once more: a service forgets what was not read for long, or starts anew."""
+
+    @property
+    def name(self) -> str:
+        """With the job, as in `from the service (job 'train')`."""
+        job = self.options.job_name
+        return f"from the service (job {job!r})" if job else "from the service"
+
+    @property
+    def element_spec(self) -> Any:
+        """The registered one; None where it was not known."""
+        return self.spec
+
+    @property
+    def cardinality(self) -> int:
+        """Endless and empty stay so; anything else depends on the number of workers, as in the tf.data service."""
+        known = self.registered_cardinality in (INFINITE_CARDINALITY, 0)
+        return self.registered_cardinality if known else UNKNOWN_CARDINALITY
+
+    @property
+    def may_be_empty_for_a_pass(self) -> bool:
+        """Another reader of the job may have had all of a pass."""
+        return bool(self.options.job_name)
+
+    def split_provider(self) -> SplitProvider | None:
+        """None of its own: a service hands out elements, not splits."""
+        raise UnimplementedError(
+            "Cannot create split providers for dataset of type DataServiceDataset: a distributed dataset cannot be the "
+            "source of a DYNAMIC job",
+            hint='distribute once, at the end; or use the mode "parallel_epochs" (OFF) for the outer job',
+        )
+
+    def build(self, context: BuildContext) -> Stage:
+        """Join the job's next pass."""
+        del context
+        repetition = next(self.passes)
+        if self.options.cached and repetition > 1:
+            raise InvalidArgumentError(
+                "the cross-trainer cache requires infinite datasets and disallows multiple repetitions of the same dataset",
+                did="no further pass was begun",
+                hint="make one iterator, `elements = iter(dataset)`, and take from it as often as you like",
+            )
+        try:
+            return ReadStage(self.service, self.dataset_id, self.options, repetition)
+        except NotFoundError:
+            if self.register_again is None:
+                raise
+            return ReadStage(self.service, self.register_again(), self.options, repetition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy in another process counts its own passes, and finds the token by itself.
+        return (
+            _restore,
+            (self.service, self.dataset_id, self.options, self.spec, self.registered_cardinality),
+        )
+
+    def __dsnb_fingerprint__(self) -> Any:
+        return ("from the service", self.service, self.dataset_id, self.options)
+
+
+def _restore(service: ServiceAddress, dataset_id: str, options: ReadOptions, spec: Any, cardinality: int) -> FromService:
+    return FromService(
+        service=service, dataset_id=dataset_id, options=options, spec=spec, registered_cardinality=cardinality
+    )
+
+
+def check_cache(options: ReadOptions, cardinality: int) -> None:
+    """Refuse a finite dataset for the cross-trainer cache.
+
+    Raises:
+        InvalidArgumentError: the dataset is known to end.
+    """
+    if options.cached and cardinality >= 0:
+        raise InvalidArgumentError(
+            f"the cross-trainer cache requires the input dataset to be infinite, and this one has {cardinality} elements",
+            hint="put .repeat() at its end, before distribute",
+        )
+
+

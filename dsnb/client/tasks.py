@@ -1,0 +1,231 @@
+"""The tasks of one reader: opened as the dispatcher names them, opened again when their connection breaks, given credit,
+and closed when they are gone."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+
+from dsnb.client.credit import IDLE_S, to_recall, top_up
+from dsnb.client.inbox import Hold, Inbox, TaskSink
+from dsnb.client.options import ReadOptions
+from dsnb.errors import DataLossWarning, FailedPreconditionError, NotFoundError, UnavailableError
+from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo
+from dsnb.wire.transfer import local
+from dsnb.wire.transfer.grpc import GrpcEndpoint
+from dsnb.wire.transfer.handover import Endpoint, Opening
+
+BUFFER_BYTES = 16 << 20
+"""Bytes on their way or unconsumed, over all tasks of one reader."""
+
+_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_PROTOCOLS = (None, "grpc", "local")
+
+
+class TaskTable:
+    """Holds on all tasks of one iteration that this reader knows. Used by the reader's thread alone.
+
+    Args:
+        inbox: Where the tasks deliver.
+        client_id: This reader.
+        options: What was asked for.
+        token: For the workers.
+    """
+
+    def __init__(self, inbox: Inbox, client_id: str, options: ReadOptions, token: str) -> None:
+        self.lost = 0
+        self._inbox = inbox
+        self._client_id = client_id
+        self._options = options
+        self._token = token
+        self._holds: dict[str, Hold] = {}
+        self._sinks: dict[str, TaskSink] = {}
+        check_protocol(options.protocol)
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    @property
+    def any_open(self) -> bool:
+        """Whether any task is being read."""
+        return any(hold.reading is not None for hold in self._holds.values())
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether each known task has delivered everything; False where none is known."""
+        return bool(self._holds) and all(hold.account.ended for hold in self._holds.values())
+
+    def ended_ids(self) -> tuple[str, ...]:
+        return tuple(task_id for task_id, hold in self._holds.items() if hold.account.ended)
+
+    # ---- what the dispatcher says
+
+    def follow(self, updates: Sequence[ClientUpdate]) -> None:
+        """Take news in: new tasks are opened, gone ones closed, losses announced.
+
+        The announcements come last: where warnings are errors, they must not keep the rest from happening.
+        """
+        for update in updates:
+            if update.state:
+                self.set_tasks(update.tasks)
+        losses = [loss for update in updates for loss in update.losses]
+        self.lost += sum(max(1, loss.splits) for loss in losses)
+        for loss in losses:
+            self._announce(loss)
+
+    def set_tasks(self, tasks: tuple[TaskInfo, ...]) -> None:
+        """Read these tasks and no others."""
+        named = {task.task_id: task for task in tasks}
+        for task_id in self._holds.keys() - named.keys():
+            self._close(task_id)
+        share = max(1, BUFFER_BYTES // max(1, len(named)))
+        for task_id, info in named.items():
+            hold = self._holds.get(task_id)
+            if hold is None:
+                hold = self._holds[task_id] = Hold(self._inbox, info, share)
+            elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
+                self._disconnect(hold)
+                hold.info = info
+                hold.attempts, hold.retry_at = 0, 0.0
+
+    def _announce(self, loss: Loss) -> None:
+        what = (
+            f"{loss.splits} split(s) that it had in hand will not come"
+            if loss.splits
+            else "its pass over the data ended early or begins again"
+        )
+        job = f" of job {self._options.job_name!r}" if self._options.job_name else ""
+        warnings.warn(
+            f"worker {loss.worker} {loss.reason}{job}: {what}; reading goes on with the others",
+            DataLossWarning,
+            stacklevel=2,
+        )
+
+    # ---- housekeeping, whenever the reader waits
+
+    def tend(self, now: float) -> float:
+        """Open what should be open, move credit; returns when to look again at the latest."""
+        due = now + 1.0
+        for hold in self._holds.values():
+            if hold.reading is None and not hold.account.ended:
+                if hold.retry_at <= now:
+                    self._open(hold, now)
+                due = min(due, hold.retry_at or due)
+        return min(due, self._move_credit(now))
+
+    def _open(self, hold: Hold, now: float) -> None:
+        self._top_up(now, quietly=hold)
+        account = hold.account
+        sink = self._sinks[hold.info.task_id] = hold.sink()
+        opening = Opening(
+            task_id=hold.info.task_id,
+            client_id=self._client_id,
+            trainer_id=self._options.trainer_id,
+            max_bytes=hold.max_bytes,
+            granted=account.granted,
+            received=account.received,
+            consumed=account.consumed,
+        )
+        try:
+            hold.reading = self._endpoint(hold).open(opening, sink)
+        except (UnavailableError, NotFoundError) as error:
+            self.broken(hold, error)
+
+    def _endpoint(self, hold: Hold) -> Endpoint:
+        in_process = None if self._options.protocol == "grpc" else local.find(hold.info.worker_uid)
+        hold.local = in_process is not None
+        if in_process is not None:
+            return in_process
+        if self._options.protocol == "local":
+            raise FailedPreconditionError(
+                f"the transfer 'local' is not available: worker {hold.info.worker} lives in another process",
+                hint="leave data_transfer_protocol out",
+            )
+        return GrpcEndpoint(hold.info.address, self._token)
+
+    def broken(self, hold: Hold, error: Exception) -> bool:
+        """A reading broke: try again later if it may heal. False for an error that lasts."""
+        hold.reading = None
+        if not isinstance(error, (UnavailableError, NotFoundError)):
+            hold.account.ended = True
+            return False
+        hold.retry_at = time.monotonic() + _RETRY_S[min(hold.attempts, len(_RETRY_S) - 1)]
+        hold.attempts += 1
+        return True
+
+    def _move_credit(self, now: float) -> float:
+        with self._inbox.changed:
+            accounts = [hold.account for hold in self._holds.values()]
+            recall = to_recall(accounts, now) if self._options.max_outstanding_requests else None
+            if recall is not None:
+                recall.recalling = True
+        for hold in self._holds.values():
+            if hold.account is recall and hold.reading is not None:
+                hold.reading.recall()
+        starving = any(account.outstanding == 0 and not account.ended for account in accounts)
+        return now + (IDLE_S if starving and self._options.max_outstanding_requests else 1.0)
+
+    def _top_up(self, now: float, quietly: Hold | None = None) -> None:
+        with self._inbox.changed:
+            grown = top_up([hold.account for hold in self._holds.values()], self._options.max_outstanding_requests, now)
+        for hold in self._holds.values():
+            if hold is not quietly and hold.account in grown and hold.reading is not None:
+                self._tell(hold)
+
+    # ---- what the reader consumed
+
+    def consumed(self, hold: Hold, count: int, nbytes: int) -> None:
+        """Count elements as consumed; the worker is told when it pays."""
+        hold.account.consumed += count
+        hold.untold_bytes += nbytes
+        if hold.untold_bytes >= hold.max_bytes // 4:
+            self._tell(hold)
+
+    def settle(self, now: float) -> None:
+        """Grant what has become free and tell all workers what was consumed."""
+        self._top_up(now)
+        self.tell_consumed()
+
+    def tell_consumed(self) -> None:
+        """Tell all workers what was consumed. From any thread: the counters only grow."""
+        for hold in list(self._holds.values()):
+            if hold.told < hold.account.consumed:
+                self._tell(hold)
+
+    def _tell(self, hold: Hold) -> None:
+        hold.told = hold.account.consumed
+        hold.untold_bytes = 0
+        if hold.reading is not None:
+            hold.reading.credit(hold.account.granted, hold.account.consumed)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Leave all tasks."""
+        for task_id in list(self._holds):
+            self._close(task_id)
+
+    def _close(self, task_id: str) -> None:
+        self._disconnect(self._holds.pop(task_id))
+
+    def _disconnect(self, hold: Hold) -> None:
+        with self._inbox.changed:
+            sink = self._sinks.pop(hold.info.task_id, None)
+            if sink is not None:
+                sink.current = False
+        reading, hold.reading = hold.reading, None
+        if reading is not None:
+            reading.leave(hold.account.consumed)
+
+
+def check_protocol(protocol: str | None) -> None:
+    """Refuse a transfer that there is not.
+
+    Raises:
+        NotFoundError: for an unknown name.
+    """
+    if protocol not in _PROTOCOLS:
+        raise NotFoundError(
+            f"the data transfer protocol {protocol!r} is not available", hint='use "grpc" or "local", or leave it out'
+        )

@@ -1,0 +1,184 @@
+"""One stream of snapshots for any number of open pages.
+
+Theory of operation. A thread follows the source (a callable that yields snapshots until it is told to stop), notes when
+each came, computes its rates against one a few seconds older, and keeps the last few minutes in a ring. Pages never
+wait for it: they read the ring by time. When the source ends or fails, the thread says so in `health` and asks again
+with a growing pause; the ring stays, so that a page can show what was and say how old it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dsnb.dashboard.rates import Rates, rates, same_run
+from dsnb.dashboard.words import sentence
+from dsnb.errors import DsnbError
+from dsnb.monitor.snapshot import Snapshot
+
+Source = Callable[[threading.Event], Iterator[Snapshot]]
+"""Yields snapshots until the event is set; raises, or ends, when the service is gone."""
+
+KEEP = 600
+"""Snapshots in the ring: five minutes at two a second."""
+
+STALE_AFTER_S = 3.0
+RATE_SPAN_S = 3.0
+"""Statistics come up from the workers a few times a second; over three seconds their steps do not show."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A snapshot, when it arrived here (by the monotonic clock and by the wall's), and its rates."""
+
+    at: float
+    wall: float
+    snapshot: Snapshot
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the feed is doing.
+
+    Attributes:
+        age_s: Seconds since the last new snapshot; None before the first.
+        trouble: Why there is no news, in words; empty while there is.
+        attempts: Times that the source was asked since the last news.
+    """
+
+    age_s: float | None
+    trouble: str = ""
+    attempts: int = 0
+
+    @property
+    def stale(self) -> bool:
+        """Whether what is shown is no longer what is."""
+        return self.age_s is None or self.age_s > STALE_AFTER_S
+
+
+class Feed:
+    """The last few minutes of one service, kept up to date by one thread.
+
+    Args:
+        source: Where snapshots come from.
+        keep: How many are kept.
+
+    Example:
+        >>> feed = Feed(source_for("default"))
+        >>> feed.start()
+        >>> feed.latest().snapshot.workers
+        >>> feed.stop()
+    """
+
+    def __init__(self, source: Source, *, keep: int = KEEP) -> None:
+        self._source = source
+        self._ring: deque[Moment] = deque(maxlen=keep)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._trouble = ""
+        self._attempts = 0
+
+    def start(self) -> Feed:
+        """Begin to follow the source; the second call does nothing."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name="dsnb-dashboard-feed", daemon=True)
+                self._thread.start()
+        return self
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop following; what was kept can still be read."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def latest(self) -> Moment | None:
+        """The newest moment, or None before the first."""
+        with self._lock:
+            return self._ring[-1] if self._ring else None
+
+    def since(self, at: float) -> list[Moment]:
+        """The moments that arrived after `at` (monotonic clock), the oldest first."""
+        newer: list[Moment] = []
+        with self._lock:
+            for moment in reversed(self._ring):
+                if moment.at <= at:
+                    break
+                newer.append(moment)
+        return newer[::-1]
+
+    def health(self) -> Health:
+        """How old the news is, and what is wrong if it is old."""
+        with self._lock:
+            age = time.monotonic() - self._ring[-1].at if self._ring else None
+            return Health(age_s=age, trouble=self._trouble, attempts=self._attempts)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Keep one snapshot, unless it is the one before once more."""
+        now = time.monotonic()
+        with self._lock:
+            self._trouble, self._attempts = "", 0
+            last = self._ring[-1].snapshot if self._ring else None
+            if last is not None and same_run(last, snapshot) and last.seq == snapshot.seq:
+                return
+            older = _older(self._ring, snapshot, now - RATE_SPAN_S)
+            between = rates(older, snapshot) if older else Rates()
+            self._ring.append(Moment(at=now, wall=time.time(), snapshot=snapshot, rates=between))
+
+    def _follow(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._stop.is_set():
+            before = self.latest()
+            trouble = self._follow_once()
+            if self._stop.is_set():
+                return
+            with self._lock:
+                self._trouble, self._attempts = trouble, self._attempts + 1
+            pause = _FIRST_PAUSE_S if self.latest() is not before else min(2 * pause, _LONGEST_PAUSE_S)
+            self._stop.wait(pause)
+
+    def _follow_once(self) -> str:
+        try:
+            for snapshot in self._source(self._stop):
+                self.take(snapshot)
+                if self._stop.is_set():
+                    break
+        except DsnbError as error:
+            return " ".join(sentence(part) for part in (error.what, error.hint) if part)
+        except Exception as error:  # noqa: BLE001 - the page must say what is wrong, whatever it is, and ask again
+            return sentence(f"{type(error).__name__}: {error}")
+        return "The service has ended its stream."
+
+
+def _older(ring: deque[Moment], snapshot: Snapshot, since: float) -> Snapshot | None:
+    """The oldest snapshot of the same run that is still within the span, else the one before."""
+    found: Snapshot | None = None
+    for moment in reversed(ring):
+        if not same_run(moment.snapshot, snapshot) or (found is not None and moment.at < since):
+            break
+        found = moment.snapshot
+    return found
+
+
+_shared: dict[str, Feed] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_feed(name: str, source: Source) -> Feed:
+    """The process's one feed of that name, started on first use.
+
+    `panel serve` runs the application's file anew for each page, but imports this module once.
+    """
+    with _shared_lock:
+        if name not in _shared:
+            _shared[name] = Feed(source)
+            atexit.register(_shared[name].stop)  # a thread inside gRPC at interpreter exit is noise at best
+        return _shared[name].start()

@@ -1,0 +1,83 @@
+"""Which service and job this is, and whether what is shown is still true."""
+
+from __future__ import annotations
+
+from dsnb.dashboard.markup import Html, join, number, tag
+from dsnb.dashboard.view import View
+from dsnb.dashboard.words import clock, duration
+from dsnb.monitor.snapshot import JobStatus
+
+MODES = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
+
+
+def header(view: View) -> Html:
+    """Service, job picker, how the job is read, and the badge that tells fresh from stale."""
+    return join(_service(view), _picker(view), _mode(view.job) if view.job else None, badge(view))
+
+
+def banner(view: View) -> Html:
+    """What is wrong, across the page, when news has stopped."""
+    if not view.health.stale or view.moment is None:
+        return Html("")
+    age = duration(view.health.age_s or 0)
+    return tag(
+        "div",
+        tag("b", f"No news for {age}."),
+        f" What stands here was so at {clock(view.moment.wall)}. ",
+        tag("span", _why(view), class_="why"),
+        class_="banner stale",
+        role="alert",
+        data_field="banner",
+    )
+
+
+def badge(view: View) -> Html:
+    """One word: live, stale, or waiting for the first snapshot."""
+    state = "live" if not view.health.stale else "stale" if view.moment else "waiting"
+    words = {"live": "live", "waiting": "no service", "stale": f"stale · {duration(view.health.age_s or 0)}"}
+    name = view.snapshot.service if view.snapshot else "no service"
+    title = f"{name} · dsnb" if state == "live" else f"{state} · {name} · dsnb"
+    return tag(
+        "span", tag("i"), words[state], class_=f"badge {state}", data_field="badge", data_state=state, data_title=title
+    )
+
+
+def _service(view: View) -> Html | None:
+    if view.snapshot is None:
+        return None
+    return tag(
+        "div",
+        tag("b", view.snapshot.service, data_field="service"),
+        tag("code", view.snapshot.target.removeprefix("grpc://"), title=view.snapshot.target),
+        class_="service",
+    )
+
+
+def _picker(view: View) -> Html | None:
+    if view.snapshot is None or view.job is None:
+        return None
+    options = [
+        tag("option", _label(job), value=job.name, selected=job.name == view.job.name) for job in view.snapshot.jobs
+    ]
+    return tag("label", tag("span", "job"), tag("select", *options, data_pick="job", aria_label="job"), class_="picker")
+
+
+def _label(job: JobStatus) -> str:
+    return job.name if job.state == "running" else f"{job.name} ({job.state})"
+
+
+def _mode(job: JobStatus) -> Html:
+    return tag(
+        "div",
+        tag("span", job.mode, class_="chip", title=MODES.get(job.mode, ""), data_field="mode"),
+        tag("span", "shared cache", class_="chip") if job.cached else None,
+        tag("span", "pass ", number(str(job.iteration + 1), "pass", job.iteration + 1), class_="chip"),
+        tag("span", job.state, class_=f"chip {job.state}", data_field="state"),
+        class_="chips",
+    )
+
+
+def _why(view: View) -> str:
+    if not view.health.trouble:
+        return "The service is connected but silent."
+    return f"{view.health.trouble} Trying again (attempt {view.health.attempts})."

@@ -1,0 +1,121 @@
+"""The cache strip, the dashboard's signature: each trainer's place between the newest element and the eviction cliff.
+
+The newest element is at the right; what lies left of the cliff is no longer in memory. Where the cliff is off the
+scale, the left edge says how far away it is.
+"""
+
+from __future__ import annotations
+
+from dsnb.dashboard.markup import Html, join, number, tag
+from dsnb.dashboard.panels.places import CLOSE, Lane, Strip, layout, newest_tasks, round_up
+from dsnb.dashboard.view import WORST, View
+from dsnb.dashboard.words import count
+from dsnb.monitor.snapshot import JobStatus
+
+_ADVICE = "cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id)"
+
+
+def strip(view: View) -> Html:
+    """The panel: heading, a lane for each trainer, the ruler."""
+    job = view.job
+    heading = tag(
+        "div",
+        tag("h2", "Cache window"),
+        tag("p", "where each trainer stands between the newest element and eviction", class_="hint"),
+        _chooser(view, job) if job and job.cached and len(newest_tasks(job)) > 1 else None,
+        class_="heading",
+    )
+    return join(heading, _body(view, job))
+
+
+def _chooser(view: View, job: JobStatus) -> Html:
+    tasks = newest_tasks(job)
+    current = view.choice.task if view.choice.task in {task.task_id for task in tasks} else WORST
+    choices = [(WORST, "worst of all"), *((task.task_id, task.worker) for task in tasks)]
+    buttons = (
+        tag(
+            "button",
+            words,
+            type="button",
+            data_pick="task",
+            data_value=value,
+            aria_pressed=str(value == current).lower(),
+        )
+        for value, words in choices
+    )
+    return tag("div", *buttons, class_="choices", role="group", aria_label="task")
+
+
+def _body(view: View, job: JobStatus | None) -> Html:
+    if job is None:
+        return tag("p", "No job yet, so nothing is cached.", class_="empty")
+    if not job.cached:
+        words = "The readers of this job do not share elements. To let them share one pass, give "
+        return tag("p", words, tag("code", _ADVICE), ".", class_="empty")
+    picture = layout(view, job)
+    if not picture.lanes:
+        return tag("p", "No trainer has read from this job yet.", class_="empty")
+    return tag("div", *(_draw(lane, picture.scale) for lane in picture.lanes), _axis(picture), class_="strip")
+
+
+def _draw(lane: Lane, scale: int) -> Html:
+    return tag(
+        "div",
+        tag("div", tag("i", class_="dot"), tag("span", lane.trainer_id, title=lane.trainer_id), class_="who"),
+        _track(lane, scale),
+        tag("div", lane.words, class_="words", data_field="words"),
+        class_=f"lane {lane.colour} {lane.level}",
+        data_trainer=lane.trainer_id,
+        data_level=lane.level,
+        data_key=lane.trainer_id,
+    )
+
+
+def _track(lane: Lane, scale: int) -> Html:
+    at = min(lane.lag / scale, 1.0)
+    words = f"{lane.trainer_id}: next is element {count(lane.offset)} of {lane.worker}, {count(lane.lag)} behind"
+    return tag(
+        "div",
+        *_ground(lane, scale),
+        tag("div", class_="bar", style=f"width:{at:.2%}"),
+        tag("div", class_="marker", style=f"right:{at:.2%}"),
+        number("", "lag", lane.lag),
+        class_="track",
+        title=words,
+    )
+
+
+def _ground(lane: Lane, scale: int) -> list[Html]:
+    """What lies under the bar: gone at the left, then the fifth to be looked at; the rest is safe."""
+    if lane.cliff is None:
+        return []
+    if lane.cliff > scale:
+        return [tag("div", class_="torn", title=f"eviction begins {count(lane.cliff)} behind the newest")]
+    cliff = lane.cliff / scale
+    return [
+        tag("div", class_="gone", style=f"width:{1 - cliff:.2%}"),
+        tag("div", class_="close", style=f"left:{1 - cliff:.2%};width:{cliff * (1 - CLOSE):.2%}"),
+        tag("div", class_="cliff", style=f"left:{1 - cliff:.2%}"),
+    ]
+
+
+def _axis(picture: Strip) -> Html:
+    newest = tag("span", "newest", class_="edge right")
+    ruler = tag("div", _left(picture.cliff, picture.scale), *_ticks(picture.scale), newest, class_="ruler")
+    return tag("div", ruler, class_="axis", data_key="axis")
+
+
+def _left(cliff: int | None, scale: int) -> Html:
+    if cliff is None:
+        return tag("span", "nothing evicted yet", class_="edge left")
+    if cliff > scale:
+        return tag("span", f"← eviction at {count(cliff)} behind", class_="edge left")
+    at = f"left:{1 - cliff / scale:.2%}"
+    return tag("span", f"eviction cliff · {count(cliff)} behind", class_="edge cliffword", style=at)
+
+
+def _ticks(scale: int) -> list[Html]:
+    """Round numbers between the words at the left edge and `newest` at the right."""
+    step = round_up(scale / 8)
+    lags = range(step, int(0.6 * scale) + 1, step)
+    return [tag("span", count(lag), class_="tick", style=f"right:{lag / scale:.2%}") for lag in lags]

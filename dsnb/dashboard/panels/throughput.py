@@ -1,0 +1,204 @@
+"""Elements made each second, worker by worker, under what the fastest trainer could take.
+
+The bands of the figure are a fixed number of columns, so that a point can be streamed whatever workers come and go;
+more workers than bands share the last one. Demand far above what is made would flatten the rest: then it leaves the
+scale at the top, and its number stands in the heading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from math import isfinite, log10
+
+from bokeh.models import (
+    BasicTicker,
+    ColumnDataSource,
+    CustomJSHover,
+    DatetimeTicker,
+    DatetimeTickFormatter,
+    HoverTool,
+    NumeralTickFormatter,
+    Range1d,
+)
+from bokeh.plotting import figure
+
+from dsnb.dashboard.feed import KEEP, Moment
+from dsnb.dashboard.markup import Html, join, number, tag
+from dsnb.dashboard.rates import JobRates
+from dsnb.dashboard.view import SPANS_S, View
+from dsnb.dashboard.words import by_number, rate
+
+COLOURS = ("#3b6ea8", "#4c94c0", "#5fb3b3", "#8cc7a1", "#7d8fc9", "#5b78b5", "#6aa5a0", "#9aa9b8")
+"""Middle tones, which read on white and on black: a served figure does not hear of the page's theme."""
+
+DEMAND_COLOUR = "#e0762f"
+_QUIET = "#7f8b98"
+_OTHERS = "others"
+_ABOVE = 2.5
+_LEAST_SPAN_S = 15.0
+_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+
+Rows = dict[str, Sequence[float]]
+
+
+def throughput(view: View) -> Html:
+    """The heading over the figure, which is also its legend."""
+    title = tag(
+        "div",
+        tag("h2", "Throughput"),
+        tag("p", "elements made each second, and what the fastest trainer could take", class_="hint"),
+        _spans(view),
+        class_="heading",
+    )
+    return join(title, _legend(view))
+
+
+def bands(moments: Sequence[Moment], job: str) -> tuple[str, ...]:
+    """The workers that made something for the job lately, by number; the last band takes the surplus."""
+    seen = {worker for moment in moments for worker in moment.rates.job(job).by_worker}
+    names = tuple(sorted(seen, key=by_number))
+    return names if len(names) <= len(COLOURS) else (*names[: len(COLOURS) - 1], _OTHERS)
+
+
+def points(moments: Sequence[Moment], job: str, names: Sequence[str]) -> Rows:
+    """The figure's columns: time in ms by the wall clock here, the top of each band, what was made, demand."""
+    known = [(moment.wall, moment.rates.job(job)) for moment in moments if moment.rates.span_s]
+    columns: Rows = {"t": [_local_ms(wall) for wall, _ in known], "zero": [0.0] * len(known)}
+    tops = [0.0] * len(known)
+    for band in range(len(COLOURS)):
+        name = names[band] if band < len(names) else ""
+        tops = [top + _made(rates, name, names) for top, (_, rates) in zip(tops, known, strict=True)]
+        columns[f"b{band}"] = tops
+    columns["made"] = list(tops)
+    columns["demand"] = [rates.demand if rates.demand is not None else float("nan") for _, rates in known]
+    return columns
+
+
+def top_of(rows: Rows) -> float:
+    """A round upper end of the scale that holds all bands, and demand unless it is far above them."""
+    made = max(rows["made"], default=0.0)
+    demand = max((demand for demand in rows["demand"] if isfinite(demand)), default=0.0)
+    wanted = max(1.08 * made, min(1.05 * demand, _ABOVE * made), 1.0)
+    decade = 10.0 ** int(log10(wanted))
+    return next(step * decade for step in _STEPS if step * decade >= wanted)
+
+
+class Chart:
+    """The figure of one page, fed from the ring of its process."""
+
+    def __init__(self) -> None:
+        self.source = ColumnDataSource(data=dict(points((), "", ())))
+        self._times, self._rates = Range1d(start=0, end=1), Range1d(start=0, end=1)
+        self.figure = _figure(self.source, self._times, self._rates)
+        self._shown: tuple[str, tuple[str, ...]] | None = None
+        self._at = 0.0
+
+    def update(self, view: View, since: Callable[[float], Sequence[Moment]], now: float) -> None:
+        """Add what came since the last time, and move the window of time on to `now` (wall clock).
+
+        The window moves on though nothing comes: a silent service shows as a growing gap.
+        """
+        moments = since(0.0)
+        job = view.job.name if view.job else ""
+        shown = (job, bands(moments, job))
+        fresh = moments if shown != self._shown else [moment for moment in moments if moment.at > self._at]
+        rows = points(fresh, *shown)
+        if shown != self._shown:
+            self.source.data = dict(rows)
+        elif rows["t"]:
+            self.source.stream(dict(rows), rollover=KEEP)
+        self._shown, self._at = shown, moments[-1].at if moments else 0.0
+        begin = max(now - view.choice.span_s, min(moments[0].wall if moments else now, now - _LEAST_SPAN_S))
+        self._times.update(start=_local_ms(begin), end=_local_ms(now))
+        self._rates.end = top_of(points([moment for moment in moments if moment.wall > begin], *shown))
+
+
+def _made(rates: JobRates, name: str, names: Sequence[str]) -> float:
+    if name == _OTHERS:
+        return sum(made for worker, made in rates.by_worker.items() if worker not in names)
+    return rates.by_worker.get(name, 0.0)
+
+
+def _local_ms(wall: float) -> float:
+    """The wall's time as the figure wants it: Bokeh writes dates in UTC, people read the clock on the wall."""
+    offset = datetime.fromtimestamp(wall).astimezone().utcoffset()
+    return (wall + (offset.total_seconds() if offset else 0.0)) * 1000
+
+
+def _spans(view: View) -> Html:
+    buttons = (
+        tag(
+            "button",
+            words,
+            type="button",
+            data_pick="span",
+            data_value=span,
+            aria_pressed=str(span == view.choice.span_s).lower(),
+        )
+        for span, words in SPANS_S.items()
+    )
+    return tag("div", *buttons, class_="choices", role="group", aria_label="time shown")
+
+
+def _legend(view: View) -> Html:
+    if view.job is None:
+        return tag("p", "No job yet.", class_="empty")
+    rates = view.job_rates
+    names = bands(view.recent, view.job.name)
+    keys = [_key(name, COLOURS[at], _made(rates, name, names)) for at, name in enumerate(names)]
+    if rates.demand is not None:
+        keys.append(tag("span", "could take ", tag("b", rate(rates.demand)), class_="key dashed"))
+    return tag("div", *keys, class_="keys")
+
+
+def _key(name: str, paint: str, made: float) -> Html:
+    value = number(rate(made), "made", round(made, 1))
+    return tag("span", f"{name} ", value, class_="key", style=f"--key:{paint}", data_worker=name, data_key=name)
+
+
+def _figure(source: ColumnDataSource, times: Range1d, rates: Range1d) -> figure:
+    plot = figure(
+        height=230,
+        sizing_mode="stretch_width",
+        toolbar_location=None,
+        tools="",
+        x_axis_type="datetime",
+        x_range=times,
+        y_range=rates,
+        min_border_left=46,
+        min_border_right=12,
+    )
+    for band, paint in enumerate(COLOURS):
+        below = f"b{band - 1}" if band else "zero"
+        plot.varea("t", below, f"b{band}", source=source, fill_color=paint, fill_alpha=0.82)
+    made = plot.line("t", "made", source=source, line_color=COLOURS[0], line_width=1.2, line_alpha=0.9)
+    plot.line("t", "demand", source=source, line_color=DEMAND_COLOUR, line_width=2, line_dash=[6, 4])
+    _dress(plot)
+    digits = CustomJSHover(code="return isFinite(value) ? Math.round(value).toLocaleString('en') + '/s' : '–'")
+    plot.add_tools(
+        HoverTool(
+            renderers=[made],
+            mode="vline",
+            tooltips=[("", "@t{%H:%M:%S}"), ("made", "@made{custom}"), ("could take", "@demand{custom}")],
+            formatters={"@t": "datetime", "@made": digits, "@demand": digits},
+        )
+    )
+    return plot
+
+
+def _dress(plot: figure) -> None:
+    """Let the page's own surface show through, and leave out what does not inform."""
+    plot.background_fill_color = plot.border_fill_color = plot.outline_line_color = None
+    plot.xgrid.grid_line_color = None
+    plot.ygrid.grid_line_color, plot.ygrid.grid_line_alpha = _QUIET, 0.22
+    plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
+    plot.xaxis.formatter = DatetimeTickFormatter(
+        seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hourmin="%H:%M"
+    )
+    for axis in plot.axis:
+        axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = None
+        axis.major_label_text_color = _QUIET
+        axis.major_label_text_font_size = "11px"
+        axis.major_label_text_font = "Inter, Roboto, Arial, sans-serif"
+    plot.xaxis.ticker, plot.yaxis.ticker = DatetimeTicker(desired_num_ticks=5), BasicTicker(desired_num_ticks=5)

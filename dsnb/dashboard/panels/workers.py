@@ -1,0 +1,63 @@
+"""The workers: how busy, what they make and send, what their windows hold."""
+
+from __future__ import annotations
+
+from dsnb.dashboard.markup import Html, join, tag
+from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
+from dsnb.dashboard.view import View
+from dsnb.dashboard.words import count, duration, rate, share, size
+from dsnb.monitor.snapshot import WorkerStatus
+
+COLUMNS = (
+    Column(title="worker", meaning="in the order of arrival", number=False),
+    Column(title="state", number=False),
+    Column(title="busy", meaning="seconds of pipeline work each second, over all its tasks"),
+    Column(title="made", meaning="elements produced, over all jobs", minor=True),
+    Column(title="per s", meaning="elements produced each second"),
+    Column(title="sent", meaning="bytes handed to readers", minor=True),
+    Column(title="window", meaning="bytes of elements held now, of what it may hold"),
+    Column(title="tasks", minor=True),
+    Column(title="errors", meaning="elements whose place is taken by an error", minor=True),
+    Column(title="heard", meaning="age of its last report"),
+)
+LATE_S = 5.0
+
+
+def workers(view: View) -> Html:
+    """The panel."""
+    title = heading("Workers", "who runs the pipelines")
+    found = view.snapshot.workers if view.snapshot else ()
+    if not found:
+        return join(title, empty("No worker: svc.scale(2) adds two." if view.snapshot else "No service yet."))
+    return join(title, table(COLUMNS, [row(view, worker) for worker in found]))
+
+
+def row(view: View, worker: WorkerStatus) -> TableRow:
+    """One worker's row."""
+    rates = view.rates.worker(worker.uid)
+    late = worker.heartbeat_age_s > LATE_S
+    cells = (
+        Cell(
+            field="worker", text=tag("b", worker.name), value=worker.name, title=f"{worker.isolation}, {worker.address}"
+        ),
+        Cell(field="state", text=tag("span", worker.state, class_=f"chip {worker.state}"), value=worker.state),
+        Cell(field="busy", text=share(rates.busy), value=round(rates.busy, 3), bar=rates.busy),
+        Cell(field="produced", text=count(worker.produced), value=worker.produced),
+        Cell(field="rate", text=rate(rates.produced), value=round(rates.produced, 1)),
+        Cell(field="sent_bytes", text=size(worker.sent_bytes), value=worker.sent_bytes, title=_sent(rates.sent_bytes)),
+        _window(worker),
+        Cell(field="tasks", text=count(worker.tasks), value=worker.tasks),
+        Cell(field="errors", text=count(worker.errors), value=worker.errors, level="bad" if worker.errors else ""),
+        Cell(field="heard", text=duration(worker.heartbeat_age_s), level="bad" if late else ""),
+    )
+    return TableRow(kind="worker", key=worker.name, cells=cells)
+
+
+def _sent(per_second: float) -> str:
+    return f"{size(per_second)} each second"
+
+
+def _window(worker: WorkerStatus) -> Cell:
+    full = worker.cache_bytes / worker.capacity_bytes if worker.capacity_bytes else None
+    of = f"of {size(worker.capacity_bytes)}" if worker.capacity_bytes else None
+    return Cell(field="cache_bytes", text=size(worker.cache_bytes), value=worker.cache_bytes, bar=full, title=of)

@@ -1,0 +1,273 @@
+"""The dashboard's own web server, in a thread with an event loop of its own: for a cell and for the command line.
+
+A Jupyter kernel's loop is busy while a cell runs, and Panel's comms freeze with it; a thread of its own stays live.
+Bokeh's server is started here by hand, for `pn.serve(threaded=True)` reports a taken port only in its thread, and is
+closed to the last socket, which `Server.stop` alone does not do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+
+from bokeh.server.contexts import ApplicationContext
+from bokeh.server.server import Server
+from panel.io.server import get_server
+from panel.io.state import state
+from tornado.ioloop import IOLoop
+
+from dsnb.dashboard.app import application
+from dsnb.dashboard.feed import Feed, Source
+from dsnb.dashboard.source import source_for
+from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+START_DEADLINE_S = 30.0
+STOP_DEADLINE_S = 10.0
+
+_SESSION_MS = 60_000
+"""A page whose browser is slow to open its websocket must still find its session; Bokeh's 15 s are short."""
+
+_GOODBYE_S, _LOOK_S = 1.0, 0.01
+
+_COMPRESSION = 1
+"""Each tick's markup resembles the one before: the lightest compression leaves a tenth of it."""
+
+
+class DashboardServer:
+    """A dashboard in a thread of this process, made by `start_in_thread`.
+
+    Attributes:
+        address: Where it listens.
+        port: The port that it listens on.
+        feed: What its pages are fed from.
+    """
+
+    def __init__(self, source: Source, *, port: int = 0, address: str = "127.0.0.1") -> None:
+        self.address = address
+        self.port = port
+        self.feed = Feed(source)
+        self._id = uuid.uuid4().hex
+        self._server: Server | None = None
+        self._loop: IOLoop | None = None
+        self._failure: Exception | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dsnb-dashboard", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The page's address for a browser on this machine."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}/"
+
+    @property
+    def running(self) -> bool:
+        """Whether it still answers."""
+        return self._thread.is_alive()
+
+    def start(self) -> DashboardServer:
+        """Begin to listen, and return when pages are served.
+
+        Raises:
+            AlreadyExistsError: the port is taken.
+            DeadlineExceededError: the server did not come up in time.
+        """
+        self._thread.start()
+        if not self._ready.wait(START_DEADLINE_S):
+            raise DeadlineExceededError(f"the dashboard did not start within {START_DEADLINE_S:g} s")
+        if self._failure is not None:
+            self._thread.join(STOP_DEADLINE_S)
+            raise self._reason(self._failure) from self._failure
+        self.feed.start()
+        return self
+
+    def stop(self) -> None:
+        """Close all pages, sockets and threads; the second call does nothing."""
+        self.feed.stop()
+        loop = self._loop
+        if loop is not None and self._thread.is_alive():
+            loop.add_callback(loop.stop)
+            self._thread.join(STOP_DEADLINE_S)
+        _forget(self)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until it is stopped from elsewhere."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        loop = self._loop = IOLoop()
+        try:
+            self._listen(loop)
+        except Exception as failure:  # noqa: BLE001 - it belongs to whoever called `start`, not to this thread
+            self._failure = failure
+        self._ready.set()
+        if self._failure is None:
+            loop.start()
+        loop.run_sync(self._close)
+        self._loop = None
+        loop.close(all_fds=True)
+
+    def _listen(self, loop: IOLoop) -> None:
+        _probe(self.address, self.port)
+        server = self._server = get_server(
+            {"/": application(self.feed)},
+            port=self.port,
+            address=self.address,
+            loop=loop,
+            title="dsnb",
+            server_id=self._id,
+            index=None,
+            unused_session_lifetime_milliseconds=_SESSION_MS,
+            websocket_compression_level=_COMPRESSION,
+        )
+        server.start()
+        assert server.port is not None  # it is None only on a Unix socket
+        self.port = server.port
+        # The port is known only now; a page of another origin must not get at the numbers.
+        server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+
+    async def _close(self) -> None:
+        server = self._server
+        if server is not None:
+            await _hang_up(server)
+            await asyncio.gather(*(_end_sessions(context) for context in server._tornado.applications.values()))
+        state._servers.pop(self._id, None)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    def _reason(self, failure: Exception) -> DsnbError:
+        taken = isinstance(failure, OSError) and failure.errno in (errno.EADDRINUSE, errno.EACCES)
+        if taken:
+            return AlreadyExistsError(
+                f"the port {self.port} of {self.address} is taken",
+                did="the dashboard was not started",
+                hint="leave `port` out (0 takes a free one), or give another",
+            )
+        return DsnbError(f"the dashboard did not start: {failure}", did="nothing is left of it")
+
+
+def _probe(address: str, port: int) -> None:
+    """Raise OSError if the port is taken: Tornado would raise the same, but leave its socket to the garbage collector."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, port), family=family):
+        pass
+
+
+async def _hang_up(server: Server) -> None:
+    """Listen no longer, say goodbye on each page's websocket, and then close what is still open."""
+    clients = list(server._tornado._clients)
+    for connection in clients:
+        connection._socket.close(1001, "the dashboard is stopped")
+    server.stop()
+    for _ in range(round(_GOODBYE_S / _LOOK_S)):
+        if not any(connection._session for connection in clients):
+            break
+        await asyncio.sleep(_LOOK_S)  # Bokeh tells nobody when a page has hung up
+    await server._http.close_all_connections()
+
+
+async def _end_sessions(context: ApplicationContext) -> None:
+    """What Bokeh does with sessions in their time, now: their callbacks and documents go."""
+    for session in list(context.sessions):
+        for connection in list(session._subscribed_connections):
+            session.unsubscribe(connection)
+        await context._discard_session(session, lambda _: True)
+
+
+_running: list[tuple[Source, DashboardServer]] = []
+_running_lock = threading.RLock()
+
+
+def start_in_thread(source: Source, *, port: int = 0, address: str = "127.0.0.1") -> DashboardServer:
+    """Serve the dashboard from a thread of this process.
+
+    Args:
+        source: Where its snapshots come from; see `source_for`. While a dashboard of the same source runs, that one
+            is given back, unless another port is asked for.
+        port: The port to listen on; 0 takes a free one.
+        address: Where to listen; loopback only.
+
+    Returns:
+        The running server, with `url`, `port` and `stop()`.
+
+    Raises:
+        AlreadyExistsError: the port is taken.
+        InvalidArgumentError: the address is not on loopback.
+    """
+    if address not in LOOPBACK:
+        raise InvalidArgumentError(
+            f"the dashboard listens on loopback only, not on {address!r}",
+            did="nothing was started",
+            hint="forward the port: ssh -L 5006:127.0.0.1:5006 that-machine",
+        )
+    with _running_lock:
+        for known, server in _running:
+            if known == source and server.running and port in {0, server.port}:
+                return server
+        server = DashboardServer(source, port=port, address=address).start()
+        _running.append((source, server))
+        return server
+
+
+def serve_forever(
+    source: Source,
+    *,
+    port: int = 5006,
+    address: str = "127.0.0.1",
+    announce: Callable[[str], object] | None = None,
+) -> None:
+    """Serve the dashboard until the process is interrupted.
+
+    Args:
+        source: Where its snapshots come from.
+        port: The port to listen on; 0 takes a free one.
+        address: Where to listen; loopback only.
+        announce: Called once with the page's address when it is served.
+
+    Raises:
+        AlreadyExistsError: the port is taken.
+    """
+    server = start_in_thread(source, port=port, address=address)
+    try:
+        if announce is not None:
+            announce(server.url)
+        server.wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.stop()
+
+
+def serve(
+    service: str | None = None,
+    *,
+    token: str | None = None,
+    port: int = 5006,
+    address: str = "127.0.0.1",
+    announce: Callable[[str], object] | None = None,
+) -> None:
+    """Serve the dashboard of a service until the process is interrupted: what `dsnb dashboard` does.
+
+    Args:
+        service: Its name or address; the only one that runs if left out. It need not run yet, or still.
+        token: Its token; found by the address if left out.
+        port: The port to listen on; 0 takes a free one.
+        address: Where to listen; loopback only.
+        announce: Called once with the page's address when it is served.
+
+    Raises:
+        AlreadyExistsError: the port is taken.
+    """
+    serve_forever(source_for(service, token), port=port, address=address, announce=announce)
+
+
+def _forget(server: DashboardServer) -> None:
+    with _running_lock:
+        _running[:] = [pair for pair in _running if pair[1] is not server]

@@ -1,0 +1,45 @@
+"""Where a feed's snapshots come from: the stream that a service publishes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from dsnb.dashboard.feed import Source
+from dsnb.errors import NotFoundError
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.wire.discovery import find, token_for
+
+INTERVAL_S = 0.5
+
+
+def source_for(service: str | None = None, token: str | None = None) -> Source:
+    """The snapshots of one service.
+
+    Args:
+        service: Its name or address; the only one that runs if left out.
+        token: Its token; found by the address if left out.
+
+    Returns:
+        What a `Feed` follows. The service is looked up anew each time, so one that came back elsewhere is found.
+    """
+
+    def watch(stop: threading.Event) -> Iterator[Snapshot]:
+        from dsnb.monitor.watch import watch_snapshots
+
+        target, secret = _reach(service, token)
+        yield from watch_snapshots(target, secret, INTERVAL_S, stop)
+
+    return watch
+
+
+def _reach(service: str | None, token: str | None) -> tuple[str, str]:
+    """The target and token of a service, by name, address or as the only one there is."""
+    try:
+        found = find(service)
+    except NotFoundError:
+        # An address need not be one of this user's own services: it may run on another machine.
+        if service is None or ":" not in service:
+            raise
+        return service, token or token_for(service)
+    return found.target, token or found.token

@@ -1,0 +1,120 @@
+"""`dsnb demo`: its options, and what it prints where."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from importlib.util import find_spec
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from dsnb.demo.options import DemoOptions
+from dsnb.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    # NumPy and the service are loaded when the demo runs: `dsnb --help` comes here for the options only.
+    from dsnb.demo.result import DemoResult
+
+DESCRIPTION = """\
+Train two classifiers on handwritten digits that one service prepares for both.
+
+A service with two workers starts in this process. It lists, decodes, augments, normalises, shuffles and batches 1,437
+PNG files, again and again. Two trainers of different speed read the batches through one named job with the
+cross-trainer cache, so each batch is prepared once and used twice. When both reach the accuracy on 360 digits that
+they never saw, the demo ends with a table of what was shared. It needs no network and leaves nothing behind."""
+
+OPTION_HELP = {
+    "workers": "thread workers of the service",
+    "batches": "batches that each trainer trains on, at least",
+    "accuracy": "what each has to reach on the held-out digits, 0 to 1",
+    "deadline": "seconds after which the demo gives up with an error",
+    "hold": "seconds to keep the service and the dashboard open at the end",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `dsnb demo` to a parser; `run_command` takes what it parsed."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        dest="as_json",
+        help="print one JSON object to standard output, and the progress to standard error",
+    )
+    parser.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not serve the dashboard")
+    defaults = DemoOptions()
+    for name, text in OPTION_HELP.items():
+        default = getattr(defaults, name)
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (default: {default:g})")
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run `dsnb demo` with parsed options; see `add_arguments`."""
+    options = DemoOptions(**{field.name: getattr(args, field.name) for field in fields(DemoOptions)})
+    return main(options, as_json=args.as_json)
+
+
+def main(options: DemoOptions | None = None, *, as_json: bool = False) -> int:
+    """Run the demo and print what it found.
+
+    Args:
+        options: How to run it; the defaults if left out.
+        as_json: Print one JSON object to standard output, and the progress to standard error.
+
+    Returns:
+        The exit code of the command: 0.
+
+    Raises:
+        FailedPreconditionError: Pillow is not installed.
+        DeadlineExceededError: the accuracy was not reached in time.
+    """
+    _need_pillow()
+    from dsnb.demo.run import run
+    from dsnb.demo.table import table
+
+    progress = sys.stderr if as_json else sys.stdout
+    with _ending_in_order():
+        result = run(options or DemoOptions(), lambda line: print(line, file=progress, flush=True))
+    print(json.dumps(as_dict(result), indent=2) if as_json else table(result))
+    return 0
+
+
+def as_dict(result: DemoResult) -> dict[str, Any]:
+    """The figures as plain data, the computed ones among them."""
+    return {
+        "elements_produced": result.elements_produced,
+        "elements_consumed": result.elements_consumed,
+        "seconds_saved": round(result.seconds_saved, 3),
+        **{name: value for name, value in asdict(result).items() if name != "elements_produced"},
+    }
+
+
+def _need_pillow() -> None:
+    if find_spec("PIL") is None:
+        raise FailedPreconditionError(
+            "the demo decodes images with Pillow, which is not installed",
+            did="nothing was started",
+            hint="pip install 'dsnb[notebook]', or pip install pillow",
+        )
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let SIGTERM (what `timeout` and a closing session send) unwind as Ctrl-C does, so that nothing stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)

@@ -1,0 +1,72 @@
+"""The demo's input pipeline, as any user would write one: list, decode, augment, normalise, shuffle, batch, repeat."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from dsnb.demo.digits import pattern
+from dsnb.demo.model import Floats, Labels
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.dataset import Dataset
+
+Pixels = NDArray[np.uint8]
+
+BATCH_SIZE = 32
+MOST_DEGREES = 12.0
+
+
+def decode(path: str) -> tuple[Pixels, int]:
+    """Read one PNG file; its label is the name of its folder."""
+    with Image.open(path) as image:
+        return np.asarray(image), int(Path(path).parent.name)
+
+
+def augment(pixels: Pixels, label: int) -> tuple[Pixels, int]:
+    """Turn the digit by up to 12 degrees and shift it by a pixel: another digit of the same kind each time."""
+    turned = Image.fromarray(pixels).rotate(
+        random.uniform(-MOST_DEGREES, MOST_DEGREES),
+        resample=Image.Resampling.BILINEAR,
+        translate=(random.randint(-1, 1), random.randint(-1, 1)),
+    )
+    return np.asarray(turned), label
+
+
+def normalise(pixels: Pixels, label: int) -> tuple[Floats, int]:
+    """Flatten the image, and bring its grey values near zero mean and unit spread."""
+    return (pixels.reshape(-1) / np.float32(90) - np.float32(0.8)).astype(np.float32), label
+
+
+def training_batches(folder: Path, seed: int = 1) -> Dataset:
+    """Batches of augmented digits without end: (samples (32, 64) float32, labels (32,) int64).
+
+    Args:
+        folder: Where the digits are unpacked.
+        seed: Of the order of the samples.
+    """
+    import dsnb
+
+    return (
+        dsnb.Dataset.list_files(pattern(folder, "train"))
+        .map(decode, num_parallel_calls=2)
+        .map(augment)
+        .map(normalise)
+        .shuffle(500, seed=seed)
+        .batch(BATCH_SIZE)
+        .repeat()
+    )
+
+
+def held_out(folder: Path) -> tuple[Floats, Labels]:
+    """The digits that training never sees, plain: all samples (360, 64) and their labels (360,)."""
+    import dsnb
+
+    plain = dsnb.Dataset.list_files(pattern(folder, "test")).map(decode).map(normalise)
+    samples, labels = zip(*plain, strict=True)
+    return np.stack(samples), np.array(labels)

@@ -1,0 +1,83 @@
+"""The demo's figures for people: a line of progress while it runs, a table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsnb.demo.result import DemoResult, TrainerResult
+from dsnb.demo.trainer import Trainer
+from dsnb.monitor.snapshot import JobStatus
+
+HEADINGS = ("trainer", "model", "elements", "accuracy", "hits", "skipped", "lag", "largest lag", "time")
+
+
+def progress(seconds: float, job: JobStatus, trainers: Sequence[Trainer]) -> str:
+    """One line: how far each trainer is, and how much was produced for them.
+
+    Example:
+        >>> print(progress(4.2, job, trainers))  # doctest: +SKIP
+          4 s  produced   812 | lr=0.2:   808 elements, accuracy 0.91, lag 4 | ...
+    """
+    parts = [f"{seconds:3.0f} s  produced {job.elements_produced:>5,}"]
+    for trainer in trainers:
+        served = job.trainer(trainer.course.trainer_id)
+        lag = served.lag if served else 0
+        parts.append(
+            f"{trainer.course.trainer_id}: {trainer.batches:>5,} elements, "
+            f"accuracy {trainer.accuracy:.2f}, lag {lag:>4,}"
+        )
+    return " | ".join(parts)
+
+
+def table(result: DemoResult) -> str:
+    """The table that the demo ends with."""
+    title = (
+        f"{len(result.trainers)} trainers read one named job through the cross-trainer cache."
+        f" An element is a batch of {result.batch_size} digits."
+    )
+    rows = [HEADINGS, *(_row(trainer) for trainer in result.trainers)]
+    return "\n".join(["", title, "", *_aligned(rows), "", *_summary(result)])
+
+
+def _row(trainer: TrainerResult) -> tuple[str, ...]:
+    return (
+        trainer.trainer_id,
+        "-".join(map(str, trainer.widths)),
+        f"{trainer.elements:,}",
+        f"{trainer.accuracy:.3f}",
+        f"{trainer.hits:,}",
+        f"{trainer.skipped:,}",
+        f"{trainer.lag:,}",
+        f"{trainer.largest_lag:,}",
+        f"{trainer.seconds:.1f} s",
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Text to the left in the first two columns, numbers to the right in the others, a rule under the headings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+def _summary(result: DemoResult) -> list[str]:
+    hits = sum(trainer.hits for trainer in result.trainers)
+    each = 1000 * result.preprocessing_seconds / max(1, result.elements_produced)
+    worst = min(trainer.accuracy for trainer in result.trainers)
+    facts = {
+        "produced": (f"{result.elements_produced:,}", "elements, each once"),
+        "consumed": (f"{result.elements_consumed:,}", f"elements, by {len(result.trainers)} trainers"),
+        "saved": (
+            f"{result.seconds_saved:.1f} s",
+            f"of preprocessing: {hits:,} hits x {each:.1f} ms, the mean time in the pipeline for one element",
+        ),
+        "accuracy": (f"{worst:.3f}", f"or more on held-out digits ({result.target_accuracy} was asked for)"),
+        "time": (f"{result.seconds:.1f} s", "from the first read to the last trainer's end"),
+    }
+    return [f"{name:<8}  {figure:>7}  {text}" for name, (figure, text) in facts.items()]

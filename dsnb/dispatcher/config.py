@@ -1,0 +1,66 @@
+"""How a dispatcher is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsnb.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatcherConfig:
+    """Settings of a `DispatchServer`; names as in the tf.data service, times in milliseconds.
+
+    Args:
+        port: 0 for a free one.
+        host: The address to listen on; loopback only.
+        protocol: "grpc".
+        token: What every caller must show; None for a random one.
+        name: The service's name, for people.
+        worker_timeout_ms: A worker not heard of for this long is lost.
+        client_timeout_ms: A client not heard of for this long is gone.
+        reconnect_ms: How long one may take to come back whose connection broke.
+        job_gc_check_interval_ms: How often time-outs are looked at.
+        job_gc_timeout_ms: How long a job's record is kept after its last client left; -1 for ever.
+        task_gc_timeout_ms: How long the tasks of an unfinished pass are kept after its last client left.
+        gc_dynamic_sharding_jobs: Whether DYNAMIC passes are collected as well.
+
+    Raises:
+        InvalidArgumentError: for a value that can never be right.
+
+    Example:
+        >>> DispatcherConfig(port=5050).worker_timeout_ms
+        10000
+    """
+
+    port: int = 0
+    host: str = "127.0.0.1"
+    protocol: str = "grpc"
+    token: str | None = None
+    name: str = "dsnb"
+    worker_timeout_ms: int = 10_000
+    client_timeout_ms: int = 10_000
+    reconnect_ms: int = 2_000
+    job_gc_check_interval_ms: int = 200
+    job_gc_timeout_ms: int = 600_000
+    task_gc_timeout_ms: int = 5_000
+    gc_dynamic_sharding_jobs: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise InvalidArgumentError(f"the port {self.port} does not exist", hint="use 0 (any) to 65535")
+        if self.protocol != "grpc":
+            raise InvalidArgumentError(f"the protocol {self.protocol!r} is unknown", hint='use "grpc"')
+        for name in (
+            "worker_timeout_ms",
+            "client_timeout_ms",
+            "reconnect_ms",
+            "job_gc_check_interval_ms",
+            "task_gc_timeout_ms",
+        ):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"{name} is {getattr(self, name)}", hint="use milliseconds above 0")
+        if self.job_gc_timeout_ms <= 0 and self.job_gc_timeout_ms != -1:
+            raise InvalidArgumentError(
+                f"job_gc_timeout_ms is {self.job_gc_timeout_ms}", hint="use milliseconds above 0, or -1 for never"
+            )

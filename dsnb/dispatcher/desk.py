@@ -1,0 +1,231 @@
+"""The shell around the core: one lock, the journal, and the queues by which workers and clients hear of decisions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.blobs import BlobStore
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.journal import MemoryJournal
+from dsnb.dispatcher.ledger import Ledger
+from dsnb.dispatcher.records import DatasetDropped, Record
+from dsnb.dispatcher.state import Task
+from dsnb.dispatcher.status import snapshot
+from dsnb.monitor.snapshot import EventStatus, Snapshot
+from dsnb.wire.messages import ClientReport, ClientUpdate, Loss, TaskInfo, TaskOrder, WorkerOrder, WorkerReport
+
+Message = TypeVar("Message")
+
+_EVENTS = 200
+_COLLECT_S = 0.25
+
+
+class Mailbox(Generic[Message]):
+    """What waits to be sent on one control stream, and up to which number its other side has answered."""
+
+    def __init__(self) -> None:
+        self.messages: SimpleQueue[Message | None] = SimpleQueue()
+        self.answered = 0
+
+
+class Desk:
+    """Takes events from all threads, one at a time, and sees to what follows."""
+
+    def __init__(self, config: DispatcherConfig) -> None:
+        self.config = config
+        self.core = Core(config, now=time.monotonic())
+        self.journal = MemoryJournal()
+        self.blobs = BlobStore()
+        self.ledger = Ledger()
+        self.target = ""
+        self.workers: dict[str, Mailbox[WorkerOrder]] = {}
+        self.clients: dict[str, Mailbox[ClientUpdate]] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._events: deque[EventStatus] = deque(maxlen=_EVENTS)
+        self._started = time.time()
+        self._seq = 0
+        self._collects = 0
+
+    # ---- decisions
+
+    def handle(self, event: e.Event) -> Any:
+        """Decide, keep the records, carry out the instructions, and answer.
+
+        Raises:
+            DsnbError: what the core says of the caller's mistake.
+        """
+        with self._changed:
+            decision = self.core.handle(event, time.monotonic())
+            self.journal.append(decision.records)
+            self._clear_up(decision.records)
+            for instruction in decision.instructions:
+                self._carry_out(instruction)
+            self._forget_gone()
+            self._changed.notify_all()
+        if decision.error is not None:
+            raise decision.error
+        return decision.reply
+
+    def _clear_up(self, records: Iterable[Record]) -> None:
+        if any(isinstance(record, DatasetDropped) for record in records):
+            datasets = self.core.state.datasets.values()
+            self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
+
+    def _carry_out(self, instruction: e.Instruction) -> None:
+        match instruction:
+            case e.StartTask():
+                task = self.core.state.tasks.get(instruction.task_id)
+                if task is not None:
+                    self.ledger.expect_task(task.task_id, task.job)
+                    self._order(instruction.worker, WorkerOrder(start=(self.task_order(task),)))
+            case e.DropTask():
+                if not self._order(instruction.worker, WorkerOrder(drop=(instruction.task_id,))):
+                    self.ledger.task_gone(instruction.task_id)
+            case e.ReleaseClient():
+                self._order(instruction.worker, WorkerOrder(clients_gone=(instruction.client_id,)))
+            case e.TellClients():
+                self._tell(instruction.job, instruction.number, self.update(instruction.job, instruction.number))
+            case e.TellLoss():
+                loss = Loss(
+                    task_id=instruction.task_id,
+                    worker=instruction.worker,
+                    splits=instruction.splits,
+                    reason=instruction.reason,
+                )
+                self._tell(instruction.job, instruction.number, ClientUpdate(losses=(loss,)))
+            case e.Announce():
+                self._events.append(EventStatus(time=time.time(), level=instruction.level, text=instruction.text))
+
+    def _order(self, worker: str, order: WorkerOrder) -> bool:
+        mailbox = self.workers.get(worker)
+        if mailbox is not None:
+            mailbox.messages.put(order)
+        return mailbox is not None
+
+    def _tell(self, job: str, number: int, update: ClientUpdate) -> None:
+        known = self.core.state.jobs.get(job)
+        iteration = known.iterations.get(number) if known else None
+        for client in iteration.clients if iteration else ():
+            mailbox = self.clients.get(client)
+            if mailbox is not None:
+                mailbox.messages.put(update)
+
+    def _forget_gone(self) -> None:
+        """Let go of what belongs to workers, clients and jobs that the state no longer has."""
+        state = self.core.state
+        for uid in self.workers.keys() - state.workers.keys():
+            self.workers.pop(uid).messages.put(None)
+        for uid in self.ledger.workers.keys() - state.workers.keys():
+            self.ledger.worker_gone(uid)
+        for client in self.clients.keys() - state.clients.keys():
+            self.clients.pop(client).messages.put(None)
+        self.ledger.keep(state.jobs.keys(), state.clients.keys())
+
+    # ---- what is told
+
+    def task_order(self, task: Task) -> TaskOrder:
+        job = self.core.state.jobs[task.job]
+        iteration = job.iterations[task.number]
+        return TaskOrder(
+            task_id=task.task_id,
+            dataset_id=job.dataset_id,
+            job_name=job.name,
+            iteration=task.number,
+            incarnation=task.incarnation,
+            mode=job.mode,
+            cached=job.cached,
+            providers=len(iteration.providers),
+        )
+
+    def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:
+        """An iteration's tasks, as its clients hear of them."""
+        state = self.core.state
+        return tuple(
+            TaskInfo(
+                task_id=task.task_id,
+                worker=state.workers[task.worker].name,
+                worker_uid=task.worker,
+                address=state.workers[task.worker].address,
+                incarnation=task.incarnation,
+                ended=task.ended,
+            )
+            for task in map(state.tasks.__getitem__, state.iteration(job, number).tasks)
+        )
+
+    def update(self, job: str, number: int) -> ClientUpdate:
+        known = self.core.state.jobs.get(job)
+        if known is None or number not in known.iterations:
+            return ClientUpdate()
+        return ClientUpdate(
+            state=True, tasks=self.task_infos(job, number), finished=known.iterations[number].finished
+        )
+
+    def locked(self) -> threading.Condition:
+        """The lock, for looks at several tables at once."""
+        return self._changed
+
+    def hang_up(self) -> None:
+        """End all control streams."""
+        with self._changed:
+            for mailbox in (*self.workers.values(), *self.clients.values()):
+                mailbox.messages.put(None)
+
+    # ---- reports
+
+    def worker_reported(self, report: WorkerReport) -> None:
+        done = {task.task_id: task.splits_done for task in report.tasks if task.splits_done}
+        with self._changed:
+            self.ledger.worker_reported(report)
+            self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done))
+            mailbox = self.workers.get(report.uid)
+            if mailbox is not None:
+                mailbox.answered = max(mailbox.answered, report.seq)
+
+    def client_reported(self, report: ClientReport) -> None:
+        with self._changed:
+            client = self.core.state.clients.get(report.client_id)
+            if client is not None:
+                self.ledger.client_reported(report, client.job)
+                mailbox = self.clients.get(report.client_id)
+                if mailbox is not None:
+                    mailbox.answered = max(mailbox.answered, report.seq)
+            leaving = e.ClientLeaves(client_id=report.client_id)
+            self.handle(leaving if report.leaving else e.ClientSeen(client_id=report.client_id))
+
+    def collect(self) -> None:
+        """Have everybody report now, and wait a moment for it: a status is as fresh as it can be."""
+        with self._changed:
+            self._collects += 1
+            number = self._collects
+            clients, workers = list(self.clients.values()), list(self.workers.values())
+            for client in clients:
+                client.messages.put(ClientUpdate(collect=number))
+            # Clients first: their report also tells the workers what was consumed.
+            self._changed.wait_for(lambda: all(c.answered >= number for c in clients), _COLLECT_S)
+            for worker in workers:
+                worker.messages.put(WorkerOrder(collect=number))
+            self._changed.wait_for(lambda: all(w.answered >= number for w in workers), _COLLECT_S)
+
+    def status(self) -> Snapshot:
+        """A fresh snapshot."""
+        self.collect()
+        with self._changed:
+            self.core.now = time.monotonic()
+            self._seq += 1
+            return snapshot(
+                self.core,
+                self.ledger,
+                self._events,
+                seq=self._seq,
+                time=time.time(),
+                service=self.config.name,
+                target=self.target,
+                started=self._started,
+            )

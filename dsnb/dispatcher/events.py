@@ -1,0 +1,229 @@
+"""What the dispatcher's core is told, and what it wants done: events in, instructions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsnb.dispatcher.records import Record
+from dsnb.errors import DsnbError
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterDataset:
+    """A pipeline is registered; an empty id asks for one, an empty fingerprint makes it equal to no other."""
+
+    dataset_id: str
+    fingerprint: str
+    definition: str
+    blobs: tuple[str, ...]
+    element_spec: str
+    cardinality: int
+    compression: str
+    pipeline: str
+    providers: tuple[tuple[str, int], ...]
+    unsplittable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A client begins to read; an empty job name asks for an anonymous job."""
+
+    dataset_id: str
+    job_name: str
+    mode: str
+    cached: bool
+    trainer_id: str
+    compression: str
+    target_workers: str
+    repetition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndSeen:
+    """A client has read these tasks to their end and asks what is left."""
+
+    client_id: str
+    ended: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSeen:
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientBroken:
+    """A client's control stream broke; it may come back."""
+
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLeaves:
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerArrives:
+    """A worker opens its control stream, for the first time or again; `tasks` are those it has."""
+
+    uid: str
+    name: str
+    address: str
+    isolation: str
+    pid: int
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """A worker reports: tasks whose pipelines ended, and for each task how many splits of each provider are done."""
+
+    uid: str
+    ended: tuple[str, ...] = ()
+    done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBroken:
+    """A worker's control stream broke; it may come back."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDrains:
+    """A worker is to get nothing new."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLeaves:
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsRequested:
+    """A task asks for splits; `cursor` is how many of this provider and repetition it has had."""
+
+    task_id: str
+    provider: int
+    repetition: int
+    cursor: int
+    want: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetJob:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    RegisterDataset
+    | Join
+    | EndSeen
+    | ClientSeen
+    | ClientBroken
+    | ClientLeaves
+    | WorkerArrives
+    | WorkerSeen
+    | WorkerBroken
+    | WorkerDrains
+    | WorkerLeaves
+    | SplitsRequested
+    | ForgetJob
+    | Tick
+)
+
+# ---- instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTask:
+    worker: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropTask:
+    worker: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseClient:
+    """Tell a worker that a client is gone."""
+
+    worker: str
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellClients:
+    """Tell all clients of an iteration which tasks it has now and whether it is finished."""
+
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellLoss:
+    """Tell all clients of an iteration that a worker took data with it."""
+
+    job: str
+    number: int
+    task_id: str
+    worker: str
+    splits: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """Something for the list of events that people read."""
+
+    level: str
+    text: str
+
+
+Instruction = StartTask | DropTask | ReleaseClient | TellClients | TellLoss | Announce
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What came of an event. The shell keeps the records first, then carries out the instructions, then answers."""
+
+    reply: Any = None
+    error: DsnbError | None = None
+    records: tuple[Record, ...] = ()
+    instructions: tuple[Instruction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The answer to `Join`."""
+
+    client_id: str
+    job: str
+    number: int
+    finished: bool
+    readers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """The answer to `SplitsRequested`: a run, or none because the repetition is over."""
+
+    first: int = 0
+    end: int = 0
+    done: bool = False

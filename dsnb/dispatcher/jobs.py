@@ -1,0 +1,217 @@
+"""Jobs and their iterations: who reads what, with which tasks, and when a pass is over."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.datasets import known_dataset
+from dsnb.dispatcher.state import Iteration, Job
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
+
+if TYPE_CHECKING:
+    from dsnb.dispatcher.core import Core
+
+
+def join(core: Core, event: e.Join) -> e.Joined:
+    """Let a client read one pass of a job; job, pass and tasks are made where there are none.
+
+    Raises:
+        NotFoundError: the dataset is not registered.
+        UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
+        InvalidArgumentError: the job exists with other parameters.
+    """
+    dataset = known_dataset(core, event.dataset_id)
+    if event.mode == "DYNAMIC" and dataset.unsplittable:
+        raise UnimplementedError(dataset.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
+    job = _job(core, event)
+    iteration = job.iterations.get(event.repetition)
+    if iteration is None:
+        iteration = _create_iteration(core, job, event.repetition)
+    readers = len(iteration.clients)
+    client_id = str(core.number("client"))
+    core.record(
+        r.ClientJoined(client_id=client_id, job=job.name, number=iteration.number, trainer_id=event.trainer_id)
+    )
+    core.live.clients[client_id] = core.now + core.config.client_timeout_ms / 1000
+    core.live.unread.pop((job.name, iteration.number), None)
+    core.live.unused.pop(job.name, None)
+    return e.Joined(
+        client_id=client_id, job=job.name, number=iteration.number, finished=iteration.finished, readers=readers
+    )
+
+
+def end_seen(core: Core, event: e.EndSeen) -> bool:
+    """Take a client's word that tasks have ended (it has seen it), and tell whether the pass is over."""
+    client = core.state.clients.get(event.client_id)
+    if client is None:
+        raise unknown_client(event.client_id)
+    for task_id in event.ended:
+        end_task(core, task_id)
+    return core.state.iteration(client.job, client.number).finished
+
+
+def forget(core: Core, event: e.ForgetJob) -> None:
+    """Drop a job that nobody reads.
+
+    Raises:
+        NotFoundError: there is no such job.
+        FailedPreconditionError: it has readers.
+    """
+    job = core.state.jobs.get(event.name)
+    if job is None:
+        names = ", ".join(sorted(core.state.jobs)) or "none"
+        raise NotFoundError(f"there is no job {event.name!r}", hint=f"jobs of this service: {names}")
+    if job.clients:
+        raise FailedPreconditionError(
+            f"the job {event.name!r} is read by {len(job.clients)} client(s)",
+            did="it was kept",
+            hint="close their iterators first",
+        )
+    drop_job(core, job)
+
+
+def end_task(core: Core, task_id: str) -> None:
+    """A task has produced everything; with the last one its pass is finished."""
+    task = core.state.tasks.get(task_id)
+    if task is None or task.ended:
+        return
+    iteration = core.state.iteration(task.job, task.number)
+    if core.state.workers[task.worker].draining and any(p.next < p.count for p in iteration.providers):
+        # It ended because it got no more splits; what is left is for the others.
+        drop_task(core, task_id)
+        core.instruct(e.TellClients(job=task.job, number=task.number))
+        return
+    core.record(r.TaskEnded(task_id=task_id))
+    finish_if_over(core, task.job, iteration)
+
+
+def finish_if_over(core: Core, job: str, iteration: Iteration) -> None:
+    """Finish a pass whose tasks have all ended."""
+    if iteration.finished or not iteration.tasks:
+        return
+    if all(core.state.tasks[task].ended for task in iteration.tasks):
+        core.record(r.IterationFinished(job=job, number=iteration.number))
+        core.instruct(e.TellClients(job=job, number=iteration.number))
+        if not iteration.clients:
+            core.live.unread[job, iteration.number] = core.now
+
+
+def add_task(core: Core, job: str, number: int, worker: str) -> None:
+    """Give a worker its part of a pass."""
+    task_id = str(core.number("task"))
+    core.record(r.TaskCreated(task_id=task_id, job=job, number=number, worker=worker))
+    core.instruct(e.StartTask(worker=worker, task_id=task_id))
+
+
+def drop_task(core: Core, task_id: str) -> None:
+    """Take a task out of its pass and off its worker."""
+    task = core.state.tasks[task_id]
+    core.record(r.TaskDropped(task_id=task_id))
+    core.live.done.pop(task_id, None)
+    core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
+
+
+def drop_iteration(core: Core, job: Job, iteration: Iteration) -> None:
+    """Free a pass that nobody reads. A finished one keeps its record, so that reading it again finds it empty."""
+    core.live.unread.pop((job.name, iteration.number), None)
+    for task_id in list(iteration.tasks):
+        drop_task(core, task_id)
+    if not iteration.finished:
+        core.record(r.IterationDropped(job=job.name, number=iteration.number))
+
+
+def drop_job(core: Core, job: Job) -> None:
+    """Forget a job with all its passes."""
+    for iteration in list(job.iterations.values()):
+        drop_iteration(core, job, iteration)
+    core.live.unused.pop(job.name, None)
+    core.record(r.JobForgotten(name=job.name))
+    if not core.state.datasets[job.dataset_id].chosen:
+        core.live.unread_datasets[job.dataset_id] = core.now
+
+
+def unknown_client(client_id: str) -> NotFoundError:
+    """The error of a client that the dispatcher does not know (any more)."""
+    return NotFoundError(
+        f"Unknown iteration client id {client_id}",
+        did="its place was given up: it was not heard of for longer than client_timeout_ms",
+        hint="iterate the dataset again; raise DispatcherConfig(client_timeout_ms=...) if clients pause for long",
+    )
+
+
+def _job(core: Core, event: e.Join) -> Job:
+    name = event.job_name or f"anonymous-{core.number('job')}"
+    job = core.state.jobs.get(name)
+    if job is not None:
+        _check_parameters(job, event)
+        if job.dataset_id == event.dataset_id:
+            return job
+        _replace(core, job, event)
+    core.record(
+        r.JobCreated(
+            name=name,
+            anonymous=not event.job_name,
+            dataset_id=event.dataset_id,
+            mode=event.mode,
+            cached=event.cached,
+            compression=event.compression,
+            target_workers=event.target_workers,
+        )
+    )
+    return core.state.jobs[name]
+
+
+def _check_parameters(job: Job, event: e.Join) -> None:
+    """Compare a job's parameters with those of a client that wants to join it; all that differ are in the error."""
+    switch = {True: "<enabled>", False: "<disabled>"}
+    differ = []
+    if job.mode != event.mode:
+        differ.append(f"Existing processing mode: <{job.mode}>; got <{event.mode}>")
+    if job.cached != event.cached:
+        differ.append(f"Existing cross-trainer cache: {switch[job.cached]}; got {switch[event.cached]}")
+    if job.target_workers != event.target_workers:
+        differ.append(f"Existing target workers: <{job.target_workers}>; got <{event.target_workers}>")
+    if job.cached and event.cached and job.compression != event.compression:
+        differ.append(f"Data type mismatch: existing compression <{job.compression}>; got <{event.compression}>")
+    if differ:
+        raise InvalidArgumentError(
+            f"Tried to create job with name {job.name}, but found an existing job with different parameters: "
+            + ". ".join(differ),
+            did="the existing job goes on unchanged",
+            hint="use the same parameters, another job_name, or drop the old job when nobody reads it: "
+            f"svc.forget({job.name!r})",
+        )
+
+
+def _replace(core: Core, job: Job, event: e.Join) -> None:
+    """Put another pipeline under a job's name, if nobody reads the old one."""
+    before = core.state.datasets[job.dataset_id].pipeline
+    after = core.state.datasets[event.dataset_id].pipeline
+    change = _first_difference(before, after)
+    if job.clients:
+        raise InvalidArgumentError(
+            f"Tried to create job with name {job.name}, but found an existing job with different parameters: "
+            f"another pipeline; {change}",
+            did=f"the existing job goes on unchanged; {len(job.clients)} client(s) read it",
+            hint="use another job_name, or close the other iterators first",
+        )
+    drop_job(core, job)
+    core.instruct(e.Announce(level="info", text=f"job {job.name!r} was replaced: {change}"))
+
+
+def _first_difference(before: str, after: str) -> str:
+    for old, new in zip_longest(before.split(" | "), after.split(" | ")):
+        if old != new:
+            return f"the first operation that differs is {new or 'the end'}, before it was {old or 'the end'}"
+    return f"a function or value inside {after} differs"
+
+
+def _create_iteration(core: Core, job: Job, number: int) -> Iteration:
+    core.record(r.IterationCreated(job=job.name, number=number))
+    for worker in list(core.state.workers.values()):
+        if not worker.draining:
+            add_task(core, job.name, number, worker.uid)
+    return job.iterations[number]

@@ -1,0 +1,91 @@
+"""Handing out splits: each to one task, and the same answer to the same question, however often it is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.state import Provider, Task
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from dsnb.dispatcher.core import Core
+
+
+def give(core: Core, event: e.SplitsRequested) -> e.Splits:
+    """The next run of splits for a task, sized to the work that is left; at least one.
+
+    A request for an older repetition than the provider's is told that it is over; one for a newer repetition begins
+    it, and what was left of the old one is abandoned (the longer side of a zip).
+
+    Raises:
+        NotFoundError: the task is unknown.
+        FailedPreconditionError: the cursor fits neither the last answer nor the next.
+    """
+    task = core.state.tasks.get(event.task_id)
+    if task is None:
+        raise NotFoundError(f"the task {event.task_id} is unknown", did="no split was given")
+    iteration = core.state.iteration(task.job, task.number)
+    if not 0 <= event.provider < len(iteration.providers):
+        raise InvalidArgumentError(f"the task {event.task_id} has no split provider {event.provider}")
+    provider = iteration.providers[event.provider]
+    given = task.grants.get(event.provider)
+    if given and (given.repetition, given.cursor) == (event.repetition, event.cursor):
+        return e.Splits(first=given.first, end=given.end)
+    _check_cursor(task, event)
+    if core.state.workers[task.worker].draining or event.repetition < provider.repetition:
+        return e.Splits(done=True)
+    if event.repetition > provider.repetition:
+        _begin(core, task, event.provider, event.repetition)
+    if provider.next == provider.count:
+        _begin(core, task, event.provider, event.repetition + 1)
+        return e.Splits(done=True)
+    end = provider.next + _size(provider, len(iteration.tasks), event.want)
+    core.record(
+        r.SplitsGiven(
+            task_id=task.task_id,
+            provider=event.provider,
+            repetition=event.repetition,
+            cursor=event.cursor,
+            first=provider.next,
+            end=end,
+        )
+    )
+    grant = task.grants[event.provider]
+    return e.Splits(first=grant.first, end=grant.end)
+
+
+def lose(core: Core, task: Task) -> int:
+    """Count the splits that a task had and was not done with as lost; returns how many."""
+    done = core.live.done.get(task.task_id, ())
+    total = 0
+    for number, given in task.given.items():
+        lost = given - (done[number] if number < len(done) else 0)
+        if lost > 0:
+            total += lost
+            core.record(r.SplitsLost(job=task.job, number=task.number, provider=number, count=lost))
+    return total
+
+
+def _check_cursor(task: Task, event: e.SplitsRequested) -> None:
+    given = task.grants.get(event.provider)
+    expected = 0
+    if given and given.repetition == event.repetition:
+        expected = given.cursor + given.end - given.first
+    elif given and given.repetition > event.repetition:
+        return  # an old question; it is told that its repetition is over
+    if event.cursor != expected:
+        raise FailedPreconditionError(
+            f"the task {task.task_id} asks for splits from {event.cursor} on, and had {expected}", did="no split was given"
+        )
+
+
+def _begin(core: Core, task: Task, provider: int, repetition: int) -> None:
+    core.record(r.RepetitionBegun(job=task.job, number=task.number, provider=provider, repetition=repetition))
+
+
+def _size(provider: Provider, tasks: int, want: int) -> int:
+    """Half of an even share of what is left, so that no task sits on work that another could do."""
+    left = provider.count - provider.next
+    return max(1, min(want, left // (2 * max(1, tasks)), left))

@@ -1,0 +1,137 @@
+"""What workers and clients reported, added up for each job: the part of a status that is counted, not decided.
+
+A task or client that is gone is folded into its job's totals with its last report, so counters only grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
+
+
+@dataclass(slots=True)
+class TrainerTotals:
+    """What one trainer did, as far as it is over."""
+
+    elements: int = 0
+    wait_ns: int = 0
+    active_ns: int = 0
+    lost: int = 0
+    hits: int = 0
+    misses: int = 0
+    skipped: int = 0
+
+    def add_client(self, report: ClientReport) -> None:
+        self.elements += report.elements
+        self.wait_ns += report.wait_ns
+        self.active_ns += report.active_ns
+        self.lost += report.lost
+
+
+@dataclass(slots=True)
+class JobTotals:
+    """What the tasks and clients of a job did, as far as they are gone, and the last words of those that are there."""
+
+    produced: int = 0
+    trainers: dict[str, TrainerTotals] = field(default_factory=dict)
+    stages: dict[tuple[int, str], StageReport] = field(default_factory=dict)
+    tasks: dict[str, TaskReport] = field(default_factory=dict)
+    clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
+
+    def trainer(self, trainer_id: str) -> TrainerTotals:
+        return self.trainers.setdefault(trainer_id, TrainerTotals())
+
+
+class Ledger:
+    """The reports of one service. Not thread-safe: used under the dispatcher's lock."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerReport] = {}
+        self._jobs: dict[str, JobTotals] = {}
+        self._job_of_task: dict[str, str] = {}
+
+    def job(self, name: str) -> JobTotals:
+        return self._jobs.setdefault(name, JobTotals())
+
+    def expect_task(self, task_id: str, job: str) -> None:
+        """Learn which job a task belongs to."""
+        self._job_of_task[task_id] = job
+
+    def worker_reported(self, report: WorkerReport) -> None:
+        self.workers[report.uid] = report
+        for task in report.tasks:
+            job = self._job_of_task.get(task.task_id)
+            if job is not None:
+                self.job(job).tasks[task.task_id] = task
+                if task.state == "dropped":
+                    self.task_gone(task.task_id)
+
+    def worker_gone(self, uid: str) -> None:
+        """A worker will not report again: its tasks count with what they last said."""
+        report = self.workers.pop(uid, None)
+        for task in report.tasks if report else ():
+            self.task_gone(task.task_id)
+
+    def task_gone(self, task_id: str) -> None:
+        """Fold a task into its job's totals."""
+        job = self._job_of_task.pop(task_id, None)
+        if job is None:
+            return
+        totals = self.job(job)
+        report = totals.tasks.pop(task_id, None)
+        if report is None:
+            return
+        totals.produced += report.head
+        for trainer in report.trainers:
+            if trainer.trainer_id:
+                total = totals.trainer(trainer.trainer_id)
+                total.hits += trainer.hits
+                total.misses += trainer.misses
+                total.skipped += trainer.skipped
+        for stage in report.stages:
+            totals.stages[stage.depth, stage.name] = _sum([totals.stages.get((stage.depth, stage.name)), stage])
+
+    def client_joined(self, client_id: str, job: str, trainer_id: str) -> None:
+        self.job(job).clients[client_id] = (trainer_id or client_id, ClientReport(client_id=client_id))
+
+    def client_reported(self, report: ClientReport, job: str) -> None:
+        clients = self.job(job).clients
+        if report.client_id in clients:
+            clients[report.client_id] = (clients[report.client_id][0], report)
+
+    def keep(self, jobs: Collection[str], clients: Collection[str]) -> None:
+        """Forget all jobs but these, and fold all clients but these into their trainers' totals."""
+        for name in self._jobs.keys() - jobs:
+            del self._jobs[name]
+            for task_id in [task for task, job in self._job_of_task.items() if job == name]:
+                del self._job_of_task[task_id]
+        for totals in self._jobs.values():
+            for client_id in totals.clients.keys() - clients:
+                trainer_id, report = totals.clients.pop(client_id)
+                totals.trainer(trainer_id).add_client(report)
+
+
+def stages_of(totals: JobTotals) -> list[StageReport]:
+    """A job's stages, summed over its tasks, the last operation first."""
+    reports: dict[tuple[int, int, str], list[StageReport | None]] = {}
+    for task in totals.tasks.values():
+        for place, stage in enumerate(task.stages):
+            reports.setdefault((place, stage.depth, stage.name), []).append(stage)
+    if not reports:
+        return [totals.stages[key] for key in sorted(totals.stages)]
+    return [_sum([*stages, totals.stages.get((depth, name))]) for (_, depth, name), stages in sorted(reports.items())]
+
+
+def _sum(reports: Iterable[StageReport | None]) -> StageReport:
+    there = [report for report in reports if report is not None]
+    return StageReport(
+        name=there[0].name,
+        depth=there[0].depth,
+        elements=sum(r.elements for r in there),
+        busy_ns=sum(r.busy_ns for r in there),
+        wait_ns=sum(r.wait_ns for r in there),
+        buffered=sum(r.buffered for r in there),
+        capacity=sum(r.capacity for r in there),
+    )

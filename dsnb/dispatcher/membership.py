@@ -1,0 +1,207 @@
+"""Workers and clients: who is here, who is lost, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsnb.dispatcher import datasets, jobs, leases
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.state import Task, Worker
+from dsnb.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from dsnb.dispatcher.core import Core
+
+# ---- workers
+
+
+def worker_arrives(core: Core, event: e.WorkerArrives) -> str:
+    """Let a worker in, or in again, and give it its tasks; returns its name."""
+    known = core.state.workers.get(event.uid)
+    if known is None:
+        before = next((w for w in core.state.workers.values() if w.address == event.address), None)
+        known = _welcome(core, event, before)
+        for job, iteration in list(core.state.unfinished()):
+            if not any(core.state.tasks[task].worker == event.uid for task in iteration.tasks):
+                jobs.add_task(core, job.name, iteration.number, event.uid)
+                core.instruct(e.TellClients(job=job.name, number=iteration.number))
+    else:
+        for task in core.state.tasks_of(event.uid):
+            if task.task_id not in event.tasks:
+                core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
+    _expect_worker(core, event.uid, core.config.worker_timeout_ms)
+    for task_id in event.tasks:
+        if task_id not in core.state.tasks:
+            core.instruct(e.DropTask(worker=event.uid, task_id=task_id))
+    return known.name
+
+
+def worker_seen(core: Core, event: e.WorkerSeen) -> None:
+    """Take a worker's report in."""
+    if event.uid not in core.state.workers:
+        raise NotFoundError(f"the worker {event.uid} is unknown", did="it was counted as lost", hint="register again")
+    _expect_worker(core, event.uid, core.config.worker_timeout_ms)
+    core.live.done.update({task: done for task, done in event.done.items() if task in core.state.tasks})
+    for task_id in event.ended:
+        jobs.end_task(core, task_id)
+
+
+def worker_broken(core: Core, event: e.WorkerBroken) -> None:
+    """A worker's connection broke: it has a moment to come back."""
+    if event.uid in core.state.workers:
+        _expect_worker(core, event.uid, core.config.reconnect_ms)
+
+
+def worker_drains(core: Core, event: e.WorkerDrains) -> None:
+    """A worker gets no more tasks and splits; what it has it finishes."""
+    worker = core.state.workers.get(event.uid)
+    if worker is not None and not worker.draining:
+        core.record(r.WorkerDraining(uid=event.uid))
+        for task in core.state.tasks_of(event.uid):
+            if not core.live.done.get(task.task_id) and not task.given and _dynamic(core, task):
+                jobs.end_task(core, task.task_id)  # never began: its readers need not wait for an end
+
+
+def worker_leaves(core: Core, event: e.WorkerLeaves) -> None:
+    """A worker says goodbye."""
+    worker = core.state.workers.get(event.uid)
+    if worker is not None:
+        _lose_worker(core, worker, "was stopped", "info")
+
+
+def _dynamic(core: Core, task: Task) -> bool:
+    return core.state.jobs[task.job].mode == "DYNAMIC"
+
+
+def _welcome(core: Core, event: e.WorkerArrives, before: Worker | None) -> Worker:
+    """A new worker; one at the address of another that is thought to be there is that one, started again."""
+    name = before.name if before else event.name or f"w{core.number('worker')}"
+    core.record(
+        r.WorkerJoined(uid=event.uid, name=name, address=event.address, isolation=event.isolation, pid=event.pid)
+    )
+    if before is not None:
+        for task in core.state.tasks_of(before.uid):
+            _restart(core, task, before, event.uid)
+        core.record(r.WorkerLeft(uid=before.uid))
+        core.live.workers.pop(before.uid, None)
+    core.instruct(e.Announce(level="info", text=f"worker {name} {'came back' if before else 'joined'}"))
+    return core.state.workers[event.uid]
+
+
+def _restart(core: Core, task: Task, before: Worker, uid: str) -> None:
+    if task.ended:
+        jobs.drop_task(core, task.task_id)
+        return
+    splits = leases.lose(core, task)
+    core.live.done.pop(task.task_id, None)
+    core.record(r.TaskRestarted(task_id=task.task_id, worker=uid))
+    core.instruct(
+        e.StartTask(worker=uid, task_id=task.task_id),
+        e.TellClients(job=task.job, number=task.number),
+        _loss(task, before, splits, "was started again"),
+    )
+
+
+def _lose_worker(core: Core, worker: Worker, reason: str, level: str) -> None:
+    core.live.workers.pop(worker.uid, None)
+    lost = 0
+    for task in core.state.tasks_of(worker.uid):
+        if not task.ended:
+            splits = leases.lose(core, task)
+            lost += splits
+            core.instruct(_loss(task, worker, splits, reason))
+        job, number = task.job, task.number
+        jobs.drop_task(core, task.task_id)
+        jobs.finish_if_over(core, job, core.state.iteration(job, number))
+        core.instruct(e.TellClients(job=job, number=number))
+    core.record(r.WorkerLeft(uid=worker.uid))
+    text = f"worker {worker.name} {reason}" + (f"; {lost} splits lost" if lost else "")
+    core.instruct(e.Announce(level="warning" if lost else level, text=text))
+
+
+def _loss(task: Task, worker: Worker, splits: int, reason: str) -> e.TellLoss:
+    return e.TellLoss(
+        job=task.job, number=task.number, task_id=task.task_id, worker=worker.name, splits=splits, reason=reason
+    )
+
+
+def _expect_worker(core: Core, uid: str, within_ms: int) -> None:
+    core.live.workers[uid] = core.now + within_ms / 1000
+
+
+# ---- clients
+
+
+def client_seen(core: Core, event: e.ClientSeen) -> None:
+    """A client gave a sign of life."""
+    if event.client_id not in core.state.clients:
+        raise jobs.unknown_client(event.client_id)
+    core.live.clients[event.client_id] = core.now + core.config.client_timeout_ms / 1000
+
+
+def client_broken(core: Core, event: e.ClientBroken) -> None:
+    """A client's connection broke: it has a moment to come back."""
+    if event.client_id in core.state.clients:
+        core.live.clients[event.client_id] = core.now + core.config.reconnect_ms / 1000
+
+
+def client_leaves(core: Core, event: e.ClientLeaves) -> None:
+    """A client is done; with the last one a pass waits to be collected, an anonymous job goes at once."""
+    client = core.state.clients.get(event.client_id)
+    if client is None:
+        return
+    job = core.state.jobs[client.job]
+    iteration = job.iterations[client.number]
+    core.record(r.ClientLeft(client_id=client.client_id))
+    core.live.clients.pop(client.client_id, None)
+    core.instruct(
+        *(e.ReleaseClient(worker=core.state.tasks[t].worker, client_id=client.client_id) for t in iteration.tasks)
+    )
+    if iteration.clients:
+        return
+    core.live.unread[job.name, iteration.number] = core.now
+    if not job.clients:
+        core.live.unused[job.name] = core.now
+        if job.anonymous:
+            jobs.drop_job(core, job)
+
+
+# ---- time
+
+
+def tick(core: Core, _event: e.Tick) -> None:
+    """Look at all deadlines."""
+    interval = core.config.job_gc_check_interval_ms / 1000
+    late = core.now - core.live.ticked - 2 * interval
+    core.live.ticked = core.now
+    if late > 0:
+        core.live.postpone(late)
+    for uid in [uid for uid, until in core.live.workers.items() if until < core.now]:
+        _lose_worker(core, core.state.workers[uid], "was lost", "warning")
+    for client in [client for client, until in core.live.clients.items() if until < core.now]:
+        client_leaves(core, e.ClientLeaves(client_id=client))
+    _collect(core)
+
+
+def _collect(core: Core) -> None:
+    """Free passes that nobody has read for a while, and then the records of their jobs."""
+    for (name, number), since in list(core.live.unread.items()):
+        job = core.state.jobs.get(name)
+        iteration = job.iterations.get(number) if job else None
+        if job is None or iteration is None:
+            del core.live.unread[name, number]
+            continue
+        age_ms = 1000 * (core.now - since)
+        kept = job.mode == "DYNAMIC" and not core.config.gc_dynamic_sharding_jobs
+        if iteration.finished or (age_ms >= core.config.task_gc_timeout_ms and not kept):
+            jobs.drop_iteration(core, job, iteration)
+    if core.config.job_gc_timeout_ms == -1:
+        return
+    for name, since in list(core.live.unused.items()):
+        job = core.state.jobs.get(name)
+        if job is None:
+            del core.live.unused[name]
+        elif 1000 * (core.now - since) >= core.config.job_gc_timeout_ms:
+            jobs.drop_job(core, job)
+    datasets.drop_unused(core)

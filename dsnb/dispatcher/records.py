@@ -1,0 +1,176 @@
+"""The journal's records: every change of the dispatcher's state is one of these, and nothing else changes it.
+
+Records say what happened, not what was wanted: replaying them never fails and never decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRegistered:
+    """`definition` is the digest of the pickled pipeline, which is kept beside the journal; `chosen` tells whether the
+    user gave the id, and so will come back for it."""
+
+    dataset_id: str
+    chosen: bool
+    fingerprint: str
+    definition: str
+    blobs: tuple[str, ...]
+    element_spec: str
+    cardinality: int
+    compression: str
+    pipeline: str
+    providers: tuple[tuple[str, int], ...]
+    unsplittable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDropped:
+    dataset_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJoined:
+    uid: str
+    name: str
+    address: str
+    isolation: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDraining:
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLeft:
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCreated:
+    name: str
+    anonymous: bool
+    dataset_id: str
+    mode: str
+    cached: bool
+    compression: str
+    target_workers: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobForgotten:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationCreated:
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationFinished:
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationDropped:
+    """Nobody reads it and it was not finished: who asks for it again gets a new one."""
+
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCreated:
+    task_id: str
+    job: str
+    number: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRestarted:
+    """The task's worker came back as another process, `worker`, and begins again."""
+
+    task_id: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEnded:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDropped:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientJoined:
+    client_id: str
+    job: str
+    number: int
+    trainer_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLeft:
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepetitionBegun:
+    """A provider's splits are handed out from the first one again."""
+
+    job: str
+    number: int
+    provider: int
+    repetition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsGiven:
+    task_id: str
+    provider: int
+    repetition: int
+    cursor: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsLost:
+    job: str
+    number: int
+    provider: int
+    count: int
+
+
+Record = (
+    DatasetRegistered
+    | DatasetDropped
+    | WorkerJoined
+    | WorkerDraining
+    | WorkerLeft
+    | JobCreated
+    | JobForgotten
+    | IterationCreated
+    | IterationFinished
+    | IterationDropped
+    | TaskCreated
+    | TaskRestarted
+    | TaskEnded
+    | TaskDropped
+    | ClientJoined
+    | ClientLeft
+    | RepetitionBegun
+    | SplitsGiven
+    | SplitsLost
+)

@@ -1,0 +1,234 @@
+"""The dispatcher's calls: messages to events and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import grpc
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.datasets import known_dataset
+from dsnb.dispatcher.desk import Desk, Mailbox, Message
+from dsnb.errors import FailedPreconditionError, NotFoundError
+from dsnb.wire import messages as m
+from dsnb.wire import methods
+from dsnb.wire.codec import encode
+from dsnb.wire.server import Handlers
+from dsnb.wire.threads import OnDemandExecutor
+
+
+class DispatcherService:
+    """Answers calls for a desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._listeners = OnDemandExecutor("dsnb-listen")
+
+    def handlers(self) -> Handlers:
+        return {
+            methods.REGISTER: self.register,
+            methods.GET_DATASET: self.get_dataset,
+            methods.PUT_BLOB: self.put_blob,
+            methods.GET_BLOB: self.get_blob,
+            methods.JOIN: self.join,
+            methods.FOLLOW: self.follow,
+            methods.CONFIRM_END: self.confirm_end,
+            methods.FORGET: self.forget,
+            methods.SESSION: self.session,
+            methods.GET_TASK: self.get_task,
+            methods.GET_SPLITS: self.get_splits,
+            methods.STATUS: self.status,
+            methods.WATCH: self.watch,
+        }
+
+    def stop(self) -> None:
+        self._listeners.shutdown()
+
+    # ---- datasets
+
+    def register(self, request: m.RegisterRequest, _context: grpc.ServicerContext) -> m.RegisterReply:
+        with self._desk.locked():
+            digest = self._desk.blobs.put_definition(request.definition)
+            dataset_id = self._desk.handle(
+                e.RegisterDataset(
+                    dataset_id=request.dataset_id,
+                    fingerprint=request.fingerprint,
+                    definition=digest,
+                    blobs=request.blobs,
+                    element_spec=request.element_spec,
+                    cardinality=request.cardinality,
+                    compression=request.compression,
+                    pipeline=request.pipeline,
+                    providers=tuple((provider.source, provider.count) for provider in request.providers),
+                    unsplittable=request.unsplittable,
+                )
+            )
+            return m.RegisterReply(dataset_id=dataset_id, missing=self._desk.blobs.missing(request.blobs))
+
+    def get_dataset(self, request: m.DatasetRequest, _context: grpc.ServicerContext) -> m.DatasetReply:
+        with self._desk.locked():
+            dataset = known_dataset(self._desk.core, request.dataset_id)
+            return m.DatasetReply(
+                dataset_id=dataset.dataset_id,
+                definition=bytes(self._desk.blobs.get(dataset.definition)),
+                blobs=dataset.blobs,
+                element_spec=dataset.element_spec,
+                cardinality=dataset.cardinality,
+                compression=dataset.compression,
+                pipeline=dataset.pipeline,
+            )
+
+    def put_blob(self, pieces: Iterator[m.BlobPiece], _context: grpc.ServicerContext) -> m.Empty:
+        self._desk.blobs.receive(pieces)
+        return m.Empty()
+
+    def get_blob(self, request: m.BlobRequest, _context: grpc.ServicerContext) -> Iterator[m.BlobPiece]:
+        return self._desk.blobs.send(request.digest)
+
+    # ---- clients
+
+    def join(self, request: m.JoinRequest, _context: grpc.ServicerContext) -> m.JoinReply:
+        desk = self._desk
+        with desk.locked():
+            joined: e.Joined = desk.handle(
+                e.Join(
+                    dataset_id=request.dataset_id,
+                    job_name=request.job_name,
+                    mode=request.mode,
+                    cached=request.cached,
+                    trainer_id=request.trainer_id,
+                    compression=request.compression,
+                    target_workers=request.target_workers,
+                    repetition=request.repetition,
+                )
+            )
+            desk.ledger.client_joined(joined.client_id, joined.job, request.trainer_id)
+            return m.JoinReply(
+                client_id=joined.client_id,
+                job_name=joined.job,
+                iteration=joined.number,
+                tasks=desk.task_infos(joined.job, joined.number),
+                finished=joined.finished,
+                readers=joined.readers,
+            )
+
+    def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:
+        with self._desk.locked():
+            finished = self._desk.handle(e.EndSeen(client_id=request.client_id, ended=request.ended))
+            client = self._desk.core.state.clients[request.client_id]
+            return m.EndReply(finished=finished, tasks=self._desk.task_infos(client.job, client.number))
+
+    def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
+        self._desk.handle(e.ForgetJob(name=request.job_name))
+        return m.Empty()
+
+    def follow(self, reports: Iterator[m.ClientReport], context: grpc.ServicerContext) -> Iterator[m.ClientUpdate]:
+        """A client's control stream: reports come up, tasks and losses go down."""
+        desk, first = self._desk, next(reports)
+        mailbox: Mailbox[m.ClientUpdate] = Mailbox()
+        with desk.locked():
+            desk.handle(e.ClientSeen(client_id=first.client_id))
+            desk.clients[first.client_id] = mailbox
+            client = desk.core.state.clients[first.client_id]
+            mailbox.messages.put(desk.update(client.job, client.number))
+        context.add_callback(lambda: mailbox.messages.put(None))
+        self._listeners.submit(self._listen_to_client, reports, first.client_id, mailbox)
+        yield from _until_none(mailbox)
+
+    def _listen_to_client(
+        self, reports: Iterator[m.ClientReport], client_id: str, mailbox: Mailbox[m.ClientUpdate]
+    ) -> None:
+        try:
+            for report in reports:
+                self._desk.client_reported(report)
+        except Exception:  # noqa: BLE001 - grpc raises a bare Exception when the stream breaks; NotFound ends it as well
+            with self._desk.locked():
+                if self._desk.clients.get(client_id) is mailbox:
+                    self._desk.handle(e.ClientBroken(client_id=client_id))
+        mailbox.messages.put(None)
+
+    # ---- workers
+
+    def session(self, reports: Iterator[m.WorkerReport], context: grpc.ServicerContext) -> Iterator[m.WorkerOrder]:
+        """A worker's control stream: statistics come up, tasks go down."""
+        desk, first = self._desk, next(reports)
+        mailbox: Mailbox[m.WorkerOrder] = Mailbox()
+        with desk.locked():
+            old = desk.workers.get(first.uid)
+            if old is not None:
+                old.messages.put(None)
+            desk.workers[first.uid] = mailbox
+            name = desk.handle(
+                e.WorkerArrives(
+                    uid=first.uid,
+                    name=first.name,
+                    address=first.address,
+                    isolation=first.isolation,
+                    pid=first.pid,
+                    tasks=tuple(task.task_id for task in first.tasks),
+                )
+            )
+            desk.ledger.worker_reported(first)
+        context.add_callback(lambda: mailbox.messages.put(None))
+        self._listeners.submit(self._listen_to_worker, reports, first.uid, mailbox)
+        yield m.WorkerOrder(welcome=True, name=name)
+        yield from _until_none(mailbox)
+
+    def _listen_to_worker(
+        self, reports: Iterator[m.WorkerReport], uid: str, mailbox: Mailbox[m.WorkerOrder]
+    ) -> None:
+        desk = self._desk
+        try:
+            for report in reports:
+                if report.draining:
+                    desk.handle(e.WorkerDrains(uid=uid))
+                desk.worker_reported(report)
+                if report.leaving:
+                    desk.handle(e.WorkerLeaves(uid=uid))
+                    break
+        except Exception:  # noqa: BLE001 - grpc raises a bare Exception when the stream breaks; NotFound ends it as well
+            with desk.locked():
+                if desk.workers.get(uid) is mailbox:
+                    desk.handle(e.WorkerBroken(uid=uid))
+        mailbox.messages.put(None)
+
+    def get_task(self, request: m.TaskRequest, _context: grpc.ServicerContext) -> m.TaskOrder:
+        with self._desk.locked():
+            task = self._desk.core.state.tasks.get(request.task_id)
+            if task is None:
+                raise NotFoundError(f"the task {request.task_id} is unknown", did="it may have ended")
+            return self._desk.task_order(task)
+
+    def get_splits(self, request: m.SplitsRequest, _context: grpc.ServicerContext) -> m.SplitsReply:
+        splits: e.Splits = self._desk.handle(
+            e.SplitsRequested(
+                task_id=request.task_id,
+                provider=request.provider,
+                repetition=request.repetition,
+                cursor=request.cursor,
+                want=request.want,
+            )
+        )
+        return m.SplitsReply(first=splits.first, end=splits.end, done=splits.done)
+
+    # ---- viewers
+
+    def status(self, _request: m.Empty, _context: grpc.ServicerContext) -> bytes:
+        return encode(self._desk.status())
+
+    def watch(self, request: m.WatchRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Snapshots at an interval; a viewer that reads slowly gets fewer, and holds nobody up."""
+        interval = max(100, request.interval_ms) / 1000
+        if request.interval_ms > 60_000:
+            raise FailedPreconditionError("an interval above a minute is no watching", hint="ask for the status instead")
+        while context.is_active():
+            began = time.monotonic()
+            yield encode(self._desk.status())
+            while context.is_active() and (left := began + interval - time.monotonic()) > 0:
+                time.sleep(min(left, 0.1))
+
+
+def _until_none(mailbox: Mailbox[Message]) -> Iterator[Message]:
+    while (message := mailbox.messages.get()) is not None:
+        yield message

@@ -1,0 +1,124 @@
+"""`DispatchServer`: the dispatcher as an object to start and stop."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from types import TracebackType
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.desk import Desk
+from dsnb.dispatcher.rpc import DispatcherService
+from dsnb.errors import FailedPreconditionError
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.wire.security import new_token
+from dsnb.wire.server import GrpcServer
+from dsnb.wire.transfer import local
+
+
+class DispatchServer:
+    """The role that knows datasets, jobs, workers and splits. It never touches an element or user code.
+
+    Args:
+        config: Settings; None for the defaults.
+        start: Whether to start at once.
+
+    Raises:
+        AlreadyExistsError: the port is taken.
+
+    Example:
+        >>> with DispatchServer() as dispatcher:
+        ...     dispatcher.target.partition(":")[0]
+        'grpc'
+    """
+
+    def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
+        self.config = config or DispatcherConfig()
+        self.token = self.config.token or new_token()
+        self._desk = Desk(self.config)
+        self._service = DispatcherService(self._desk)
+        self._server: GrpcServer | None = None
+        self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        if start:
+            self.start()
+
+    @property
+    def target(self) -> str:
+        """Where it listens, as in "grpc://127.0.0.1:5050"."""
+        if self._server is None:
+            raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
+        return f"grpc://{self.config.host}:{self._server.port}"
+
+    def start(self) -> None:
+        """Listen; the second call does nothing.
+
+        Raises:
+            FailedPreconditionError: it was stopped before.
+        """
+        with self._lock:
+            if self._stopped.is_set():
+                raise FailedPreconditionError(
+                    "Server cannot be started after it has been stopped", hint="make a new DispatchServer"
+                )
+            if self._server is not None:
+                return
+            server = GrpcServer("dispatcher", self._service.handlers(), self.token)
+            server.start(self.config.host, self.config.port)
+            self._server = server
+        self._desk.target = self.target
+        local.offer_blobs(self._address, self._desk.blobs.get)
+        self._ticker.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Stop listening and end all threads; the second call does nothing."""
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
+        atexit.unregister(self.stop)
+        if self._server is None:
+            return
+        local.withdraw_blobs(self._address)
+        self._desk.hang_up()
+        self._server.stop(0.2)
+        self._service.stop()
+        self._ticker.join(2.0)
+
+    def join(self) -> None:
+        """Wait until it is stopped.
+
+        Raises:
+            FailedPreconditionError: it was never started.
+        """
+        if self._server is None and not self._stopped.is_set():
+            raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
+        self._stopped.wait()
+
+    def status(self) -> Snapshot:
+        """What the service looks like now."""
+        return self._desk.status()
+
+    def __enter__(self) -> DispatchServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped.is_set() else "running" if self._server else "not started"
+        return f"DispatchServer({self.config.name!r}, {state})"
+
+    @property
+    def _address(self) -> str:
+        return self.target.removeprefix("grpc://")
+
+    def _tick(self) -> None:
+        while not self._stopped.wait(self.config.job_gc_check_interval_ms / 1000):
+            self._desk.handle(e.Tick())

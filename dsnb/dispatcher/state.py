@@ -1,0 +1,293 @@
+"""The dispatcher's state: tables that only records change.
+
+Theory of operation. A *dataset* is a registered pipeline. A *job* reads one dataset in one mode under one name. An
+*iteration* is one pass of a job, numbered from 0. When it is created each worker gets a *task* in it; workers that come
+later get one too while it runs. *Clients* belong to one iteration. An iteration of a DYNAMIC job has *providers*, whose
+splits are handed to tasks in runs; a provider's repetition goes up each time its splits are used up (a `repeat` inside
+the pipeline asks for the next one), and a task that asks for an older repetition is told that it is over.
+
+An iteration is finished when all its tasks have ended; a task that is lost with its worker is dropped from it, so the
+rest can still finish.
+
+`apply` is the only way in, live and at replay. What is not here (who was heard of when, what was consumed) is not
+needed after a restart, or comes again by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dsnb.dispatcher import records as r
+
+
+@dataclass(slots=True)
+class Worker:
+    uid: str
+    name: str
+    address: str
+    isolation: str
+    pid: int
+    draining: bool = False
+
+
+@dataclass(slots=True)
+class Grant:
+    """The last run of splits that a task got from a provider."""
+
+    repetition: int
+    cursor: int
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Task:
+    task_id: str
+    job: str
+    number: int
+    worker: str
+    incarnation: int = 1
+    ended: bool = False
+    grants: dict[int, Grant] = field(default_factory=dict)
+    given: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Provider:
+    """Where the hand-out of one source's splits stands; `next` is the first that nobody has."""
+
+    source: str
+    count: int
+    repetition: int = 0
+    next: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class Iteration:
+    number: int
+    finished: bool = False
+    tasks: list[str] = field(default_factory=list)
+    clients: list[str] = field(default_factory=list)
+    providers: list[Provider] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Job:
+    name: str
+    anonymous: bool
+    dataset_id: str
+    mode: str
+    cached: bool
+    compression: str
+    target_workers: str
+    iterations: dict[int, Iteration] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> list[str]:
+        """All clients that read this job now."""
+        return [client for iteration in self.iterations.values() for client in iteration.clients]
+
+
+@dataclass(slots=True)
+class Client:
+    client_id: str
+    job: str
+    number: int
+    trainer_id: str
+
+
+class State:
+    """All tables. Readable by anybody under the shell's lock, changed by `apply` alone."""
+
+    def __init__(self) -> None:
+        self.datasets: dict[str, r.DatasetRegistered] = {}
+        self.workers: dict[str, Worker] = {}
+        self.jobs: dict[str, Job] = {}
+        self.tasks: dict[str, Task] = {}
+        self.clients: dict[str, Client] = {}
+        self.made = {"dataset": 1000, "client": 3000, "task": 4000, "job": 5000, "worker": 0}
+        """The next number of each kind; each kind has its own thousand, so a number in a log tells what it is."""
+
+    def iteration(self, job: str, number: int) -> Iteration:
+        return self.jobs[job].iterations[number]
+
+    def unfinished(self) -> Iterator[tuple[Job, Iteration]]:
+        """The iterations that still produce."""
+        for job in self.jobs.values():
+            for iteration in job.iterations.values():
+                if not iteration.finished:
+                    yield job, iteration
+
+    def tasks_of(self, worker: str) -> list[Task]:
+        return [task for task in self.tasks.values() if task.worker == worker]
+
+    # ---- changes
+
+    def apply(self, record: r.Record) -> None:
+        """Make one change. Never fails on a record that was made by this code."""
+        _APPLY[type(record)](self, record)
+
+    def _dataset_registered(self, record: r.DatasetRegistered) -> None:
+        self.datasets[record.dataset_id] = record
+        self.made["dataset"] += 1
+
+    def _dataset_dropped(self, record: r.DatasetDropped) -> None:
+        del self.datasets[record.dataset_id]
+
+    def _worker_joined(self, record: r.WorkerJoined) -> None:
+        self.workers[record.uid] = Worker(record.uid, record.name, record.address, record.isolation, record.pid)
+        self.made["worker"] += 1
+
+    def _worker_draining(self, record: r.WorkerDraining) -> None:
+        self.workers[record.uid].draining = True
+
+    def _worker_left(self, record: r.WorkerLeft) -> None:
+        del self.workers[record.uid]
+
+    def _job_created(self, record: r.JobCreated) -> None:
+        self.jobs[record.name] = Job(
+            record.name,
+            record.anonymous,
+            record.dataset_id,
+            record.mode,
+            record.cached,
+            record.compression,
+            record.target_workers,
+        )
+        self.made["job"] += 1
+
+    def _job_forgotten(self, record: r.JobForgotten) -> None:
+        for iteration in self.jobs.pop(record.name).iterations.values():
+            self._forget(iteration)
+
+    def _iteration_created(self, record: r.IterationCreated) -> None:
+        job = self.jobs[record.job]
+        providers = self.datasets[job.dataset_id].providers if job.mode == "DYNAMIC" else ()
+        job.iterations[record.number] = Iteration(record.number, providers=[Provider(s, n) for s, n in providers])
+
+    def _iteration_finished(self, record: r.IterationFinished) -> None:
+        self.iteration(record.job, record.number).finished = True
+
+    def _iteration_dropped(self, record: r.IterationDropped) -> None:
+        self._forget(self.jobs[record.job].iterations.pop(record.number))
+
+    def _forget(self, iteration: Iteration) -> None:
+        for task in iteration.tasks:
+            del self.tasks[task]
+        for client in iteration.clients:
+            del self.clients[client]
+
+    def _task_created(self, record: r.TaskCreated) -> None:
+        self.tasks[record.task_id] = Task(record.task_id, record.job, record.number, record.worker)
+        self.iteration(record.job, record.number).tasks.append(record.task_id)
+        self.made["task"] += 1
+
+    def _task_restarted(self, record: r.TaskRestarted) -> None:
+        task = self.tasks[record.task_id]
+        task.worker = record.worker
+        task.incarnation += 1
+        task.grants.clear()
+        task.given.clear()
+
+    def _task_ended(self, record: r.TaskEnded) -> None:
+        self.tasks[record.task_id].ended = True
+
+    def _task_dropped(self, record: r.TaskDropped) -> None:
+        task = self.tasks.pop(record.task_id)
+        self.iteration(task.job, task.number).tasks.remove(record.task_id)
+
+    def _client_joined(self, record: r.ClientJoined) -> None:
+        self.clients[record.client_id] = Client(record.client_id, record.job, record.number, record.trainer_id)
+        self.iteration(record.job, record.number).clients.append(record.client_id)
+        self.made["client"] += 1
+
+    def _client_left(self, record: r.ClientLeft) -> None:
+        client = self.clients.pop(record.client_id)
+        self.iteration(client.job, client.number).clients.remove(record.client_id)
+
+    def _repetition_begun(self, record: r.RepetitionBegun) -> None:
+        provider = self.iteration(record.job, record.number).providers[record.provider]
+        provider.repetition, provider.next = record.repetition, 0
+
+    def _splits_given(self, record: r.SplitsGiven) -> None:
+        task = self.tasks[record.task_id]
+        task.grants[record.provider] = Grant(record.repetition, record.cursor, record.first, record.end)
+        task.given[record.provider] = task.given.get(record.provider, 0) + record.end - record.first
+        self.iteration(task.job, task.number).providers[record.provider].next = record.end
+
+    def _splits_lost(self, record: r.SplitsLost) -> None:
+        self.iteration(record.job, record.number).providers[record.provider].lost += record.count
+
+    # ---- looking
+
+    def export(self) -> bytes:
+        """The whole state in one canonical form, to compare two by."""
+        tables: dict[str, Any] = {
+            name: {key: asdict(row) for key, row in getattr(self, name).items()}
+            for name in ("datasets", "workers", "jobs", "tasks", "clients")
+        }
+        return json.dumps({**tables, "made": self.made}, sort_keys=True).encode()
+
+    def validate(self) -> None:
+        """Check what must hold between any two events."""
+        for task in self.tasks.values():
+            iteration = self.iteration(task.job, task.number)
+            assert task.task_id in iteration.tasks, "a task is not in its iteration"
+            assert task.worker in self.workers, "a task's worker is unknown"
+        for client in self.clients.values():
+            assert client.client_id in self.iteration(client.job, client.number).clients, "a client is not in its place"
+        for job in self.jobs.values():
+            assert job.dataset_id in self.datasets, "a job's dataset is unknown"
+            for iteration in job.iterations.values():
+                self._validate(iteration)
+
+    def _validate(self, iteration: Iteration) -> None:
+        assert all(task in self.tasks for task in iteration.tasks), "an iteration's task is unknown"
+        assert all(client in self.clients for client in iteration.clients), "an iteration's client is unknown"
+        assert not iteration.finished or all(self.tasks[t].ended for t in iteration.tasks), "finished, but a task runs"
+        workers = [self.tasks[task].worker for task in iteration.tasks]
+        assert len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
+        for number, provider in enumerate(iteration.providers):
+            assert 0 <= provider.next <= provider.count, "more splits were given than there are"
+            held = [
+                (g.first, g.end)
+                for t in iteration.tasks
+                if (g := self.tasks[t].grants.get(number)) and g.repetition == provider.repetition
+            ]
+            held.sort()
+            assert all(a[1] <= b[0] for a, b in zip(held, held[1:], strict=False)), "a split was given twice"
+
+
+_APPLY: dict[type, Any] = {
+    r.DatasetRegistered: State._dataset_registered,
+    r.DatasetDropped: State._dataset_dropped,
+    r.WorkerJoined: State._worker_joined,
+    r.WorkerDraining: State._worker_draining,
+    r.WorkerLeft: State._worker_left,
+    r.JobCreated: State._job_created,
+    r.JobForgotten: State._job_forgotten,
+    r.IterationCreated: State._iteration_created,
+    r.IterationFinished: State._iteration_finished,
+    r.IterationDropped: State._iteration_dropped,
+    r.TaskCreated: State._task_created,
+    r.TaskRestarted: State._task_restarted,
+    r.TaskEnded: State._task_ended,
+    r.TaskDropped: State._task_dropped,
+    r.ClientJoined: State._client_joined,
+    r.ClientLeft: State._client_left,
+    r.RepetitionBegun: State._repetition_begun,
+    r.SplitsGiven: State._splits_given,
+    r.SplitsLost: State._splits_lost,
+}
+
+
+def replay(records: Iterator[r.Record] | list[r.Record]) -> State:
+    """The state that a journal's records lead to."""
+    state = State()
+    for record in records:
+        state.apply(record)
+    return state

@@ -1,0 +1,187 @@
+"""The snapshot of a service, from its state and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
+from dsnb.dispatcher.state import Iteration, Job, Worker
+from dsnb.monitor.snapshot import (
+    VERSION,
+    EventStatus,
+    JobStatus,
+    PlaceStatus,
+    Snapshot,
+    SplitStatus,
+    StageStatus,
+    TaskStatus,
+    TrainerStatus,
+    WorkerStatus,
+)
+from dsnb.wire.messages import TaskReport, WorkerReport
+
+
+def snapshot(
+    core: Core,
+    ledger: Ledger,
+    events: Iterable[EventStatus],
+    *,
+    seq: int,
+    time: float,
+    service: str,
+    target: str,
+    started: float,
+) -> Snapshot:
+    """Everything that is known of a service at this moment."""
+    workers = core.state.workers.values()
+    jobs = [job for job in core.state.jobs.values() if job.iterations]
+    return Snapshot(
+        version=VERSION,
+        seq=seq,
+        time=time,
+        service=service,
+        target=target,
+        started=started,
+        workers=tuple(_worker(core, worker, ledger.workers.get(worker.uid)) for worker in workers),
+        jobs=tuple(_job(core, job, ledger.job(job.name)) for job in jobs),
+        events=tuple(events),
+    )
+
+
+def _worker(core: Core, worker: Worker, report: WorkerReport | None) -> WorkerStatus:
+    tasks = report.tasks if report else ()
+    silent_since = core.live.workers[worker.uid] - core.config.worker_timeout_ms / 1000
+    return WorkerStatus(
+        name=worker.name,
+        uid=worker.uid,
+        address=worker.address,
+        state="draining" if worker.draining else "running",
+        isolation=worker.isolation,
+        pid=worker.pid,
+        tasks=len(core.state.tasks_of(worker.uid)),
+        produced=sum(task.head for task in tasks),
+        sent_elements=sum(task.sent_elements for task in tasks),
+        sent_bytes=sum(task.sent_bytes for task in tasks),
+        busy_ns=sum(stage.busy_ns for task in tasks for stage in task.stages),
+        cache_bytes=sum(task.window_bytes for task in tasks),
+        capacity_bytes=report.capacity_bytes if report else 0,
+        rss_bytes=report.rss_bytes if report else 0,
+        errors=sum(task.errors for task in tasks),
+        readers=sum(task.readers for task in tasks),
+        heartbeat_age_s=max(0.0, core.now - silent_since),
+    )
+
+
+def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
+    newest = job.iterations[max(job.iterations)]
+    trainers = tuple(_trainer(core, job, totals, name) for name in _trainer_ids(job, totals))
+    return JobStatus(
+        name=job.name,
+        anonymous=job.anonymous,
+        dataset_id=job.dataset_id,
+        pipeline=core.state.datasets[job.dataset_id].pipeline,
+        mode=job.mode,
+        cached=job.cached,
+        iteration=newest.number,
+        state="finished" if newest.finished else "running" if job.clients else "idle",
+        clients=len(job.clients),
+        produced=totals.produced + sum(task.head for task in totals.tasks.values()),
+        consumed=sum(trainer.elements for trainer in trainers),
+        lost_splits=sum(p.lost for iteration in job.iterations.values() for p in iteration.providers),
+        tasks=tuple(_task(core, task, totals.tasks.get(task)) for i in job.iterations.values() for task in i.tasks),
+        trainers=trainers,
+        splits=_splits(core, newest),
+        stages=tuple(
+            StageStatus(
+                name=s.name,
+                depth=s.depth,
+                elements=s.elements,
+                busy_ns=s.busy_ns,
+                wait_ns=s.wait_ns,
+                buffered=s.buffered,
+                capacity=s.capacity,
+            )
+            for s in stages_of(totals)
+        ),
+    )
+
+
+def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
+    task = core.state.tasks[task_id]
+    report = report or TaskReport(task_id=task_id, state="pending")
+    return TaskStatus(
+        task_id=task_id,
+        worker=core.state.workers[task.worker].name,
+        iteration=task.number,
+        incarnation=task.incarnation,
+        state="ended" if task.ended else report.state,
+        head=report.head,
+        tail=report.tail,
+        window_bytes=report.window_bytes,
+        capacity_bytes=report.capacity_bytes,
+        evicted=report.evicted,
+        errors=report.errors,
+    )
+
+
+def _trainer_ids(job: Job, totals: JobTotals) -> list[str]:
+    """The ids of all trainers, in the order in which they came; without the cache, clients stand for themselves."""
+    reading = [trainer_id for trainer_id, _ in totals.clients.values()]
+    in_tasks = [t.trainer_id for task in totals.tasks.values() for t in task.trainers if t.trainer_id]
+    past = list(totals.trainers) if job.cached else []
+    return list(dict.fromkeys([*past, *in_tasks, *reading]))
+
+
+def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> TrainerStatus:
+    past = totals.trainers.get(trainer_id, TrainerTotals())
+    reports = [report for name, report in totals.clients.values() if name == trainer_id]
+    # Without the cache all readers of a task share one place; it is a client's own when it reads alone.
+    place_id = trainer_id if job.cached else "" if len(totals.clients) == 1 else None
+    here = [(task, t) for task in totals.tasks.values() for t in task.trainers if t.trainer_id == place_id]
+    return TrainerStatus(
+        trainer_id=trainer_id,
+        clients=len(reports),
+        elements=past.elements + sum(r.elements for r in reports),
+        hits=past.hits + sum(t.hits for _, t in here if job.cached),
+        misses=past.misses + sum(t.misses for _, t in here if job.cached),
+        skipped=past.skipped + sum(t.skipped for _, t in here if job.cached),
+        lost=past.lost + sum(r.lost for r in reports),
+        wait_ns=past.wait_ns + sum(r.wait_ns for r in reports),
+        active_ns=past.active_ns + sum(r.active_ns for r in reports),
+        places=tuple(
+            PlaceStatus(
+                task_id=task.task_id,
+                worker=core.state.workers[core.state.tasks[task.task_id].worker].name,
+                offset=t.offset,
+                lag=max(0, task.head - t.offset),
+            )
+            for task, t in here
+            if task.task_id in core.state.tasks
+        ),
+    )
+
+
+def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:
+    rows = []
+    for number, provider in enumerate(iteration.providers):
+        in_hand = 0
+        for task_id in iteration.tasks:
+            done = core.live.done.get(task_id, ())
+            given = core.state.tasks[task_id].given.get(number, 0)
+            in_hand += max(0, given - (done[number] if number < len(done) else 0))
+        over = iteration.finished and provider.next == 0 and provider.repetition > 0
+        given_now = provider.count if over else provider.next
+        if iteration.finished:
+            in_hand = 0
+        rows.append(
+            SplitStatus(
+                source=provider.source,
+                repetition=max(0, provider.repetition - 1) if over else provider.repetition,
+                total=provider.count,
+                done=max(0, given_now - in_hand - (provider.lost if over else 0)),
+                in_hand=min(in_hand, provider.count),
+                lost=provider.lost,
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,188 @@
+"""What a code object does, without where it stands: the identity of code, and the globals that it really reads.
+
+Bytecode is what will run, exists on a worker and in `%%time`, and cannot be stale as a source file can. Left out are
+file, line numbers, names of functions, docstrings and every constant that is never loaded. Constants are numbered by
+first use, because a docstring that is added or dropped shifts their places.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+_EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
+_CACHE = dis.opmap["CACHE"]
+_HAS_CONST = frozenset(dis.hasconst)
+# Where an instruction's argument is a name's number, shifted by the flags that newer versions keep below it.
+_GLOBAL_READS = {
+    dis.opmap[name]: shift
+    for name, shift in (("LOAD_GLOBAL", 1), ("LOAD_NAME", 0), ("LOAD_FROM_DICT_OR_GLOBALS", 0))
+    if name in dis.opmap
+}
+_ATTRIBUTE_READS = {
+    dis.opmap[name]: shift
+    for name, shift in (("LOAD_ATTR", int(sys.version_info >= (3, 12))), ("LOAD_METHOD", 0))
+    if name in dis.opmap
+}
+_STORE_NAME = dis.opmap["STORE_NAME"]
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+_IMPORT_FROM = dis.opmap["IMPORT_FROM"]
+# What a class body stores about its place and not about what it does.
+_PLACE_NAMES = {"__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "__module__"}
+# OPTIMIZED, NEWLOCALS, VARARGS, VARKEYWORDS, GENERATOR, COROUTINE, ITERABLE_COROUTINE, ASYNC_GENERATOR: what changes
+# how code runs. NESTED, HAS_DOCSTRING and the __future__ flags tell where it was written.
+_FLAGS = 0x3AF
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A code object taken apart.
+
+    Attributes:
+        parts: What it does, as values of str, bytes, int and tuples of those.
+        constants: What it loads, in the order of first use; None for a docstring, a class's line and the like.
+        reads: The globals that it reads, each with the attributes asked of it in one go: ("helpers", "prep").
+        imports: The modules that it imports as it runs, with the names that it takes from them.
+    """
+
+    parts: tuple[Any, ...]
+    constants: tuple[Any, ...]
+    reads: tuple[tuple[str, ...], ...]
+    imports: tuple[tuple[str, ...], ...]
+
+
+@lru_cache(maxsize=4096)
+def _take_apart(code: _ByIdentity) -> Code:
+    return _Reader(code.code).read()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ByIdentity:
+    """Two code objects on equal lines may compare equal though a nested one differs in what we look at."""
+
+    code: CodeType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.code is other.code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+
+def take_apart(code: CodeType) -> Code:
+    """What `code` does; the nested functions stand among its constants as code objects.
+
+    Example:
+        >>> take_apart((lambda x: np.sin(x)).__code__).reads
+        (('np', 'sin'),)
+    """
+    return _take_apart(_ByIdentity(code))
+
+
+def all_reads(code: CodeType) -> list[tuple[str, ...]]:
+    """The globals that `code` and the functions nested in it read, each once, in the order of first use."""
+    reads: dict[tuple[str, ...], None] = {}
+    for part in nested(code):
+        reads.update(dict.fromkeys(take_apart(part).reads))
+    return list(reads)
+
+
+def all_imports(code: CodeType) -> list[tuple[str, ...]]:
+    """The modules that `code` and the functions nested in it import, each as the module and the names taken from it."""
+    imports: dict[tuple[str, ...], None] = {}
+    for part in nested(code):
+        imports.update(dict.fromkeys(take_apart(part).imports))
+    return list(imports)
+
+
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """`code`, then the code objects among its constants, theirs and so on."""
+    waiting = [code]
+    while waiting:
+        part = waiting.pop(0)
+        yield part
+        waiting += [constant for constant in take_apart(part).constants if isinstance(constant, CodeType)]
+
+
+class _Reader:
+    """Goes once through the instructions of a code object."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.instructions = list(_instructions(code.co_code))
+        self.numbers: dict[int, int] = {}
+
+    def read(self) -> Code:
+        operations = b"".join(self._operation(place) for place in range(len(self.instructions)))
+        code = self.code
+        parts = (
+            operations, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags & _FLAGS,
+            code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_exceptiontable,
+        )  # fmt: skip
+        masked = self._masked()
+        constants = tuple(None if index in masked else code.co_consts[index] for index in self.numbers)
+        return Code(parts, constants, tuple(self._reads()), tuple(self._imports()))
+
+    def _operation(self, place: int) -> bytes:
+        operation, argument = self.instructions[place]
+        if operation in _HAS_CONST:
+            argument = self.numbers.setdefault(argument, len(self.numbers))
+        return operation.to_bytes(2, "little") + argument.to_bytes(4, "little")
+
+    def _masked(self) -> set[int]:
+        """The constants that only say where a nested class was written."""
+        masked: set[int] = set()
+        kept: set[int] = set()
+        for place, (operation, argument) in enumerate(self.instructions):
+            if operation in _HAS_CONST:
+                (masked if self._stored_as(place + 1) in _PLACE_NAMES else kept).add(argument)
+        return masked - kept
+
+    def _stored_as(self, place: int) -> str:
+        operation, argument = self.instructions[place] if place < len(self.instructions) else (_CACHE, 0)
+        return self.code.co_names[argument] if operation == _STORE_NAME else ""
+
+    def _reads(self) -> Iterator[tuple[str, ...]]:
+        """Each read once: x.size must not depend on a global called size, and helpers.prep is not all of helpers."""
+        seen = set()
+        for place, (operation, argument) in enumerate(self.instructions):
+            # A class body begins with __module__ = __name__: where it stands, not what it does.
+            if operation in _GLOBAL_READS and self._stored_as(place + 1) != "__module__":
+                first = self.code.co_names[argument >> _GLOBAL_READS[operation]]
+                chain = (first, *self._attributes(place + 1))
+                if chain not in seen:
+                    seen.add(chain)
+                    yield chain
+
+    def _attributes(self, place: int) -> Iterator[str]:
+        while place < len(self.instructions) and self.instructions[place][0] in _ATTRIBUTE_READS:
+            operation, argument = self.instructions[place]
+            yield self.code.co_names[argument >> _ATTRIBUTE_READS[operation]]
+            place += 1
+
+    def _imports(self) -> Iterator[tuple[str, ...]]:
+        for place, (operation, argument) in enumerate(self.instructions):
+            if operation == _IMPORT_NAME:
+                yield (self.code.co_names[argument], *self._taken(place + 1))
+
+    def _taken(self, place: int) -> Iterator[str]:
+        """The names of `from module import a, b`: IMPORT_FROM and a store, over and over."""
+        while place < len(self.instructions) and self.instructions[place][0] == _IMPORT_FROM:
+            yield self.code.co_names[self.instructions[place][1]]
+            place += 2
+
+
+def _instructions(raw: bytes) -> Iterator[tuple[int, int]]:
+    extended = 0
+    for place in range(0, len(raw), 2):
+        operation, argument = raw[place], raw[place + 1] | extended
+        extended = 0
+        if operation == _EXTENDED_ARG:
+            extended = argument << 8
+        elif operation != _CACHE:
+            yield operation, argument

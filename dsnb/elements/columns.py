@@ -1,0 +1,270 @@
+"""Columns: the values of one leaf over a run of elements, laid out for hand-over.
+
+A `Dense` column holds values of one shape and dtype; a `Ragged` one arrays whose sizes differ; a `Text` one `bytes` or
+`str` of any length. A column is made in two ways: from a list of values (by the worker that produced them, nothing is
+copied until it is encoded), and from the buffer of a received frame (nothing is copied until a value is asked for).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.spec import BYTES, STR, TensorSpec
+from dsnb.elements.structure import StructureMismatch
+from dsnb.errors import InvalidArgumentError
+
+Array = np.ndarray[Any, Any]
+Buffer = Any  # whatever exports contiguous memory: bytes, memoryview, arrays, NumPy scalars
+
+COPY_BELOW = 64 * 1024
+"""Values smaller than this are handed out as copies, so that one kept sample does not hold a whole frame."""
+
+_ALIGN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one column lies in a frame's body; the part of a column that travels in the frame's header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    ragged: bool
+    offset: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Dense:
+    """Values of one shape and dtype: `values` is a list of arrays or scalars, or one array of all."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    values: Sequence[Any] | Array
+
+    @property
+    def nbytes(self) -> int:
+        size = self.dtype.itemsize
+        for dim in self.shape:
+            size *= dim
+        return size * len(self.values)
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.shape, self.dtype)
+
+    def rows(self, start: int, stop: int) -> Sequence[Any]:
+        part = self.values[start:stop]
+        if not isinstance(part, np.ndarray):
+            return part
+        rows = list(part)
+        if self.shape and part.nbytes < COPY_BELOW * len(rows):
+            return list(map(_small_copy, rows))
+        return rows
+
+    def buffers(self, start: int, stop: int) -> list[Buffer]:
+        part = self.values[start:stop]
+        if isinstance(part, np.ndarray):
+            return [np.ascontiguousarray(part)]
+        return [value for value in part if value.nbytes] if self.shape else list(part)
+
+    def layout(self, start: int, stop: int, offset: int) -> Layout:
+        nbytes = self.nbytes // len(self.values) * (stop - start) if len(self.values) else 0
+        return Layout(self.dtype.str, self.shape, False, offset, nbytes)
+
+
+@dataclass(slots=True)
+class Ragged:
+    """Arrays of one dtype and rank whose sizes differ from element to element."""
+
+    dtype: np.dtype[Any]
+    rank: int
+    values: Sequence[Array]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in self.values)
+
+    @property
+    def spec(self) -> TensorSpec:
+        shapes = [value.shape for value in self.values]
+        dims = [{shape[axis] for shape in shapes} for axis in range(self.rank)]
+        return TensorSpec([next(iter(sizes)) if len(sizes) == 1 else None for sizes in dims], self.dtype)
+
+    def rows(self, start: int, stop: int) -> Sequence[Any]:
+        return [_small_copy(value) if _shares_small(value) else value for value in self.values[start:stop]]
+
+    def buffers(self, start: int, stop: int) -> list[Buffer]:
+        part = self.values[start:stop]
+        shapes = np.array([value.shape for value in part], np.int64)
+        return [_padded(shapes), *(np.ascontiguousarray(value) for value in part if value.nbytes)]
+
+    def layout(self, start: int, stop: int, offset: int) -> Layout:
+        data = sum(value.nbytes for value in self.values[start:stop])
+        return Layout(self.dtype.str, (self.rank,), True, offset, _aligned(8 * self.rank * (stop - start)) + data)
+
+
+@dataclass(slots=True)
+class Text:
+    """`bytes` or `str` of any length."""
+
+    dtype: np.dtype[Any]
+    values: Sequence[Any]
+    nbytes: int
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), self.dtype)
+
+    def rows(self, start: int, stop: int) -> Sequence[Any]:
+        return self.values[start:stop]
+
+    def buffers(self, start: int, stop: int) -> list[Buffer]:
+        encoded = self._encoded(start, stop)
+        return [_padded(np.array([len(value) for value in encoded], np.int64)), *encoded]
+
+    def layout(self, start: int, stop: int, offset: int) -> Layout:
+        data = sum(map(len, self._encoded(start, stop)))
+        return Layout(self.dtype.str, (), True, offset, _aligned(8 * (stop - start)) + data)
+
+    def _encoded(self, start: int, stop: int) -> list[bytes]:
+        part = self.values[start:stop]
+        return [value.encode("utf-8", "surrogatepass") for value in part] if self.dtype == STR else list(part)
+
+
+Column = Dense | Ragged | Text
+
+_PYTHON_NUMBERS: dict[type, np.dtype[Any]] = {
+    bool: np.dtype(np.bool_),
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
+}
+
+
+def column_of(values: Sequence[Any]) -> Column:
+    """The column of a run's values for one leaf.
+
+    Raises:
+        StructureMismatch: a value's dtype or rank differs from the first one's; its index is in the error.
+        InvalidArgumentError: a value is nothing that an element can hold.
+    """
+    types = set(map(type, values))
+    if len(types) == 1:
+        cls = next(iter(types))
+        if cls is np.ndarray:
+            return _array_column(values)
+        if cls is bytes:
+            return Text(BYTES, values, sum(map(len, values)))
+        if cls is str:
+            return Text(STR, values, sum(map(len, values)))
+        if cls in _PYTHON_NUMBERS:
+            return _number_column(values, _PYTHON_NUMBERS[cls])
+        if issubclass(cls, (np.number, np.bool_)):
+            return Dense(values[0].dtype, (), values)
+    return _array_column([_as_array(value) for value in values])
+
+
+def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
+    try:
+        return Dense(dtype, (), np.array(values, dtype))
+    except OverflowError as error:
+        raise InvalidArgumentError(
+            "an int of more than 64 bits cannot be an element", hint="return bytes, str or a float instead"
+        ) from error
+
+
+def _array_column(arrays: Sequence[Array]) -> Column:
+    first = arrays[0]
+    if len({array.dtype for array in arrays}) > 1 or len({array.ndim for array in arrays}) > 1:
+        raise StructureMismatch(
+            next(i for i, array in enumerate(arrays) if array.dtype != first.dtype or array.ndim != first.ndim)
+        )
+    if first.dtype.hasobject:
+        raise _object_error(arrays)
+    for array in arrays:
+        array.flags.writeable = False  # readers in this process get references
+    if len({array.shape for array in arrays}) == 1:
+        # Scalars of odd kinds (dates, fixed strings, records) export no memory; one array of all of them does.
+        return Dense(first.dtype, first.shape, arrays if first.shape else np.array(arrays, first.dtype))
+    return Ragged(first.dtype, first.ndim, arrays)
+
+
+def _as_array(value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise _object_error([value])
+    return array if type(array) is np.ndarray else np.array(array)
+
+
+def _object_error(values: Sequence[Any]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a {type(values[0]).__name__} is nothing that an element can hold",
+        did="its place in the data is taken by this error",
+        hint="return NumPy arrays of numbers, numbers, bytes or str, nested in tuples, lists or dicts",
+    )
+
+
+def column_from(layout: Layout, body: Array, count: int) -> Column:
+    """The column that lies in a received body; its values are read-only views of it."""
+    dtype = np.dtype(layout.dtype)
+    part = body[layout.offset : layout.offset + layout.nbytes]
+    if not layout.ragged:
+        return Dense(dtype, layout.shape, part.view(dtype).reshape(count, *layout.shape) if part.size else
+                     np.zeros((count, *layout.shape), dtype))
+    if dtype in (BYTES, STR):
+        return _text_from(dtype, part, count)
+    rank = layout.shape[0]
+    head = 8 * rank * count
+    shapes = part[:head].view(np.int64).reshape(count, rank)
+    data = part[_aligned(head) :].view(dtype)
+    ends = [0, *np.cumsum(shapes.prod(axis=1)).tolist()]
+    values = [data[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes.tolist(), strict=True)]
+    return Ragged(dtype, rank, values)
+
+
+def _text_from(dtype: np.dtype[Any], part: Array, count: int) -> Text:
+    ends = [0, *np.cumsum(part[: 8 * count].view(np.int64)).tolist()]
+    data = part[_aligned(8 * count) :].tobytes()
+    values: list[Any] = [data[a:b] for a, b in pairwise(ends)]
+    if dtype == STR:
+        values = [value.decode("utf-8", "surrogatepass") for value in values]
+    return Text(dtype, values, len(data))
+
+
+def _small_copy(row: Array) -> Array:
+    copy = row.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _shares_small(value: Array) -> bool:
+    return value.base is not None and value.nbytes < COPY_BELOW
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def _padded(table: Array) -> bytes:
+    return table.tobytes().ljust(_aligned(table.nbytes), b"\0")
+
+
+def lay_out(columns: Sequence[Column], start: int, stop: int) -> tuple[list[Layout], list[Buffer], int]:
+    """Place columns one behind the other, each at a multiple of 16: layouts, buffers to join, length of the body."""
+    layouts: list[Layout] = []
+    buffers: list[Buffer] = []
+    offset = 0
+    for column in columns:
+        gap = _aligned(offset) - offset
+        if gap:
+            buffers.append(bytes(gap))
+        layout = column.layout(start, stop, offset + gap)
+        layouts.append(layout)
+        buffers += column.buffers(start, stop)
+        offset = layout.offset + layout.nbytes
+    return layouts, buffers, offset

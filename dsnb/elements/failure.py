@@ -1,0 +1,96 @@
+"""A failure stands in an element's place: an error of the user's code, made ready to travel and raised again elsewhere.
+
+It is raised as its original class, with what dsnb knows added as notes and the remote traceback as its cause; as
+`UserCodeError` where the original cannot be rebuilt, or would be mistaken for control flow.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+
+import cloudpickle
+
+from dsnb.errors import DsnbError, UserCodeError
+
+_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error that travels.
+
+    Attributes:
+        kind: The qualified name of the original class.
+        message: Its text.
+        traceback: The remote traceback, as Python prints it.
+        pickled: The error itself; empty where it cannot be pickled.
+        notes: What dsnb adds: where it happened.
+    """
+
+    kind: str
+    message: str
+    traceback: str
+    pickled: bytes = b""
+    notes: tuple[str, ...] = ()
+
+    def error(self) -> Exception:
+        """The error to raise in the reader's process; a new one each time."""
+        error = self._original()
+        for note in self.notes:
+            error.add_note(note)
+        if self.traceback:
+            error.__cause__ = RemoteTraceback(self.traceback)
+        return error
+
+    def _original(self) -> Exception:
+        if self.pickled:
+            try:
+                error = pickle.loads(self.pickled)
+            except Exception:  # the user's own class may fail in any way when it is rebuilt
+                error = None
+            if isinstance(error, Exception) and not isinstance(error, _CONTROL_FLOW):
+                return error
+        return UserCodeError(
+            f"{self.kind}: {self.message}",
+            did="the element's place is taken by this error; reading can go on behind it",
+            hint="the remote traceback above shows the line in your code",
+        )
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an error in the process where it happened; shown as the cause of the error raised here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text.rstrip()}\n"
+
+
+def failure_of(error: BaseException, *notes: str) -> Failure:
+    """Make an error ready to travel."""
+    text = "".join(traceback.format_exception(error))
+    return Failure(_kind(error), _message(error), text, _pickled(error), notes)
+
+
+def _pickled(error: BaseException) -> bytes:
+    if isinstance(error, _CONTROL_FLOW):
+        return b""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)  # an error that cannot be rebuilt here cannot be rebuilt anywhere
+    except Exception:  # errors carry anything, also what cannot be pickled
+        return b""
+    return data
+
+
+def _message(error: BaseException) -> str:
+    return error.what if isinstance(error, DsnbError) else str(error)
+
+
+def _kind(error: BaseException) -> str:
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"

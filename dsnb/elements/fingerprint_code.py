@@ -1,0 +1,233 @@
+"""What functions, classes and modules are made of, for a fingerprint: the user's by value, a library's by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsnb.elements.bytecode import all_imports, take_apart
+from dsnb.elements.fingerprint_parts import Look, Looker, encode, library, packed, type_name
+from dsnb.elements.library import library_name
+from dsnb.elements.reach import cell_value, variables
+from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namespace, namespace
+
+# What a class or module holds that tells where it was written, or that Python derives.
+_PLACE = {
+    "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__", "__annotations__",
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__", "__weakref__", "__orig_bases__",
+    "__parameters__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__dataclass_params__",
+    "__match_args__",
+    "__builtins__", "__cached__", "__loader__", "__spec__", "__file__", "__path__", "__name__", "__package__",
+}  # fmt: skip
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SourceFile:
+    """A module of the user's that a function imports when it runs: its file, whether or not it is imported now."""
+
+    path: str
+    package: str
+
+    def __dsnb_fingerprint__(self) -> Any:
+        code = compile(Path(self.path).read_bytes(), "<imported>", "exec", dont_inherit=True)
+        return (code, *_imports(code, self.package))
+
+
+# One object for each file: two files that import each other would make new ones for ever.
+_source_file = functools.lru_cache(maxsize=None)(_SourceFile)
+
+
+def _look_at_function(function: types.FunctionType) -> Look:
+    if is_user_namespace(function.__globals__):
+        return _by_value(function, packed("function"))
+    found = library_name(function)
+    if found:
+        return library(found)
+    # What a library's function made for the user: `functools.wraps` and the like, a closure around the user's own.
+    name = f"{function.__globals__.get('__name__')}.{function.__code__.co_qualname}"
+    return dataclasses.replace(_by_value(function, packed(name), whole=False), packages=library(name).packages)
+
+
+def _by_value(function: types.FunctionType, content: bytes, *, whole: bool = True) -> Look:
+    edges: list[tuple[str, Any]] = [("code", function.__code__)]
+    reached = [part for part in variables(function) if whole or part.kind != "global"]
+    edges += [(f"{part.kind} {part.name}", part.value) for part in reached]
+    if whole:
+        package = str(function.__globals__.get("__package__") or "")
+        edges += [("import", file) for file in _imports(function.__code__, package)]
+    edges += [(f".{name}", item) for name, item in sorted(vars(function).items())]
+    return Look("function", content, tuple(edges), f"function {function.__qualname__}")
+
+
+def _imports(code: types.CodeType, package: str) -> Iterator[_SourceFile]:
+    """The files of the user's that this code imports as it runs."""
+    for name, *taken in all_imports(code):
+        for module in (*_prefixes(name), *(f"{name}.{part}".lstrip(".") for part in taken)):
+            for candidate in (module, f"{package}.{module}" if package else ""):
+                path = _file_of(candidate)
+                if path:
+                    is_package = os.path.basename(path) == "__init__.py"
+                    yield _source_file(path, candidate if is_package else candidate.rpartition(".")[0])
+
+
+def _prefixes(name: str) -> list[str]:
+    """a.b.c imports a, a.b and a.b.c."""
+    parts = name.split(".")
+    return [".".join(parts[: length + 1]) for length in range(len(parts))]
+
+
+def _file_of(name: str) -> str:
+    """The source file of a module of the user's; empty for a library's, and for what is not there."""
+    if not name or name.partition(".")[0] in sys.stdlib_module_names:
+        return ""
+    module = sys.modules.get(name)
+    file = namespace(module).get("__file__") if isinstance(module, types.ModuleType) else _origin(name)
+    if not isinstance(file, str) or not file.endswith(".py") or not os.path.exists(file):
+        return ""
+    return file if is_user_namespace({"__name__": name, "__file__": file}) else ""
+
+
+def _origin(name: str) -> str | None:
+    parent = name.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        return None  # to ask for the specification of a dotted name would import its parents
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return spec.origin if spec else None
+
+
+def _look_at_code(code: types.CodeType) -> Look:
+    apart = take_apart(code)
+    plain = [encode(constant) for constant in apart.constants]
+    nested = [constant for constant, content in zip(apart.constants, plain, strict=True) if content is None]
+    edges = tuple((f"nested {number}", constant) for number, constant in enumerate(nested))
+    return Look("code", packed(apart.parts, plain), edges, f"code of {code.co_name}")
+
+
+def _look_at_class(cls: type) -> Look:
+    found = "" if is_user_class(cls) else library_name(cls)
+    if found:
+        return library(found)
+    bases = [base for base in cls.__bases__ if base is not object]
+    edges: list[tuple[str, Any]] = [(f"base {number}", base) for number, base in enumerate(bases)]
+    if type(cls) is not type:
+        edges.append(("metaclass", type(cls)))
+    edges += [(f".{name}", member) for name, member in sorted(vars(cls).items()) if not _is_derived(cls, name, member)]
+    parameters = ""
+    if "__dataclass_fields__" in vars(cls):
+        parameters = repr(vars(cls)["__dataclass_params__"])
+        edges += _fields(cls)
+    return Look("class", packed(cls.__name__, parameters), tuple(edges), f"class {type_name(cls)}")
+
+
+def _is_derived(cls: type, name: str, member: Any) -> bool:
+    if name in _PLACE or isinstance(member, _DESCRIPTORS):
+        return True
+    # The methods that a dataclass decorator wrote follow from the fields.
+    code = getattr(getattr(member, "__wrapped__", member), "__code__", None)
+    generated = "__dataclass_fields__" in vars(cls) and code is not None and code.co_filename == "<string>"
+    return generated and name.startswith("__")
+
+
+def _fields(cls: type) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(cls):
+        flags = (field.init, field.repr, field.hash, field.compare, field.kw_only)
+        yield f"field {field.name}", (flags, _default(field.default), _default(field.default_factory), field.metadata)
+
+
+def _default(value: Any) -> tuple[Any, ...]:
+    return () if value is dataclasses.MISSING else (value,)
+
+
+def _look_at_module(module: types.ModuleType) -> Look:
+    """A module that is used as a value, so that any of its names may be meant."""
+    names = namespace(module)
+    name = str(names.get("__name__"))
+    if not is_user_module(module):
+        return library(name)
+    file = str(names.get("__file__") or "")
+    if file and not file.endswith((".py", ".pyc")) and name != "__main__":
+        return Look("module", Path(file).read_bytes(), detail=f"module {name}")
+    edges = tuple((f".{key}", item) for key, item in sorted(names.items()) if key not in _PLACE)
+    return Look("module", packed("module"), edges, f"module {name}")
+
+
+def _look_at_builtin(function: types.BuiltinFunctionType) -> Look:
+    owner = function.__self__
+    if owner is None or isinstance(owner, types.ModuleType):
+        return library(f"{function.__module__ or 'builtins'}.{function.__qualname__}")
+    return Look("method", packed(function.__name__), (("self", owner),), f"method {function.__qualname__}")
+
+
+def _look_at_method(method: Any) -> Look:
+    function = getattr(method, "__func__", method.__name__)
+    return Look("method", b"", (("function", function), ("self", method.__self__)), f"method {method.__qualname__}")
+
+
+def _look_at_descriptor(descriptor: Any) -> Look:
+    edges = (("class", descriptor.__objclass__),)
+    return Look("descriptor", packed(descriptor.__name__), edges, f"method {descriptor.__qualname__}")
+
+
+def _look_at_partial(value: functools.partial[Any]) -> Look:
+    given = [(f"argument {number}", item) for number, item in enumerate(value.args)]
+    named = [(f"argument {name}", item) for name, item in sorted(value.keywords.items())]
+    extra = [(f".{name}", item) for name, item in sorted(vars(value).items())]
+    return Look("partial", packed(len(given)), (("function", value.func), *given, *named, *extra), "partial")
+
+
+def _look_at_wrapper(value: Any) -> Look:
+    return Look("wrapper", packed(type(value).__name__), (("function", value.__func__),), type(value).__name__)
+
+
+def _look_at_cached(value: Any) -> Look:
+    # How many results it keeps does not change them.
+    return Look("wrapper", packed("lru_cache"), (("function", value.__wrapped__),), "lru_cache")
+
+
+def _look_at_property(value: property) -> Look:
+    return Look(
+        "wrapper", packed("property"), (("get", value.fget), ("set", value.fset), ("delete", value.fdel)), "property"
+    )
+
+
+def _look_at_cell(cell: types.CellType) -> Look:
+    return Look("cell", edges=tuple(("contents", value) for value in cell_value(cell)), detail="closure cell")
+
+
+def look_by_meta(value: Any) -> Look | None:
+    """Classes and modules, whose types have many subclasses."""
+    if isinstance(value, type):
+        return _look_at_class(value)
+    return _look_at_module(value) if isinstance(value, types.ModuleType) else None
+
+
+CODE_LOOKERS: dict[type, Looker] = {
+    types.FunctionType: _look_at_function,
+    types.CodeType: _look_at_code,
+    types.BuiltinFunctionType: _look_at_builtin,
+    types.MethodType: _look_at_method,
+    types.MethodWrapperType: _look_at_method,
+    types.MethodDescriptorType: _look_at_descriptor,
+    types.WrapperDescriptorType: _look_at_descriptor,
+    types.ClassMethodDescriptorType: _look_at_descriptor,
+    types.GetSetDescriptorType: _look_at_descriptor,
+    types.MemberDescriptorType: _look_at_descriptor,
+    types.CellType: _look_at_cell,
+    functools.partial: _look_at_partial,
+    functools._lru_cache_wrapper: _look_at_cached,
+    staticmethod: _look_at_wrapper,
+    classmethod: _look_at_wrapper,
+    property: _look_at_property,
+}

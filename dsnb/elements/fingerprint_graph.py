@@ -1,0 +1,179 @@
+"""The walk of a fingerprint: from a value to a graph of nodes, to a digest for each node, to a list of parts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from dsnb.elements.fingerprint_code import CODE_LOOKERS, look_by_meta
+from dsnb.elements.fingerprint_parts import Look, Looker, encode, short
+from dsnb.elements.fingerprint_values import VALUE_LOOKERS, look_at_instance, look_by_base, look_by_hook
+
+_LOOKERS: dict[type, Looker] = {**VALUE_LOOKERS, **CODE_LOOKERS}
+
+
+def look_at(value: Any) -> Look:
+    """What is seen of any value."""
+    plain = encode(value)
+    if plain is not None:
+        return Look("value", plain, detail=short(value))
+    looker = _LOOKERS.get(type(value), look_by_meta)
+    return looker(value) or look_by_hook(value) or look_by_base(value) or look_at_instance(value)
+
+
+class _Node:
+    """One value of the graph; `targets` are the numbers of the values that it reaches, in the order of its edges."""
+
+    __slots__ = ("digest", "look", "own", "targets", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value  # held, so that no other value gets its id while we walk
+        self.look = Look("")
+        self.targets: list[int] = []
+        self.own = b""
+        self.digest = b""
+
+    def take(self, look: Look) -> None:
+        self.look = look
+        labels = [] if look.unordered else [label.encode("utf-8", "surrogatepass") for label, _ in look.edges]
+        self.own = _hash(look.kind.encode(), look.content, *labels)
+
+    def merge(self, reached: Iterable[bytes]) -> bytes:
+        """The digest of this node, given those of what it reaches."""
+        return _hash(self.own, *(sorted(reached) if self.look.unordered else reached))
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """One part of the result; the fields are those of a component, and what is wrong with it."""
+
+    path: str
+    kind: str
+    digest: bytes
+    detail: str
+    problem: str
+
+
+class Walk:
+    """The graph of one value.
+
+    Attributes:
+        digest: Of the value with all that it reaches.
+        packages: The libraries that it reaches, with their versions.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.packages: dict[str, str] = {}
+        self._nodes: list[_Node] = []
+        self._numbers: dict[int, int] = {}
+        self._build(value)
+        for group in _groups([node.targets for node in self._nodes]):
+            self._seal(group)
+        self.digest = self._nodes[0].digest
+
+    def _build(self, value: Any) -> None:
+        self._number(value)
+        for node in self._nodes:  # grows meanwhile: breadth first
+            look = look_at(node.value)
+            node.take(look)
+            node.targets = [self._number(target) for _, target in look.edges]
+            self.packages.update(look.packages)
+
+    def _number(self, value: Any) -> int:
+        number = self._numbers.setdefault(id(value), len(self._nodes))
+        if number == len(self._nodes):
+            self._nodes.append(_Node(value))
+        return number
+
+    def _seal(self, group: list[int]) -> None:
+        """Give digests to nodes that reach each other; what else they reach has its digest already.
+
+        In a cycle, a node is told apart by what is around it, once more in each round, until a round tells no more
+        nodes apart than the one before.
+        """
+        for number in group:
+            self._nodes[number].digest = self._nodes[number].own
+        rounds = 1 if len(group) == 1 and group[0] not in self._nodes[group[0]].targets else len(group) + 1
+        told_apart = 0
+        for _ in range(rounds):
+            new = [self._nodes[n].merge([self._nodes[t].digest for t in self._nodes[n].targets]) for n in group]
+            for number, digest in zip(group, new, strict=True):
+                self._nodes[number].digest = digest
+            if told_apart == len(set(new)):
+                break
+            told_apart = len(set(new))
+
+    def emit(self, root: str) -> Iterator[Emitted]:
+        """The parts, from the source of a pipeline on; what is reached twice is told where it is reached first."""
+        waiting = self._operations(root) or deque([(root, self._nodes[0])])
+        seen = {node.digest for _, node in waiting}
+        while waiting:
+            path, node = waiting.popleft()
+            look = node.look
+            yield Emitted(path, look.kind, node.own, look.detail, look.problem)
+            reached = [(f"{path} > {label}", self._nodes[target]) for (label, _), target in self._edges(node)]
+            for place in sorted(reached, key=lambda pair: pair[1].digest) if look.unordered else reached:
+                # Told at each place: plain values, for they are what most often differs, and what has no value at all.
+                if place[1].digest not in seen or place[1].look.kind in {"value", "unhashable"}:
+                    seen.add(place[1].digest)
+                    waiting.append(place)
+
+    @staticmethod
+    def _edges(node: _Node) -> Iterator[tuple[tuple[str, Any], int]]:
+        return zip(node.look.edges, node.targets, strict=True)
+
+    def _operations(self, root: str) -> deque[tuple[str, _Node]]:
+        """The operations of a pipeline, inputs first, numbered so."""
+        order: dict[int, _Node] = {}
+        waiting = [0] if self._nodes[0].look.kind == "operation" else []
+        while waiting:
+            number = waiting[-1]
+            inputs = [n for n in self._nodes[number].targets if self._nodes[n].look.kind == "operation"]
+            missing = [n for n in inputs if n not in order]
+            waiting += reversed(missing)
+            if not missing:
+                order.setdefault(number, self._nodes[number])
+                waiting.pop()
+        return deque((f"{root}[{place}]", node) for place, node in enumerate(order.values(), 1))
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _groups(graph: list[list[int]]) -> Iterator[list[int]]:
+    """The strongly connected components of a graph, each after all that it reaches (Tarjan, without recursion)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    work = [(0, iter(graph[0]))]
+    while work:
+        number, targets = work[-1]
+        if number not in order:
+            order[number] = low[number] = len(order)
+            stack.append(number)
+            on_stack.add(number)
+        for target in targets:
+            if target not in order:
+                work.append((target, iter(graph[target])))
+                break
+            if target in on_stack:
+                low[number] = min(low[number], order[target])
+        else:
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[number])
+            if low[number] == order[number]:
+                group = [stack.pop()]
+                while group[-1] != number:
+                    group.append(stack.pop())
+                on_stack.difference_update(group)
+                yield group

@@ -1,0 +1,224 @@
+"""What values are made of, for a fingerprint: containers, arrays, and instances of any class."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import functools
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO, IOBase, StringIO
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from dsnb.elements.fingerprint_parts import Look, Looker, is_atom, library, packed, short, type_name, unhashable
+from dsnb.elements.library import library_name
+
+_OURS = __name__.partition(".")[0]
+
+
+def array_digest(array: np.ndarray[Any, Any]) -> str:
+    """xxh3-128 of an array's dtype, shape and bytes in C order, in hexadecimal digits; strides do not matter."""
+    digest = xxhash.xxh3_128(packed(repr(array.dtype), array.shape))
+    if array.size and array.dtype.itemsize:
+        digest.update(array_bytes(array))
+    return digest.hexdigest()
+
+
+def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
+    """An array's bytes in C order; a read-only view of the array itself where it is contiguous."""
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat).toreadonly()
+
+
+# ----------------------------------------------------------------------------------------------------------- containers
+
+
+def _look_at_sequence(value: list[Any] | tuple[Any, ...]) -> Look:
+    edges = tuple((f"[{number}]", item) for number, item in enumerate(value))
+    return Look(type(value).__name__, edges=edges, detail=f"{type(value).__name__} of {len(value)}")
+
+
+def _look_at_set(value: set[Any] | frozenset[Any]) -> Look:
+    edges = tuple(("{}", item) for item in value)
+    return Look(type(value).__name__, edges=edges, detail=f"set of {len(value)}", unordered=True)
+
+
+def _look_at_dict(value: Mapping[Any, Any]) -> Look:
+    keys = [key if is_atom(key) else type_name(type(key)) for key in value]
+    return Look("dict", edges=tuple(_items(value)), detail=f"dict of {short(keys)}")
+
+
+def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for number, (key, item) in enumerate(value.items()):
+        if is_atom(key):
+            yield f"[{key!r}]", item
+        else:
+            yield f"key {number}", key
+            yield f"[key {number}]", item
+
+
+# --------------------------------------------------------------------------------------------------------------- arrays
+
+
+def _look_at_array(value: np.ndarray[Any, Any]) -> Look:
+    detail = f"{value.dtype} {value.shape}"
+    if value.dtype.hasobject:
+        return Look("array", packed(repr(value.dtype), value.shape), (("items", value.reshape(-1).tolist()),), detail)
+    return Look("array", packed(array_digest(value)), detail=detail)
+
+
+def _look_at_buffer(value: bytearray | memoryview) -> Look:
+    view = memoryview(value)
+    content = packed(type(value).__name__, view.format, list(view.shape or ()), view.tobytes())
+    return Look("value", content, detail=f"{type(value).__name__} of {view.nbytes} bytes")
+
+
+def _look_at_dtype(dtype: np.dtype[Any]) -> Look:
+    return Look("value", packed("dtype", repr(dtype)), detail=repr(dtype))
+
+
+def _look_at_scalar(scalar: np.generic) -> Look | None:
+    if scalar.dtype.hasobject:
+        return None
+    return Look("value", packed("scalar", repr(scalar.dtype), scalar.tobytes()), detail=repr(scalar))
+
+
+# ------------------------------------------------------------------------------------------------------------ instances
+
+_RANDOM = "a random generator, whose state running the pipeline changes: pass a seed"
+_GENERATOR = "a generator cannot be begun again: pass the function that makes it"
+# By the names of their classes, so that nothing is imported to look for them.
+_WITHOUT_VALUE = {
+    "_thread.lock", "_thread.RLock", "threading.Event", "threading.Condition", "threading.Semaphore",
+    "threading.Barrier", "logging.Logger",
+}  # fmt: skip
+_REFUSED = {
+    "numpy.random._generator.Generator": _RANDOM,
+    "numpy.random.mtrand.RandomState": _RANDOM,
+    "numpy.random.bit_generator.BitGenerator": _RANDOM,
+    "_random.Random": _RANDOM,
+    "_socket.socket": "a connection: connect inside the function",
+    "builtins.generator": _GENERATOR,
+    "builtins.async_generator": _GENERATOR,
+    "builtins.coroutine": "a coroutine: pass the function that makes it",
+}
+
+
+def look_by_hook(value: Any) -> Look | None:
+    """What an object says that it is."""
+    hook: Callable[[Any], Any] | None = getattr(type(value), "__dsnb_fingerprint__", None)
+    if hook is None or isinstance(value, type):
+        return None
+    try:
+        stands_for = hook(value)
+    except Exception as error:  # noqa: BLE001 - user code: whatever it raises, the value has no fingerprint
+        return unhashable(value, f"its __dsnb_fingerprint__ raised {type(error).__name__}: {error}")
+    # The class by its name alone: what else the class holds is what the hook is there to leave out.
+    return Look("object", packed(type(value).__qualname__), (("fingerprint", stands_for),), type_name(type(value)))
+
+
+def look_by_base(value: Any) -> Look | None:
+    """What a base class decides: things without a value, and things whose value nobody can read."""
+    for name in _bases(value):
+        if name in _WITHOUT_VALUE:
+            return Look("object", packed(name), detail=name)
+        if name in _REFUSED:
+            return unhashable(value, _REFUSED[name])
+    if isinstance(value, IOBase) and not isinstance(value, BytesIO | StringIO):
+        return unhashable(value, "an open file: pass its path")
+    if isinstance(value, np.dtype):
+        return _look_at_dtype(value)
+    return _look_at_scalar(value) if isinstance(value, np.generic) else None
+
+
+def _bases(value: Any) -> list[str]:
+    return [f"{cls.__module__}.{cls.__qualname__}" for cls in type(value).__mro__]
+
+
+def look_at_instance(value: Any) -> Look:
+    """Any other object: its class, and its state by its own account."""
+    if f"{_OURS}.pipeline.operation.Operation" in _bases(value):
+        return _look_at_operation(value)
+    if dataclasses.is_dataclass(value) and type(value).__module__.partition(".")[0] == _OURS:
+        return Look("object", edges=(("class", type(value)), *_fields(value)), detail=f"a {type_name(type(value))}")
+    name = library_name(value)
+    if name:
+        return library(name)
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception as error:  # noqa: BLE001 - what an object says instead of its state is its own choice
+        return unhashable(value, f"it says of itself: {error}")
+    return _look_by_name(value, reduced) if isinstance(reduced, str) else _look_at_reduced(value, reduced)
+
+
+def _look_at_reduced(value: Any, reduced: tuple[Any, ...]) -> Look:
+    make, arguments, *rest = reduced
+    state, items, pairs = (*rest, None, None, None)[:3]
+    edges: list[tuple[str, Any]] = [("class", type(value))]
+    if make not in {copyreg.__newobj__, copyreg.__newobj_ex__}:  # type: ignore[attr-defined]
+        edges.append(("made by", make))
+    edges += [(f"argument {n}", item) for n, item in enumerate(arguments) if item is not type(value)]
+    edges += _state(value, state)
+    edges += [("items", [*part]) for part in (items, pairs) if part is not None]
+    return Look("object", edges=tuple(edges), detail=f"a {type_name(type(value))}")
+
+
+def _look_by_name(value: Any, name: str) -> Look:
+    """A singleton that pickle would find by its name, as NumPy's ufuncs."""
+    module = sys.modules.get(pickle.whichmodule(value, name))  # type: ignore[attr-defined]
+    if module is None or getattr(module, name, None) is not value:
+        return unhashable(value, f"it calls itself {name!r}, and is not to be found by that name")
+    return library(f"{module.__name__}.{name}")
+
+
+def _state(value: Any, state: Any) -> Iterator[tuple[str, Any]]:
+    for part in state if isinstance(state, tuple) else (state,):
+        if isinstance(part, dict):
+            derived = _cached(type(value))
+            named = {str(name): item for name, item in part.items() if name not in derived}
+            yield from ((f".{name}", item) for name, item in sorted(named.items(), key=lambda pair: pair[0]))
+        elif part is not None:
+            yield "state", part
+
+
+def _cached(cls: type) -> set[str]:
+    """The names that using an instance fills in, from what is there already."""
+    members = [pair for base in cls.__mro__ for pair in vars(base).items()]
+    return {name for name, member in members if isinstance(member, functools.cached_property)}
+
+
+def _look_at_operation(value: Any) -> Look:
+    """An operation by its fields; what it reads from is an operation each, with no tuple between."""
+    inputs = [(f"input {number}", source) for number, source in enumerate(value.inputs)]
+    named = [(name, item) for name, item in _fields(value) if name != "inputs"]
+    try:
+        detail = str(value.name)
+    except Exception:  # noqa: BLE001 - a name is for people; without it the fingerprint is the same
+        detail = type_name(type(value))
+    return Look("operation", packed(len(inputs)), (("class", type(value)), *inputs, *named), detail)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields that equality looks at: the others hold what follows from them."""
+    for field in dataclasses.fields(value):
+        if field.compare:
+            yield field.name, getattr(value, field.name)
+
+
+VALUE_LOOKERS: dict[type, Looker] = {
+    list: _look_at_sequence,
+    tuple: _look_at_sequence,
+    set: _look_at_set,
+    frozenset: _look_at_set,
+    dict: _look_at_dict,
+    types.MappingProxyType: _look_at_dict,
+    np.ndarray: _look_at_array,
+    np.memmap: _look_at_array,
+    bytearray: _look_at_buffer,
+    memoryview: _look_at_buffer,
+}

@@ -1,0 +1,146 @@
+"""A frame: a run of consecutive elements of one task, laid out for hand-over. Immutable, shared by all its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.columns import Column, Dense, column_of
+from dsnb.elements.failure import Failure
+from dsnb.elements.spec import TensorSpec
+from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, describe, elements_of, structure_of
+from dsnb.errors import InvalidArgumentError
+
+
+class Frame:
+    """A run of elements, or one failure in an element's place.
+
+    Attributes:
+        structure: How each element is nested.
+        columns: One for each leaf.
+        count: The number of elements.
+        nbytes: Bytes of all leaves.
+        failure: The error that stands here instead of an element; then `count` is 1 and there are no columns.
+    """
+
+    __slots__ = ("_run", "columns", "count", "encoded", "failure", "nbytes", "structure")
+
+    def __init__(
+        self,
+        structure: Structure,
+        columns: Sequence[Column],
+        count: int,
+        failure: Failure | None = None,
+        run: Sequence[Any] | None = None,
+    ) -> None:
+        self.structure = structure
+        self.columns = columns
+        self.count = count
+        self.failure = failure
+        self.nbytes = sum(column.nbytes for column in columns)
+        self.encoded: bytes | None = None
+        """The whole frame as one message, kept by the transfer that made it for its next reader."""
+        self._run = run
+
+    @classmethod
+    def of_failure(cls, failure: Failure) -> Frame:
+        """The frame of an error that stands in one element's place."""
+        return cls(LEAF, (), 1, failure)
+
+    def elements(self, start: int, stop: int) -> Sequence[Any]:
+        """The elements from `start` up to `stop`; references where they were made in this process, else copies of
+        what is small and views of what is large.
+
+        Raises:
+            Exception: the error that stands here, if it is a frame of one.
+        """
+        if self.failure is not None:
+            raise self.failure.error()
+        if self._run is not None:
+            return self._run[start:stop]
+        return elements_of(self.structure, iter([column.rows(start, stop) for column in self.columns]))
+
+    @property
+    def schema(self) -> Schema:
+        """What the next frame of the same task must agree with."""
+        return Schema(self.structure, tuple(column.spec for column in self.columns))
+
+
+class Schema:
+    """The structure and the leaves' dtypes and ranks of a task's first element; sizes may vary."""
+
+    def __init__(self, structure: Structure, leaves: tuple[TensorSpec, ...]) -> None:
+        self.structure = structure
+        self.leaves = leaves
+
+    def agrees(self, other: Schema) -> bool:
+        """Whether elements of both may stand in one stream."""
+        return self.structure == other.structure and all(
+            mine.dtype == its.dtype and len(mine.shape) == len(its.shape)
+            for mine, its in zip(self.leaves, other.leaves, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return describe(self.structure, map(str, self.leaves))
+
+
+def frames_of(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Iterator[Frame | Exception]:
+    """Lay a run of elements out as frames.
+
+    Args:
+        run: Elements that dsnb owns; an array stands for its rows.
+        schema: What the elements must agree with; None for the first run of a task.
+
+    Yields:
+        Frames that together hold the run, in order; an exception stands in the place of an element that does not
+        agree with the first.
+    """
+    laid_out = _attempt(run, schema)
+    if isinstance(laid_out, Frame) or len(run) == 1:
+        yield laid_out
+        return
+    # Halving finds the odd ones out in a few steps, and costs nothing where there are none.
+    middle = len(run) // 2
+    for half in (run[:middle], run[middle:]):
+        for part in frames_of(half, schema):
+            if schema is None and isinstance(part, Frame):
+                schema = part.schema
+            yield part
+
+
+def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Frame | Exception:
+    try:
+        frame = _lay_out(run, schema)
+    except StructureMismatch:
+        return _disagreement(schema, _described(run[0]))
+    except InvalidArgumentError as error:
+        return error
+    if schema is None or schema.agrees(frame.schema):
+        return frame
+    return _disagreement(schema, str(frame.schema))
+
+
+def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Frame:
+    if isinstance(run, np.ndarray):
+        rows = run.view()
+        rows.flags.writeable = False
+        return Frame(LEAF, (Dense(run.dtype, run.shape[1:], rows),), len(run))
+    structure = schema.structure if schema else structure_of(run[0])
+    return Frame(structure, [column_of(values) for values in columns_of(structure, run)], len(run), run=run)
+
+
+def _described(element: Any) -> str:
+    try:
+        return str(_lay_out([element], None).schema)
+    except (InvalidArgumentError, StructureMismatch):
+        return type(element).__name__
+
+
+def _disagreement(expected: Schema | None, found: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"an element is built differently from the first one: {found} instead of {expected}",
+        did="its place in the data is taken by this error; reading can go on behind it",
+        hint="return the same structure and dtypes for each element (sizes may vary)",
+    )

@@ -1,0 +1,133 @@
+"""`TensorSpec` and element specs: what is known of an element's leaves before one is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dsnb.elements.structure import Structure, flatten, from_json, rebuild, structure_of, to_json
+from dsnb.errors import InvalidArgumentError
+
+BYTES = np.dtype("S")
+"""The dtype of a leaf of variable-length `bytes`."""
+STR = np.dtype("U")
+"""The dtype of a leaf of variable-length `str`."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TensorSpec:
+    """Shape and dtype of one leaf.
+
+    Args:
+        shape: One entry a dimension; `None` where it varies from element to element.
+        dtype: Anything NumPy takes for a dtype. `bytes` and `str` stand for values of any length.
+
+    Example:
+        >>> TensorSpec((None, 28), np.float32)
+        TensorSpec((None, 28), float32)
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+
+    def __init__(self, shape: Iterable[int | None] = (), dtype: DTypeLike = np.float64) -> None:
+        dims = tuple(None if size is None else int(size) for size in shape)
+        if any(size is not None and size < 0 for size in dims):
+            raise InvalidArgumentError(f"the shape {dims} has a negative dimension", hint="use None for an unknown one")
+        object.__setattr__(self, "shape", dims)
+        object.__setattr__(self, "dtype", np.dtype(dtype))
+
+    def __repr__(self) -> str:
+        return f"TensorSpec({self.shape}, {dtype_name(self.dtype)})"
+
+    def accepts(self, other: TensorSpec) -> bool:
+        """Whether each value that fits `other` fits this spec."""
+        return (
+            self.dtype == other.dtype
+            and len(self.shape) == len(other.shape)
+            and all(mine is None or mine == its for mine, its in zip(self.shape, other.shape, strict=True))
+        )
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The dtype as a user writes it: `bytes` and `str` for values of any length."""
+    if dtype == BYTES:
+        return "bytes"
+    return "str" if dtype == STR else str(dtype)
+
+
+def leaf_spec(leaf: Any) -> TensorSpec:
+    """The spec of one leaf value; Python numbers count as NumPy's int64, float64, complex128 and bool.
+
+    Raises:
+        InvalidArgumentError: for a value that is not an array, a number, bytes or str.
+    """
+    if isinstance(leaf, bytes) and not isinstance(leaf, np.generic):
+        return TensorSpec((), BYTES)
+    if isinstance(leaf, str) and not isinstance(leaf, np.generic):
+        return TensorSpec((), STR)
+    array = np.asarray(leaf)
+    if array.dtype == object:
+        raise InvalidArgumentError(
+            f"{type(leaf).__name__} is not a leaf that an element can hold",
+            hint="return NumPy arrays, numbers, bytes or str, nested in tuples, lists or dicts",
+        )
+    return TensorSpec(array.shape, array.dtype)
+
+
+def spec_of(element: Any) -> Any:
+    """The element spec of one element: the same structure with a `TensorSpec` at each leaf.
+
+    Example:
+        >>> spec_of((np.zeros(3, np.float32), b"x"))
+        (TensorSpec((3,), float32), TensorSpec((), bytes))
+    """
+    return rebuild(structure_of(element), map(leaf_spec, flatten(element)))
+
+
+def check_spec(spec: Any) -> Any:
+    """The spec itself, if each of its leaves is a `TensorSpec`."""
+    wrong = [leaf for leaf in flatten(spec) if not isinstance(leaf, TensorSpec)]
+    if wrong:
+        raise InvalidArgumentError(
+            f"an element spec holds {wrong[0]!r} where a TensorSpec is wanted", hint="dsnb.TensorSpec(shape, dtype)"
+        )
+    return spec
+
+
+def compatible(first: Any, second: Any) -> bool:
+    """Whether two element specs have one structure and leaves of the same dtype and rank, unknown sizes aside."""
+    if structure_of(first) != structure_of(second):
+        return False
+    return all(
+        a.dtype == b.dtype
+        and len(a.shape) == len(b.shape)
+        and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
+        for a, b in zip(flatten(first), flatten(second), strict=True)
+    )
+
+
+def structure_of_spec(spec: Any) -> tuple[Structure, tuple[TensorSpec, ...]]:
+    """A spec taken apart into its structure and its leaves."""
+    return structure_of(spec), tuple(flatten(spec))
+
+
+def spec_to_json(spec: Any) -> str:
+    """An element spec as text; an empty one for None."""
+    if spec is None:
+        return ""
+    leaves = [[leaf.dtype.str, list(leaf.shape)] for leaf in flatten(spec)]
+    return json.dumps([to_json(structure_of(spec)), leaves])
+
+
+def spec_from_json(text: str) -> Any:
+    """The element spec that `spec_to_json` wrote."""
+    if not text:
+        return None
+    structure, leaves = json.loads(text)
+    return rebuild(from_json(structure), iter([TensorSpec(shape, dtype) for dtype, shape in leaves]))

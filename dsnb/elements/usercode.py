@@ -1,0 +1,110 @@
+"""Which code is the user's: the one rule that fingerprints and pickles share.
+
+User code is what a worker cannot be expected to have installed, and what changes between two runs of a cell: cells and
+scripts (`__main__`), and every module outside the standard library and site-packages. A package that is installed
+editable lives outside them, and is the user's for that reason. dsnb is never the user's, wherever it runs from.
+
+Who owns an object is read from the *globals* of its code and not from its `__module__`, which `functools.wraps` copies
+from one function to another.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Any
+
+_OURS = __name__.partition(".")[0]
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def user_modules() -> list[ModuleType]:
+    """The user's modules among those that are imported now, `__main__` among them.
+
+    A module that is imported under two names is there once; packages that are only a folder hold no code and are left
+    out. Costs a dictionary look-up for each imported module once it has been called.
+    """
+    imported: list[tuple[str, Any]] = list(sys.modules.items())
+    return [module for name, module in imported if isinstance(module, ModuleType) and _is_under(name, module)]
+
+
+def is_user_module(module: ModuleType) -> bool:
+    """Whether a module is the user's."""
+    return is_user_namespace(namespace(module))
+
+
+def is_user_namespace(names: Mapping[str, Any]) -> bool:
+    """Whether code with these globals is the user's; works on a worker too, where its module is not imported."""
+    name, file = names.get("__name__"), names.get("__file__")
+    if not isinstance(name, str):
+        return True  # made by exec() in a bare dictionary
+    if not isinstance(file, str):
+        file = None if names.get("__path__") is None else next(iter(names["__path__"]), None)
+    return _is_users(name, file, bare=names.get("__spec__") is None)
+
+
+def is_user_class(cls: type) -> bool:
+    """Whether a class is the user's. A class that names no imported module came by value, so it is."""
+    module = sys.modules.get(cls.__module__)
+    if isinstance(module, ModuleType):
+        return is_user_module(module)
+    return _is_users(str(cls.__module__), None, bare=True)
+
+
+def namespace(module: ModuleType) -> dict[str, Any]:
+    """A module's names, without waking one that is loaded lazily."""
+    names = object.__getattribute__(module, "__dict__")
+    assert isinstance(names, dict)
+    return names
+
+
+def _is_under(name: str, module: ModuleType) -> bool:
+    """Whether this is a module of the user's, and the name its own."""
+    # Compared first: under "__mp_main__" and other second names it could not be found again.
+    return namespace(module).get("__name__") == name and is_user_module(module) and not _is_folder(module)
+
+
+def _is_folder(module: ModuleType) -> bool:
+    names = namespace(module)
+    return "__path__" in names and names.get("__file__") is None
+
+
+@cache
+def _is_users(name: str, file: str | None, *, bare: bool) -> bool:
+    top = name.partition(".")[0]
+    if name in {"__main__", "__mp_main__"}:
+        return True
+    if top == _OURS:
+        return False
+    if file is not None and os.path.isabs(file):
+        return not _is_installed(file)
+    if top in sys.stdlib_module_names or file is not None:
+        return False  # torch.ops and the like call themselves "_ops.py"
+    package = sys.modules.get(top)
+    if package is not None and top != name:
+        return is_user_module(package)
+    # Nobody's file, and no importer made it: types.ModuleType(...) in a cell, or what Cython keeps beside its modules.
+    return bare and not top.startswith(("_cython_", "cython_runtime"))
+
+
+def _is_installed(file: str) -> bool:
+    for path in (os.path.normpath(file), os.path.realpath(file)):
+        if not _INSTALLED.isdisjoint(path.split(os.sep)):
+            return True
+        if any(path.startswith(root) for root in _library_roots()):
+            return True
+    return False
+
+
+@lru_cache(maxsize=1)
+def _library_roots() -> tuple[str, ...]:
+    """Where the standard library and installed packages live, each path as it is named and as it resolves."""
+    paths = [sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths.append(site.getusersitepackages())
+    both = {form for path in paths if path for form in (os.path.normpath(path), os.path.realpath(path))}
+    return tuple(sorted(path + os.sep for path in both))

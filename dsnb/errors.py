@@ -1,0 +1,131 @@
+"""What dsnb raises and warns with.
+
+DsnbError
+├── InvalidArgumentError      (ValueError)           a value that can never be right
+├── NotFoundError             (LookupError)          no service, job, dataset or file by that name
+├── AlreadyExistsError                               the name or the port is taken
+├── FailedPreconditionError   (RuntimeError)         right in itself, wrong in this state
+├── UnimplementedError        (NotImplementedError)  dsnb cannot do this (yet)
+├── PermissionDeniedError     (PermissionError)      the token is missing or wrong
+├── ResourceExhaustedError    (RuntimeError)         a stated limit is reached
+├── UnavailableError          (ConnectionError)      a server that cannot be reached
+├── DeadlineExceededError     (TimeoutError)         a wait that came to its end
+├── CancelledError                                   the reader, task or server was stopped
+├── DataLossError                                    data that cannot be had again
+└── UserCodeError                                    a function of the user's failed and its own error cannot be rebuilt
+
+DsnbWarning (UserWarning)
+└── DataLossWarning                                  elements or splits that will not come
+
+Every error is a small page of documentation: what happened, what dsnb did about it, what to try. The three parts are
+fields; the text is built from them, so that a notebook, a log and the wire show the same words.
+"""
+
+from __future__ import annotations
+
+
+class DsnbError(Exception):
+    """The base of all that dsnb raises by itself.
+
+    Args:
+        what: What happened, naming the value, the variable or the address.
+        did: What dsnb did about it ("nothing was started", "reading goes on").
+        hint: What to try.
+
+    Example:
+        >>> print(DsnbError("the port 80 is taken", did="nothing was started", hint="leave `port` out"))
+        the port 80 is taken
+          dsnb: nothing was started
+          try:  leave `port` out
+    """
+
+    def __init__(self, what: str, *, did: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.did = did
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.did:
+            lines.append(f"  dsnb: {self.did}")
+        if self.hint:
+            lines.append(f"  try:  {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exception's own reduction would lose the keyword fields.
+        return (_rebuild, (type(self), self.what, self.did, self.hint))
+
+
+def _rebuild(cls: type[DsnbError], what: str, did: str, hint: str) -> DsnbError:
+    return cls(what, did=did, hint=hint)
+
+
+class InvalidArgumentError(DsnbError, ValueError):
+    """A value that can never be right, whatever the state of the service."""
+
+
+class NotFoundError(DsnbError, LookupError):
+    """There is no service, job, dataset, task or file by that name."""
+
+    # LookupError's text would be taken from KeyError-like subclasses; ours is the page.
+    __str__ = DsnbError.__str__
+
+
+class AlreadyExistsError(DsnbError):
+    """The name or the port is taken."""
+
+
+class FailedPreconditionError(DsnbError, RuntimeError):
+    """The call is right in itself, but not in the present state."""
+
+
+class UnimplementedError(DsnbError, NotImplementedError):
+    """dsnb cannot do this, or cannot do it yet."""
+
+
+class PermissionDeniedError(DsnbError, PermissionError):
+    """The token is missing or wrong."""
+
+    __str__ = DsnbError.__str__
+
+
+class ResourceExhaustedError(DsnbError, RuntimeError):
+    """A stated limit (of readers, of bytes) is reached."""
+
+
+class UnavailableError(DsnbError, ConnectionError):
+    """A server that cannot be reached."""
+
+    __str__ = DsnbError.__str__
+
+
+class DeadlineExceededError(DsnbError, TimeoutError):
+    """A wait that came to its stated end."""
+
+    __str__ = DsnbError.__str__
+
+
+class CancelledError(DsnbError):
+    """The reader, the task or the server was stopped."""
+
+
+class DataLossError(DsnbError):
+    """Data that cannot be had again."""
+
+
+class UserCodeError(DsnbError):
+    """A function of the user's failed, and its own error cannot be rebuilt here.
+
+    Also stands for errors that would be mistaken for control flow: StopIteration, GeneratorExit, KeyboardInterrupt and
+    SystemExit raised by a user's function.
+    """
+
+
+class DsnbWarning(UserWarning):
+    """The base of all warnings of dsnb."""
+
+
+class DataLossWarning(DsnbWarning):
+    """Elements or splits that will not come, with how many and why."""

@@ -1,0 +1,229 @@
+"""What a service looks like at one moment: the one answer that `status()`, the dashboard, the demo and the tests read.
+
+Counters only grow; rates are for the reader to compute from two snapshots. Times are seconds since the epoch by the
+dispatcher's clock, durations nanoseconds or seconds as the name says. All classes are frozen, keyword-only and plain
+data, and `VERSION` goes up when a field changes its meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStatus:
+    """One operation of a task's pipeline, summed over the workers of its job in `JobStatus.stages`."""
+
+    name: str
+    depth: int
+    elements: int
+    busy_ns: int
+    wait_ns: int = 0
+    buffered: int = 0
+    capacity: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceStatus:
+    """Where one trainer stands in one task's sequence.
+
+    Attributes:
+        offset: The first element of the task's sequence that the trainer has not consumed.
+        lag: Newest produced element minus offset.
+    """
+
+    task_id: str
+    worker: str
+    offset: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerStatus:
+    """One trainer (or, without the cross-trainer cache, one client) of a job.
+
+    Attributes:
+        trainer_id: The id given in `CrossTrainerCache`, else the client's own id.
+        clients: Iterators that read under this id now.
+        elements: Elements consumed so far.
+        hits: Elements that lay in the cache because another trainer had asked for them first.
+        misses: Elements that were produced for this trainer.
+        skipped: Elements that left the window before this trainer came to them.
+        lost: Elements and splits' worth of data announced as lost to this trainer with a worker.
+        wait_ns: Time its `next()` calls spent waiting for data.
+        active_ns: Time since it began to read.
+        places: Where it stands, task by task.
+    """
+
+    trainer_id: str
+    clients: int
+    elements: int
+    hits: int = 0
+    misses: int = 0
+    skipped: int = 0
+    lost: int = 0
+    wait_ns: int = 0
+    active_ns: int = 0
+    places: tuple[PlaceStatus, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Elements that were produced and that this trainer has not consumed, over all tasks."""
+        return sum(place.lag for place in self.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """One worker's part of one iteration.
+
+    Attributes:
+        state: "pending" (not read yet), "running", "ended" (everything produced), "failed".
+        head: Number of elements produced so far; the index of the next.
+        tail: The first element that is still in memory.
+        window_bytes: Bytes of the elements in memory.
+        capacity_bytes: The most that it may hold.
+        evicted: Elements that were pushed out to make room.
+        errors: Elements whose place is taken by an error.
+    """
+
+    task_id: str
+    worker: str
+    iteration: int
+    incarnation: int
+    state: str
+    head: int = 0
+    tail: int = 0
+    window_bytes: int = 0
+    capacity_bytes: int = 0
+    evicted: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitStatus:
+    """One split provider of a DYNAMIC iteration, in its present repetition.
+
+    Attributes:
+        source: What is split, as in `range` or `list_files`.
+        total: Splits of one repetition.
+        done: Splits whose elements have been consumed.
+        in_hand: Splits given to a task and not done yet.
+        lost: Splits that died with their worker, over all repetitions.
+    """
+
+    source: str
+    repetition: int
+    total: int
+    done: int
+    in_hand: int
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """One job and its newest iteration.
+
+    Attributes:
+        name: The job's name; of an anonymous job, a generated one.
+        pipeline: The operations, as in `list_files | map(decode) | batch(32)`.
+        mode: "OFF" or "DYNAMIC".
+        cached: Whether its readers share through the cross-trainer cache.
+        iteration: The number of the newest iteration; 0 is the first pass.
+        state: "running", "finished" (the newest iteration is), or "idle" (nobody reads).
+        produced: Elements that all tasks produced, over all iterations.
+        consumed: Elements that all readers consumed, over all iterations.
+    """
+
+    name: str
+    anonymous: bool
+    dataset_id: str
+    pipeline: str
+    mode: str
+    cached: bool
+    iteration: int
+    state: str
+    clients: int
+    produced: int
+    consumed: int
+    lost_splits: int = 0
+    tasks: tuple[TaskStatus, ...] = ()
+    trainers: tuple[TrainerStatus, ...] = ()
+    splits: tuple[SplitStatus, ...] = ()
+    stages: tuple[StageStatus, ...] = ()
+
+    @property
+    def elements_produced(self) -> int:
+        """Elements that went through the pipeline once; the same as `produced`."""
+        return self.produced
+
+    def trainer(self, trainer_id: str) -> TrainerStatus | None:
+        """The trainer of that id, if it has read."""
+        return next((trainer for trainer in self.trainers if trainer.trainer_id == trainer_id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker.
+
+    Attributes:
+        name: "w0", "w1" and so on, in the order of arrival.
+        state: "running" or "draining"; lost workers are in the events.
+        isolation: "thread" (in the process that started the service) or "process".
+        busy_ns: Time that its pipelines spent working, summed over tasks.
+        cache_bytes: Bytes of elements that it holds now, over all tasks.
+        heartbeat_age_s: Seconds since it last reported.
+    """
+
+    name: str
+    uid: str
+    address: str
+    state: str
+    isolation: str
+    pid: int
+    tasks: int
+    produced: int = 0
+    sent_elements: int = 0
+    sent_bytes: int = 0
+    busy_ns: int = 0
+    cache_bytes: int = 0
+    capacity_bytes: int = 0
+    rss_bytes: int = 0
+    errors: int = 0
+    readers: int = 0
+    heartbeat_age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventStatus:
+    """Something that happened, in words; `level` is "info" or "warning"."""
+
+    time: float
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The whole service at one moment.
+
+    Attributes:
+        seq: Goes up by one with each snapshot of one dispatcher.
+        time: Seconds since the epoch, by the dispatcher's clock.
+        target: Where the service listens, as in `grpc://127.0.0.1:5050`.
+    """
+
+    version: int
+    seq: int
+    time: float
+    service: str
+    target: str
+    started: float
+    workers: tuple[WorkerStatus, ...] = ()
+    jobs: tuple[JobStatus, ...] = ()
+    events: tuple[EventStatus, ...] = ()
+
+    def job(self, name: str) -> JobStatus | None:
+        """The job of that name, if there is one."""
+        return next((job for job in self.jobs if job.name == name), None)

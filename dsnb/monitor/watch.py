@@ -1,0 +1,45 @@
+"""Watching a service from another process or thread: a stream of snapshots that ends when it is told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.wire.channel import open_channel
+from dsnb.wire.codec import decode
+from dsnb.wire.messages import Empty, WatchRequest
+from dsnb.wire.methods import STATUS, WATCH
+
+
+def fetch_snapshot(target: str, token: str, timeout: float = 5.0) -> Snapshot:
+    """The service at this moment.
+
+    Raises:
+        UnavailableError: nobody answers.
+        PermissionDeniedError: the token is missing or wrong.
+    """
+    channel = open_channel(target, token)
+    try:
+        return decode(Snapshot, channel.call(STATUS, Empty(), timeout=timeout))
+    finally:
+        channel.close()
+
+
+def watch_snapshots(target: str, token: str, interval_s: float, stop: threading.Event) -> Iterator[Snapshot]:
+    """Snapshots, one about every `interval_s` seconds, until `stop` is set or the iterator is dropped.
+
+    Raises:
+        UnavailableError: the connection broke, or nobody answers.
+        PermissionDeniedError: the token is missing or wrong.
+    """
+    channel = open_channel(target, token)
+    replies = channel.replies(WATCH, WatchRequest(interval_ms=int(1000 * interval_s)))
+    try:
+        for data in replies:
+            if stop.is_set():
+                return
+            yield decode(Snapshot, data)
+    finally:
+        replies.close()  # type: ignore[attr-defined]  # a generator
+        channel.close()

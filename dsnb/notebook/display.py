@@ -1,0 +1,96 @@
+"""How a service looks in a cell: a stable text, an HTML that reads well without style or script, the dashboard's frame."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from dsnb.errors import DsnbError
+from dsnb.monitor.snapshot import JobStatus, Snapshot
+
+if TYPE_CHECKING:
+    from dsnb.notebook.service import DataService
+
+
+def text(service: DataService) -> str:
+    """One line without anything that changes from run to run, so that a notebook's output can be compared."""
+    if service.stopped:
+        return f"DataService({service.name!r}, stopped)"
+    if service.owned:
+        return f"DataService({service.name!r}, {service.workers} workers)"
+    return f"DataService({service.name!r}, connected)"
+
+
+def html(service: DataService) -> str:
+    """Tables of workers and jobs as they are now."""
+    if service.stopped:
+        return f"<b>dsnb</b> service <code>{escape(service.name)}</code>: stopped"
+    head = f"<b>dsnb</b> service <code>{escape(service.name)}</code> at <code>{escape(service.target)}</code>"
+    try:
+        snapshot = service.status()
+    except DsnbError as error:
+        return f"{head}: <b>not reachable</b><br><code>{escape(error.what)}</code>"
+    return head + _workers(snapshot) + "".join(map(_job, snapshot.jobs))
+
+
+def _workers(snapshot: Snapshot) -> str:
+    if not snapshot.workers:
+        return "<p>No workers: <code>svc.scale(2)</code> starts two.</p>"
+    rows = [
+        [w.name, w.state, w.isolation, str(w.tasks), f"{w.produced:,}", f"{w.cache_bytes / 1e6:,.1f} MB"]
+        for w in snapshot.workers
+    ]
+    return _table(["worker", "state", "runs as", "tasks", "elements produced", "in memory"], rows)
+
+
+def _job(job: JobStatus) -> str:
+    sharing = ", shared through the cross-trainer cache" if job.cached else ""
+    title = (
+        f"<p><b>job {escape(job.name)}</b> ({job.mode}{sharing}): {job.state}, {job.produced:,} elements produced once, "
+        f"{job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
+    )
+    rows = [
+        [t.trainer_id, f"{t.elements:,}", f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]
+        for t in job.trainers
+    ]
+    return title + (_table(["trainer", "elements", "lag", "hits", "misses", "skipped"], rows) if rows else "")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+class DashboardFrame:
+    """The dashboard in a page: a frame where there is a browser, the address elsewhere."""
+
+    def __init__(self, url: str, height: int) -> None:
+        self.url = url
+        self.height = height
+
+    def __repr__(self) -> str:
+        return "Dashboard(live in the page)"
+
+    def _repr_html_(self) -> str:
+        url = escape(self.url, quote=True)
+        return (
+            f'<p>dsnb dashboard: <a href="{url}" target="_blank">{url}</a></p>'
+            f'<iframe src="{url}" width="100%" height="{self.height}" style="border:0"></iframe>'
+        )
+
+
+def dashboard_frame(url: str, height: int) -> Any:
+    """The frame for a dashboard that is served at `url`; behind a Jupyter proxy, with the proxy's address."""
+    return DashboardFrame(_seen_from_the_browser(url), height)
+
+
+def _seen_from_the_browser(url: str) -> str:
+    template, prefix = os.environ.get("DSNB_DASHBOARD_URL"), os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
+    port, _, path = url.rpartition(":")[2].partition("/")
+    if template:
+        return template.format(port=port, **os.environ)
+    if prefix:
+        return f"{prefix.rstrip('/')}/proxy/{port}/{path}"
+    return url

@@ -1,0 +1,385 @@
+"""`start`, `connect` and `DataService`: what a cell touches."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.server import DispatchServer
+from dsnb.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
+from dsnb.notebook import display
+from dsnb.wire import discovery
+from dsnb.wire.channel import open_channel, split_target
+from dsnb.wire.messages import ForgetRequest
+from dsnb.wire.methods import FORGET
+from dsnb.worker.config import WorkerConfig
+from dsnb.worker.server import WorkerServer
+
+_DRAIN_S = 5.0
+
+
+class DataService:
+    """A data service: one that this process started, or one that it is connected to.
+
+    Made by `dsnb.start` and `dsnb.connect`; usable wherever a `service` is asked for. May be used from any thread.
+
+    Attributes:
+        name: The service's name.
+        target: Where it listens, as in "grpc://127.0.0.1:5050".
+        token: What callers must show; keep it to yourself.
+        owned: Whether this object started it; only then `stop` stops it.
+    """
+
+    def __init__(self, name: str, target: str, token: str, cluster: _Cluster | None = None) -> None:
+        self.name = name
+        self.target = target
+        self.token = token
+        self._cluster = cluster
+        self._dashboard: Any = None
+        self._lock = threading.RLock()
+
+    @property
+    def owned(self) -> bool:
+        """Whether this object started the service."""
+        return self._cluster is not None
+
+    @property
+    def workers(self) -> int:
+        """The number of workers that it has now."""
+        if self._cluster is not None:
+            return len(self._cluster.workers)
+        return len(self.status().workers)
+
+    def status(self) -> Snapshot:
+        """What the service looks like now: workers, jobs, trainers, splits, with counters that only grow.
+
+        Raises:
+            UnavailableError: it does not answer.
+        """
+        self._check_running()
+        return fetch_snapshot(self.target, self.token)
+
+    def wait_until(self, condition: Callable[[Snapshot], bool], timeout: float = 30.0) -> Snapshot:
+        """Wait until a condition on the status holds, and return that status.
+
+        Args:
+            condition: What to wait for.
+            timeout: Seconds to wait at the most.
+
+        Raises:
+            DeadlineExceededError: it did not come to hold in time.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            snapshot = self.status()
+            if condition(snapshot):
+                return snapshot
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(
+                    f"the condition did not hold within {timeout:g} seconds", hint="svc.status() shows what is there"
+                )
+            time.sleep(0.05)
+
+    def scale(self, workers: int) -> None:
+        """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.
+
+        Args:
+            workers: 0 or more. A worker that goes finishes the splits it has; its pass of an OFF job ends early,
+                which its readers are told.
+
+        Raises:
+            FailedPreconditionError: another process started the service.
+        """
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+            raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
+        if self._cluster is None:
+            raise FailedPreconditionError(
+                f"the service {self.name!r} belongs to another process",
+                did="nothing was changed",
+                hint="call scale() there, or add workers with `dsnb worker --dispatcher "
+                f"{split_target(self.target)}`",
+            )
+        self._check_running()
+        self._cluster.scale(workers)
+
+    def forget(self, job_name: str) -> None:
+        """Drop a job that nobody reads, so that its name is free and its passes begin at 0 again.
+
+        Raises:
+            NotFoundError: there is no such job.
+            FailedPreconditionError: somebody reads it.
+        """
+        channel = open_channel(self.target, self.token)
+        try:
+            channel.call(FORGET, ForgetRequest(job_name=job_name))
+        finally:
+            channel.close()
+
+    def dashboard(self, height: int = 760) -> Any:
+        """Show the dashboard: in a notebook as a frame in the page, elsewhere as its address.
+
+        The page is served by a thread of this process and stays live while cells run.
+
+        Args:
+            height: Of the frame, in pixels.
+        """
+        self._check_running()
+        return display.dashboard_frame(self.dashboard_url(), height)
+
+    def dashboard_url(self) -> str:
+        """The dashboard's address; begins to serve it."""
+        from dsnb.dashboard.server import start_in_thread  # panel takes a second to import, and few calls need it
+
+        with self._lock:
+            if self._dashboard is None:
+                target, token = self.target, self.token
+                self._dashboard = start_in_thread(lambda stop: watch_snapshots(target, token, 0.5, stop))
+            return str(self._dashboard.url)
+
+    def stop(self) -> None:
+        """Stop the service and everything of it; of a service of another process, only what was opened here.
+
+        The second call does nothing.
+        """
+        with self._lock:
+            dashboard, self._dashboard = self._dashboard, None
+        if dashboard is not None:
+            dashboard.stop()
+        if self._cluster is not None:
+            self._cluster.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the service was stopped here."""
+        return self._cluster is not None and self._cluster.stopped
+
+    def _check_running(self) -> None:
+        if self.stopped:
+            raise FailedPreconditionError(f"the service {self.name!r} was stopped", hint="start it again: dsnb.start()")
+
+    def __enter__(self) -> DataService:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The token stays here: where the object is unpickled, it is found by the address.
+        return (_reconnect, (self.name, self.target))
+
+    def __repr__(self) -> str:
+        return display.text(self)
+
+    def _repr_html_(self) -> str:
+        return display.html(self)
+
+
+def _reconnect(name: str, target: str) -> DataService:
+    return DataService(name, target, discovery.token_for(target))
+
+
+class _Cluster:
+    """A dispatcher and thread workers of this process."""
+
+    def __init__(
+        self, name: str, dispatcher: DispatchServer, worker: Callable[[], WorkerServer], settings: tuple[Any, ...]
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.settings = settings
+        self.workers: list[WorkerServer] = []
+        self.connection = discovery.publish(name, dispatcher.target, dispatcher.token)
+        self._make = worker
+        self._lock = threading.RLock()
+        self.stopped = False
+
+    def scale(self, count: int) -> None:
+        with self._lock:
+            while len(self.workers) < count:
+                self.workers.append(self._make())
+            leaving = self.workers[count:]
+            del self.workers[count:]
+        for worker in leaving:
+            worker.drain()
+        deadline = time.monotonic() + _DRAIN_S
+        for worker in leaving:
+            while not worker.idle and time.monotonic() < deadline:
+                time.sleep(0.02)
+            worker.stop()
+
+    def stop(self) -> None:
+        with self._lock:
+            if self.stopped:
+                return
+            self.stopped = True
+            workers = list(self.workers)
+            self.workers.clear()
+            _running.pop(self.connection.name, None)
+        atexit.unregister(self.stop)
+        for worker in workers:
+            worker.stop()
+        self.dispatcher.stop()
+        discovery.retract(self.connection)
+
+
+_running: dict[str, DataService] = {}
+_start_lock = threading.RLock()
+
+
+def start(
+    workers: int = 2,
+    *,
+    name: str | None = None,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    cross_trainer_cache_size_bytes: int | None = None,
+) -> DataService:
+    """Start a data service in this process: a dispatcher and workers, as threads, talking gRPC on loopback.
+
+    Run again, as a cell is, it gives back the service that runs, with the number of workers asked for.
+
+    Args:
+        workers: How many.
+        name: What it is called; None for this process's own service if it has one, else "default", "default-2", ...
+        port: Of the dispatcher; 0 for a free one.
+        host: The address to listen on; loopback only.
+        token: What callers must show; None for a random one.
+        cross_trainer_cache_size_bytes: Bytes of elements that each worker keeps for other trainers.
+
+    Returns:
+        The service. Stop it with `stop()` or by leaving its `with` block.
+
+    Raises:
+        AlreadyExistsError: the name is used by another process, or the port is taken.
+        InvalidArgumentError: an argument can never be right.
+
+    Example:
+        >>> import dsnb
+        >>> with dsnb.start(workers=1) as svc:
+        ...     sorted(int(x) for x in dsnb.Dataset.range(3).apply(dsnb.distribute("parallel_epochs", svc)))
+        [0, 1, 2]
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
+    settings = (port, host, token, cross_trainer_cache_size_bytes)
+    with _start_lock:
+        known = _known(name)
+        if known is not None:
+            return _again(known, workers, settings)
+        chosen = discovery.check_name(name) if name is not None else _free_name()
+        service = _start(chosen, settings)
+        try:
+            service.scale(workers)
+        except BaseException:
+            service.stop()
+            raise
+        return service
+
+
+def _known(name: str | None) -> DataService | None:
+    if name is not None:
+        return _running.get(name)
+    return next(iter(_running.values()), None)
+
+
+def _again(service: DataService, workers: int, settings: tuple[Any, ...]) -> DataService:
+    cluster = service._cluster
+    asked = [setting for setting in settings if setting not in (None, 0, "127.0.0.1")]
+    if cluster is not None and asked and settings != cluster.settings:
+        raise FailedPreconditionError(
+            f"the service {service.name!r} runs in this process with other settings",
+            did="it was left as it is",
+            hint="stop it first (svc.stop()), or start another one under a name of its own",
+        )
+    before = service.workers
+    service.scale(workers)
+    change = f"; now {workers} worker(s) instead of {before}" if workers != before else ""
+    print(f"dsnb: the service {service.name!r} is running already{change}")
+    return service
+
+
+def _free_name() -> str:
+    taken = {connection.name for connection in discovery.running()}
+    candidates = ["default", *(f"default-{number}" for number in range(2, len(taken) + 3))]
+    return next(name for name in candidates if name not in taken)
+
+
+def _start(name: str, settings: tuple[Any, ...]) -> DataService:
+    port, host, token, cache = settings
+    there = discovery.read(name)
+    if there is not None:
+        discovery.publish(name, "", "")  # raises, saying who has the name
+    dispatcher = DispatchServer(DispatcherConfig(port=port, host=host, token=token, name=name))
+    extra = {} if cache is None else {"cross_trainer_cache_size_bytes": cache}
+
+    def worker() -> WorkerServer:
+        return WorkerServer(
+            WorkerConfig(
+                dispatcher_address=dispatcher.target, token=dispatcher.token, host=host, isolation="thread", **extra
+            )
+        )
+
+    try:
+        cluster = _Cluster(name, dispatcher, worker, settings)
+    except BaseException:
+        dispatcher.stop()
+        raise
+    service = DataService(name, dispatcher.target, dispatcher.token, cluster)
+    _running[name] = service
+    atexit.register(cluster.stop)
+    return service
+
+
+def connect(service: str | DataService | None = None, token: str | None = None) -> DataService:
+    """Attach to a service that runs, in this process or another; it is never stopped by this object.
+
+    Args:
+        service: Its name or its target; None for the only one of this user on this host.
+        token: What to show; None to find it (this user's connection files, then `DSNB_TOKEN`).
+
+    Raises:
+        NotFoundError: none runs, none fits, or several run and none was named.
+        UnavailableError: nobody answers at the target.
+        PermissionDeniedError: the token is missing or wrong.
+
+    Example:
+        >>> import dsnb
+        >>> with dsnb.start(workers=1, name="shared") as svc:
+        ...     dsnb.connect("shared").target == svc.target
+        True
+    """
+    if isinstance(service, DataService):
+        service = service.target
+    name, target, found = _locate(service)
+    shown = token if token is not None else found
+    try:
+        snapshot = fetch_snapshot(target, shown)
+    except PermissionDeniedError as error:
+        raise PermissionDeniedError(error.what, did="nothing was opened", hint=error.hint) from None
+    return DataService(snapshot.service or name, target, shown)
+
+
+def _locate(service: str | None) -> tuple[str, str, str]:
+    try:
+        connection = discovery.find(service)
+        return connection.name, connection.target, connection.token
+    except NotFoundError:
+        if service is None or ":" not in service:
+            raise
+    address = split_target(service)
+    return address, f"grpc://{address}", discovery.token_for(address)

@@ -1,0 +1,315 @@
+"""`Dataset`: a pipeline as a user writes it. It describes; nothing runs until somebody iterates."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from dsnb.elements.spec import check_spec
+from dsnb.elements.structure import flatten, structure_of
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.pipeline.engine.iterator import ElementIterator
+from dsnb.pipeline.graph import describe
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operations.zip import Zip
+from dsnb.pipeline.sources.arrays import column_of, taken_apart, tensor_of
+from dsnb.pipeline.sources.files import ListFiles, Pattern, matching, path_of
+from dsnb.pipeline.sources.generator import Generator
+from dsnb.pipeline.sources.range import Range
+from dsnb.pipeline.sources.slices import Slices
+from dsnb.pipeline.sources.tensors import Tensors
+from dsnb.pipeline.sources.text_line import BUFFER_BYTES, COMPRESSIONS, TextLines
+from dsnb.pipeline.transformations import Transformations
+from dsnb.pipeline.validate import function_of, operation_of, optional_flag, optional_whole, whole
+
+
+class UnknownLengthError(FailedPreconditionError, TypeError):
+    """`len()` of a dataset that never ends, or whose length only running it could tell."""
+
+
+class Dataset(Transformations):
+    """A pipeline of elements: a source, and operations on it. Immutable; each method gives a new one.
+
+    Elements come out as NumPy: arrays are read-only, Python's numbers are NumPy scalars, `str` and `bytes` stay, and
+    tuples, dicts, lists and named tuples around them stay too. Each iteration runs the pipeline anew.
+
+    Args:
+        operation: The last operation of the tree. Users begin with `range`, `from_tensor_slices` and the like.
+
+    Example:
+        >>> ds = Dataset.range(10).filter(lambda x: x % 2 == 0).batch(3)
+        >>> ds
+        Dataset(range(10) | filter(<lambda>) | batch(3), element_spec=TensorSpec((None,), int64))
+        >>> list(ds)
+        [array([0, 2, 4]), array([6, 8])]
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        if not isinstance(operation, Operation):
+            raise InvalidArgumentError(
+                f"Dataset(...) was given {type(operation).__name__}",
+                hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files",
+            )
+        self.operation = operation
+        self._iterations = count()
+
+    def _then(self, operation: Operation) -> Dataset:
+        return Dataset(operation)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A dataset that a user's function refers to travels as what it does, not as how often it was read.
+        return Dataset, (self.operation,)
+
+    @staticmethod
+    def range(*args: int) -> Dataset:
+        """Count: `range(stop)`, `range(start, stop)` or `range(start, stop, step)`; int64 scalars (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: for bounds that are no whole numbers, or a step of 0.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(1, 8, 3)]
+            [1, 4, 7]
+        """
+        if not 1 <= len(args) <= 3:
+            raise InvalidArgumentError(
+                f"`range` takes 1 to 3 numbers, not {len(args)}", hint="range(stop) or range(start, stop, step)"
+            )
+        names = ("stop",) if len(args) == 1 else ("start", "stop", "step")
+        bounds = {name: whole(name, value) for name, value in zip(names, args, strict=False)}
+        if bounds.get("step") == 0:
+            raise InvalidArgumentError("`step` is 0", hint="pass a step that gets from start to stop")
+        return Dataset(Range(**bounds))  # type: ignore[arg-type]
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> Dataset:
+        """Make a dataset of one element, the value as it is (as in tf.data); lists are read as arrays.
+
+        Raises:
+            InvalidArgumentError: for what NumPy cannot read.
+
+        Example:
+            >>> list(Dataset.from_tensors([1, 2, 3]))
+            [array([1, 2, 3])]
+        """
+        structure, leaves = taken_apart(tensors)
+        return Dataset(Tensors(structure=structure, leaves=tuple(map(tensor_of, leaves))))
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset:
+        """Make the rows of arrays the elements (as in tf.data): slices along the first dimension of every leaf.
+
+        Lists are read as arrays. Arrays up to 1 MiB are copied; larger ones are looked at, not copied: leave them
+        unchanged while the dataset is in use.
+
+        Args:
+            tensors: An array or list, or arrays nested in tuples and dicts, all of one length.
+
+        Raises:
+            InvalidArgumentError: for scalars, or leaves of different lengths, or what NumPy cannot read.
+
+        Example:
+            >>> list(Dataset.from_tensor_slices({"x": [1, 2], "y": ["a", "b"]}))
+            [{'x': np.int64(1), 'y': 'a'}, {'x': np.int64(2), 'y': 'b'}]
+        """
+        structure, leaves = taken_apart(tensors)
+        columns = tuple(map(column_of, leaves))
+        if not columns or any(not isinstance(column, tuple) and not column.ndim for column in columns):
+            raise InvalidArgumentError(
+                "`from_tensor_slices` needs leaves with rows, and there is none or one without a dimension",
+                hint="pass arrays or lists; for a single element use from_tensors",
+            )
+        lengths = [len(column) for column in columns]
+        if len(set(lengths)) > 1:
+            raise InvalidArgumentError(
+                f"`from_tensor_slices` got leaves of the lengths {lengths}", hint="make their first dimensions equal"
+            )
+        return Dataset(Slices(structure=structure, columns=columns))
+
+    @staticmethod
+    def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] = (), element_spec: Any = None) -> Dataset:
+        """Make what a function yields the elements; it is called anew for each pass (as in tf.data).
+
+        The generator may yield one buffer again and again: what it can still write to is copied.
+
+        Args:
+            generator: Called as `generator(*args)`; returns an iterable. When it raises, the error comes behind the
+                elements before it, and then the end.
+            args: Its arguments.
+            element_spec: What it yields, as `TensorSpec`s; elements are then converted, and refused where they do not
+                fit. None: whatever comes.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called, such as the generator's result.
+
+        Example:
+            >>> def squares(n):
+            ...     for i in range(n):
+            ...         yield i * i
+            >>> [int(x) for x in Dataset.from_generator(squares, args=(4,))]
+            [0, 1, 4, 9]
+        """
+        if not callable(generator):
+            raise InvalidArgumentError(
+                f"`generator` is {type(generator).__name__}, which cannot be called",
+                hint="pass the function, not its result: from_generator(rows), not from_generator(rows()); "
+                "it has to be called anew for each pass",
+            )
+        function = function_of("generator", generator)
+        spec = None if element_spec is None else check_spec(element_spec)
+        return Dataset(Generator(function=function, arguments=tuple(args), spec=spec))
+
+    @staticmethod
+    def list_files(
+        file_pattern: Pattern | Sequence[Pattern], shuffle: bool | None = None, seed: int | None = None
+    ) -> Dataset:
+        """Make the paths that match the elements, as `str` (as in tf.data).
+
+        The pattern is looked up now, and the paths are absolute, so that workers elsewhere mean the same files. In a
+        job that shares splits, each file goes to exactly one task.
+
+        Args:
+            file_pattern: One or several patterns with `*`, `?`, `[...]` and `**`.
+            shuffle: Whether each pass has a new random order; None means True. Else they are sorted.
+            seed: With a seed, pass k has the same order in every run.
+
+        Raises:
+            NotFoundError: when nothing matches.
+
+        Example:
+            >>> ds = Dataset.list_files("digits/train/*.png", seed=1)  # doctest: +SKIP
+        """
+        operation = ListFiles(
+            files=matching(file_pattern),
+            shuffle=optional_flag("shuffle", shuffle) is not False,
+            seed=optional_whole("seed", seed),
+        )
+        return Dataset(operation)
+
+    @staticmethod
+    def zip(*args: Any, datasets: Any = None) -> Dataset:
+        """Put one element of each dataset side by side; ends with the shortest (as in tf.data).
+
+        Args:
+            args: Datasets, or one nested structure of them: `zip(a, b)`, `zip((a, b))`, `zip({"x": a, "y": (b, c)})`.
+            datasets: The structure by its old name.
+
+        Raises:
+            InvalidArgumentError: for anything that is no Dataset.
+
+        Example:
+            >>> [(int(x), y) for x, y in Dataset.zip(Dataset.range(9), Dataset.from_tensor_slices(["a", "b"]))]
+            [(0, 'a'), (1, 'b')]
+        """
+        nested = datasets if datasets is not None else args[0] if len(args) == 1 else args
+        inputs = tuple(operation_of("datasets", dataset) for dataset in flatten(nested))
+        if not inputs:
+            raise InvalidArgumentError("`zip` got no dataset", hint="zip(images, labels)")
+        return Dataset(Zip(inputs=inputs, structure=structure_of(nested)))
+
+    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+        """Hand this dataset to a function that returns another (as in tf.data), such as `dsnb.distribute(...)`.
+
+        Raises:
+            InvalidArgumentError: when the function returns something else.
+
+        Example:
+            >>> def first_two(ds):
+            ...     return ds.take(2)
+            >>> len(Dataset.range(5).apply(first_two))
+            2
+        """
+        made = function_of("transformation_func", transformation_func)(self)
+        if not isinstance(made, Dataset):
+            raise InvalidArgumentError(
+                f"the function passed to `apply` returned {type(made).__name__}, not a Dataset",
+                hint="return the new dataset",
+            )
+        return made
+
+    @property
+    def element_spec(self) -> Any:
+        """A `TensorSpec` for each leaf of an element, or None where only running the pipeline could tell.
+
+        Never runs anything; behind `map`, `flat_map` and `interleave` it is None.
+        """
+        return self.operation.element_spec
+
+    def cardinality(self) -> int:
+        """The number of elements, `INFINITE_CARDINALITY` (-1) or `UNKNOWN_CARDINALITY` (-2); by tf.data's rules.
+
+        Example:
+            >>> Dataset.range(10).batch(3).cardinality()
+            4
+        """
+        return self.operation.cardinality
+
+    def __len__(self) -> int:
+        cardinality = self.operation.cardinality
+        if cardinality >= 0:
+            return cardinality
+        endless = cardinality == INFINITE_CARDINALITY
+        raise UnknownLengthError(
+            "the dataset never ends" if endless else f"the length of {self._chain()} is not known before it is read",
+            hint="`take(n)` first" if endless else "count while reading; `cardinality()` tells without an error",
+        )
+
+    def __bool__(self) -> bool:
+        return True  # never a question of the length, which may be unknown
+
+    def __iter__(self) -> ElementIterator:
+        """Start one pass; `close()` it or drop it to stop early."""
+        context = BuildContext(entropy=secrets.randbits(64), passes=(next(self._iterations),))
+        return ElementIterator(self.operation.build(context))
+
+    def as_numpy_iterator(self) -> ElementIterator:
+        """The same as `iter(dataset)`: elements are NumPy anyway (tf.data's name for it)."""
+        return iter(self)
+
+    def __repr__(self) -> str:
+        spec = self.operation.element_spec
+        known = "unknown until read" if spec is None else spec
+        return f"{type(self).__name__}({self._chain()}, element_spec={known})"
+
+    def _chain(self) -> str:
+        return describe(self.operation)
+
+
+class TextLineDataset(Dataset):
+    """The lines of text files as `str`, without their line ends, one file after the other (as in tf.data).
+
+    Args:
+        filenames: A path or several.
+        compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
+        buffer_size: Bytes to read at a time; None means 256 KiB.
+
+    Raises:
+        InvalidArgumentError: for anything else. While reading: FileNotFoundError in the place of a file's lines, then
+            the next file; UnicodeDecodeError in the place of a line that is no UTF-8.
+
+    Example:
+        >>> ds = TextLineDataset(["train.txt", "more.txt.gz"])
+        >>> ds.map(str.split)
+        Dataset(text_lines(2) | map(split), element_spec=unknown until read)
+    """
+
+    def __init__(
+        self,
+        filenames: Pattern | Sequence[Pattern],
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+    ) -> None:
+        if compression_type not in COMPRESSIONS:
+            raise InvalidArgumentError(
+                f"`compression_type` is {compression_type!r}", hint='pass None, "", "GZIP" or "ZLIB"'
+            )
+        paths = [filenames] if isinstance(filenames, (str, os.PathLike)) else list(filenames)
+        operation = TextLines(
+            files=tuple(os.path.abspath(path_of("filenames", path)) for path in paths),
+            compression=compression_type,
+            buffer_bytes=optional_whole("buffer_size", buffer_size, 1) or BUFFER_BYTES,
+        )
+        super().__init__(operation)

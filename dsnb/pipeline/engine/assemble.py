@@ -1,0 +1,135 @@
+"""Laying the leaves of several elements out as one array: what `batch` does.
+
+Equal contiguous arrays and scalars of one type are joined as bytes, in one copy: a tenth of the cost of `np.stack`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.structure import Structure, StructureMismatch, columns_of, rebuild
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.leaving import mismatch, numpy_leaf
+
+Array = np.ndarray[Any, Any]
+
+
+class OddElement(Exception):
+    """An element that does not go into one batch with the others: its place among them, and what to tell the user."""
+
+    def __init__(self, index: int, error: InvalidArgumentError) -> None:
+        super().__init__(str(error))
+        self.index = index
+        self.error = error
+
+
+def batch_of(structure: Structure, run: list[Any], first_number: int) -> Any:
+    """One element out of several: each leaf an array with a first dimension more, read-only.
+
+    Args:
+        structure: How all of them are to be built.
+        run: The elements, at least one.
+        first_number: The number of the first in the dataset, for errors.
+
+    Raises:
+        OddElement: naming the first element that does not fit.
+    """
+    try:
+        columns = columns_of(structure, run)
+    except StructureMismatch as odd:
+        raise OddElement(odd.index, mismatch(run[odd.index], structure)) from None
+    return rebuild(structure, (stacked(column, first_number) for column in columns))
+
+
+def stacked(column: Sequence[Any], first_number: int = 0) -> Array:
+    """The values of one leaf as one read-only array.
+
+    Example:
+        >>> stacked([1, 2, 3])
+        array([1, 2, 3])
+    """
+    kinds = set(map(type, column))
+    if all(issubclass(kind, (str, bytes)) for kind in kinds):
+        array = _text(column, kinds, first_number)
+    elif kinds == {np.ndarray}:
+        array = _arrays(column, first_number)
+    elif all(issubclass(kind, (int, float, complex, np.number, np.bool_)) for kind in kinds):
+        array = _numbers(column, kinds, first_number)
+    else:
+        array = _arrays([_as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
+    array.flags.writeable = False
+    return array
+
+
+def _as_array(leaf: Any, index: int) -> Array:
+    try:
+        return np.asarray(numpy_leaf(leaf))
+    except InvalidArgumentError as error:
+        raise OddElement(index, error) from None
+
+
+def _numbers(column: Sequence[Any], kinds: set[type], first_number: int) -> Array:
+    if kinds == {int}:
+        try:
+            return np.array(column, np.int64)
+        except OverflowError:
+            return _arrays([_as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
+    if len(kinds) == 1 and isinstance(column[0], np.generic):
+        return _joined(column, column[0].dtype, ())
+    return np.array(column) if int not in kinds else np.array([numpy_leaf(leaf) for leaf in column])
+
+
+def _arrays(column: Sequence[Array], first_number: int) -> Array:
+    first = column[0]
+    if len({array.shape for array in column}) > 1:
+        index = next(i for i, array in enumerate(column) if array.shape != first.shape)
+        raise OddElement(index, _unequal("shape", column[index].shape, first.shape, first_number + index))
+    if len({array.dtype for array in column}) > 1 and first.dtype.kind not in "US":
+        index = next(i for i, array in enumerate(column) if array.dtype != first.dtype)
+        raise OddElement(index, _unequal("dtype", column[index].dtype, first.dtype, first_number + index))
+    if first.dtype.hasobject:
+        _as_array(first, 0)
+    if first.dtype.kind in "US" or not first.size:
+        return np.stack(column)
+    return _joined(column, first.dtype, first.shape)
+
+
+def _joined(column: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    try:
+        body = b"".join(column)
+    except (BufferError, TypeError, ValueError):
+        # Not contiguous, or of a dtype (dates) that exports no buffer.
+        return np.stack(column)
+    return np.frombuffer(body, dtype).reshape(len(column), *shape)
+
+
+def _text(column: Sequence[Any], kinds: set[type], first_number: int) -> Array:
+    texts = [issubclass(kind, str) for kind in kinds]
+    if any(texts) and not all(texts):
+        index = next(i for i, value in enumerate(column) if isinstance(value, str) != isinstance(column[0], str))
+        raise OddElement(index, _unequal("type", type(column[index]), type(column[0]), first_number + index))
+    nul: Any = "\0" if all(texts) else b"\0"
+    for index, value in enumerate(column):
+        if value.endswith(nul):
+            raise OddElement(index, _ends_in_nul(value, first_number + index))
+    return np.array(column)
+
+
+def _unequal(what: str, its: Any, first: Any, number: int) -> InvalidArgumentError:
+    cure = {"shape": "by cropping or padding", "dtype": "with x.astype(...)", "type": "with x.decode()"}[what]
+    return InvalidArgumentError(
+        f"element {number} has the {what} {its}, the first of its batch {first}",
+        did="the element was left out; reading goes on with the next",
+        hint=f"make the {what}s equal before `batch`, for instance in `map` {cure}",
+    )
+
+
+def _ends_in_nul(value: Any, number: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"element {number} is {type(value).__name__} that ends in a NUL; an array of text would drop it",
+        did="the element was left out; reading goes on with the next",
+        hint="decode binary records to arrays in `map` before `batch`, as with np.frombuffer(record, np.uint8)",
+    )

@@ -1,0 +1,142 @@
+"""Making NumPy of what leaves a pipeline.
+
+Inside, elements are what user code made: a Python int stays one, since the next function may want it. Where elements
+leave, Python's numbers become NumPy scalars, arrays become read-only, text stays text; a run at a time, because a NumPy
+scalar that is made by itself costs ten times one that comes out of an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, elements_of, structure_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.ownership import IMMUTABLE
+from dsnb.pipeline.engine.stage import Run, as_list
+
+_PYTHON_NUMBERS: Final[dict[type, type[np.generic]]] = {
+    int: np.int64,
+    float: np.float64,
+    bool: np.bool_,
+    complex: np.complex128,
+}
+_STAYS: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
+
+
+class Outlet:
+    """Turns runs into lists of NumPy elements, all of the structure of the first one.
+
+    Example:
+        >>> Outlet().convert([1, 2])[0]
+        [np.int64(1), np.int64(2)]
+    """
+
+    def __init__(self) -> None:
+        self._structure: Structure | None = None
+
+    def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
+        """The elements up to the first that cannot be one, its error, and what comes after it."""
+        try:
+            return self._convert_all(run), None, []
+        except (StructureMismatch, InvalidArgumentError):
+            return self._convert_each(as_list(run))
+
+    def _convert_all(self, run: Run) -> list[Any]:
+        if self._structure is None:
+            self._structure = structure_of(run[0])
+        elements = _read_only_rows(run) if isinstance(run, np.ndarray) else run
+        if self._structure is LEAF and (elements is not run or _STAYS.issuperset(map(type, elements))):
+            return elements
+        columns = columns_of(self._structure, elements)
+        converted = [_numpy_leaves(column) for column in columns]
+        if all(new is old for new, old in zip(converted, columns, strict=True)):
+            return elements
+        return list(elements_of(self._structure, iter(converted)))
+
+    def _convert_each(self, run: list[Any]) -> tuple[list[Any], Exception | None, list[Any]]:
+        out: list[Any] = []
+        for index, element in enumerate(run):
+            try:
+                out += self._convert_all([element])
+            except StructureMismatch:
+                return out, self._mismatch(element), run[index + 1 :]
+            except InvalidArgumentError as error:
+                return out, error, run[index + 1 :]
+        return out, None, []
+
+    def _mismatch(self, element: Any) -> InvalidArgumentError:
+        return mismatch(element, self._structure or LEAF)
+
+
+def mismatch(element: Any, structure: Structure) -> InvalidArgumentError:
+    """The error of an element that is built differently from the first."""
+    return InvalidArgumentError(
+        f"an element is built as {structure_of(element)}, the first one as {structure}",
+        did="the element was left out; reading goes on with the next",
+        hint="return the same structure for every element: the same keys, the same number of fields",
+    )
+
+
+def _read_only_rows(run: np.ndarray[Any, Any]) -> list[Any]:
+    if run.flags.writeable:
+        run = run.view()
+        run.flags.writeable = False
+    return as_list(run)
+
+
+def _numpy_leaves(column: Sequence[Any]) -> Sequence[Any]:
+    kinds = set(map(type, column))
+    if kinds <= _STAYS:
+        return column
+    if kinds == {np.ndarray}:
+        return _protected(column)
+    if len(kinds) == 1 and (scalar := _PYTHON_NUMBERS.get(*kinds)) is not None:
+        return list(_array_of(column, scalar))
+    return [numpy_leaf(leaf) for leaf in column]
+
+
+def _protected(column: Sequence[np.ndarray[Any, Any]]) -> Sequence[np.ndarray[Any, Any]]:
+    for array in column:
+        if array.dtype.hasobject:
+            raise _no_leaf(array)
+        array.flags.writeable = False
+    return column
+
+
+def _array_of(column: Sequence[Any], scalar: type[np.generic]) -> np.ndarray[Any, Any]:
+    try:
+        return np.array(column, scalar)
+    except OverflowError as error:
+        raise InvalidArgumentError(
+            "an integer does not fit into 64 bits", did="the element was left out", hint="return a float or text"
+        ) from error
+
+
+def numpy_leaf(leaf: Any) -> Any:
+    """One leaf as NumPy; `str` and `bytes` stay.
+
+    Raises:
+        InvalidArgumentError: for something that is neither number, text nor array.
+    """
+    kind = type(leaf)
+    if kind in _STAYS:
+        return leaf
+    if kind in _PYTHON_NUMBERS:
+        return _array_of([leaf], _PYTHON_NUMBERS[kind])[0]
+    array = leaf if isinstance(leaf, np.ndarray) else np.array(leaf)
+    if array.dtype.hasobject:
+        raise _no_leaf(leaf)
+    array.flags.writeable = False
+    return array
+
+
+def _no_leaf(leaf: Any) -> InvalidArgumentError:
+    kind = "an array of objects" if isinstance(leaf, np.ndarray) else f"a value of type {type(leaf).__name__}"
+    return InvalidArgumentError(
+        f"an element holds {kind}, which is no leaf",
+        did="the element was left out; reading goes on with the next",
+        hint="return NumPy arrays, numbers, bytes or str, nested in tuples, lists or dicts",
+    )

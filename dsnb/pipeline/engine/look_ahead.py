@@ -1,0 +1,195 @@
+"""Pulling a stage on a thread of its own, ahead of whoever reads, a bounded number of elements far.
+
+Theory of operation. One thread pulls runs and appends them to a deque; the reader takes them from the other end. All
+waits are on one condition and end when an element, room, the end, or `cancel` comes: nothing polls and nothing waits
+for ever. Errors of single elements travel in the deque at their places. Once the buffer was full, the thread sleeps
+until half of it is free, so that two fast sides do not wake each other for every element.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from time import perf_counter_ns
+from typing import Any, Final
+
+from dsnb.elements.structure import flatten
+from dsnb.errors import CancelledError
+from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.stage import Run, Stage
+
+JOIN_SECONDS: Final = 0.5
+"""How long closing waits for a thread that is in user code; then the thread ends by itself, later."""
+_FIRST_CAPACITY: Final = 2
+_MOST_ELEMENTS: Final = 8192
+_MOST_BYTES: Final = 64 << 20
+_BYTES_OF_SOMETHING: Final = 32
+
+
+class LookAhead:
+    """A stage's elements, pulled ahead of time.
+
+    Args:
+        stage: What to pull; closed by whoever made it, through `close_stage`.
+        name: For the thread's name.
+        capacity: The most elements that lie ready; None to begin with a few and double whenever the reader had to wait.
+        changed: The condition to wait on; several look-aheads may share one, so that a reader can wait for any.
+    """
+
+    def __init__(
+        self, stage: Stage, name: str, capacity: int | None = None, changed: threading.Condition | None = None
+    ) -> None:
+        self._stage = stage
+        self._name = name
+        self._grows = capacity is None
+        self.capacity = _FIRST_CAPACITY if capacity is None else capacity
+        self._changed = changed or threading.Condition()
+        self._ready: deque[Run | BaseException] = deque()
+        self.buffered = 0
+        self.wait_ns = 0
+        self._full = False
+        self._ended = False
+        self._cancelled = False
+        self._finished = False
+        self._abandoned = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would return at once."""
+        return bool(self._ready) or self._ended or self._cancelled
+
+    def start(self) -> None:
+        """Begin to pull; the second call does nothing."""
+        if self._thread is None and not self._cancelled:
+            self._thread = threading.Thread(target=self._work, name=f"dsnb-{self._name}", daemon=True)
+            self._thread.start()
+
+    def take(self, want: int) -> Run:
+        """At least one and at most `want` elements, or an empty run at the end; waits for them.
+
+        Raises:
+            Exception: the error of one element, in its place.
+            CancelledError: when `cancel` was called.
+        """
+        self.start()
+        with self._changed:
+            if not self.ready:
+                self._wait_for_element()
+            if self._cancelled:
+                raise CancelledError("reading was stopped")
+            if not self._ready:
+                return []
+            return self._next(want)
+
+    def cancel(self) -> None:
+        """End all waits, for good; from any thread."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+        self._stage.cancel()
+
+    def join(self) -> bool:
+        """Wait a bounded time for the thread's end; whether it has ended. If not, it closes the stage when it does."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(JOIN_SECONDS)
+        with self._changed:
+            self._abandoned = not self._finished
+        return not self._abandoned
+
+    def close_stage(self, unread: int) -> None:
+        """Stop the thread and close the stage, now or when user code lets go of it."""
+        self.cancel()
+        unread += self.buffered
+        self._ready.clear()
+        self.buffered = 0
+        if self.join():
+            self._stage.close(unread)
+
+    def _wait_for_element(self) -> None:
+        began = perf_counter_ns()
+        self._changed.wait_for(lambda: self.ready)
+        self.wait_ns += perf_counter_ns() - began
+        self._grow()
+
+    def _grow(self) -> None:
+        """Hold twice as much: the reader was faster for a while."""
+        if not self._grows or not self._ready or self.capacity >= _MOST_ELEMENTS:
+            return
+        run = self._ready[0]
+        if isinstance(run, BaseException) or 2 * self.capacity * _bytes_of(run[0]) > _MOST_BYTES:
+            return
+        self.capacity *= 2
+        self._full = False
+        self._changed.notify_all()
+
+    def _next(self, want: int) -> Run:
+        item = self._ready.popleft()
+        if isinstance(item, BaseException):
+            self._taken(1)
+            raise item
+        if len(item) > want:
+            self._ready.appendleft(item[want:])
+            item = item[:want]
+        self._taken(len(item))
+        return item
+
+    def _taken(self, count: int) -> None:
+        self.buffered -= count
+        if self._full and self.buffered <= self.capacity // 2:
+            self._full = False
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        pace = Pace()
+        try:
+            while room := self._wait_for_room():
+                began = perf_counter_ns()
+                item = self._pull(min(pace.want, room))
+                pace.note(perf_counter_ns() - began)
+                self._put(item)
+        finally:
+            with self._changed:
+                self._ended = self._finished = True
+                self._changed.notify_all()
+                abandoned = self._abandoned
+            if abandoned:
+                self._stage.close()
+
+    def _wait_for_room(self) -> int:
+        """How many more elements may lie ready; 0 when there is nothing more to do."""
+        with self._changed:
+            if self.buffered >= self.capacity:
+                self._full = True
+            self._changed.wait_for(lambda: not self._full or self._cancelled)
+            return 0 if self._cancelled or self._ended else max(1, self.capacity - self.buffered)
+
+    def _pull(self, want: int) -> Run | BaseException:
+        try:
+            return self._stage.pull(want)
+        except BaseException as failure:  # noqa: BLE001 - raised again where the element is read
+            return failure
+
+    def _put(self, item: Run | BaseException) -> None:
+        with self._changed:
+            if isinstance(item, BaseException):
+                self._ready.append(item)
+                self.buffered += 1
+            elif len(item):
+                self._ready.append(item)
+                self.buffered += len(item)
+            else:
+                self._ended = True
+            self._changed.notify_all()
+
+
+def _bytes_of(element: Any) -> int:
+    return sum(map(_leaf_bytes, flatten(element)))
+
+
+def _leaf_bytes(leaf: Any) -> int:
+    if hasattr(leaf, "nbytes"):
+        return int(leaf.nbytes)
+    return len(leaf) if isinstance(leaf, (str, bytes)) else _BYTES_OF_SOMETHING

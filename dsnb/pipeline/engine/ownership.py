@@ -1,0 +1,149 @@
+"""Making what user code hands in dsnb's own before it is kept.
+
+A function or generator may return the same buffer every time and write into it again for the next element. Runs, look-
+ahead and shuffles keep elements, so an array that anybody else can still write to is copied at once, before user code
+runs again. A fresh array is not copied: nobody else refers to it, which its reference count tells.
+
+How many references an object has that "nobody else" refers to depends on the interpreter and on the way it came here.
+The counts are therefore measured at import, with the very code that is used afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import is_
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+_NUMPY_SCALARS = {scalar for scalar in np.sctypeDict.values() if not issubclass(scalar, (np.void, np.object_))}
+IMMUTABLE: frozenset[type] = frozenset({int, float, bool, complex, str, bytes, type(None), *_NUMPY_SCALARS})
+"""Types of leaves that nobody can write to."""
+_CONTAINERS = (tuple, dict, list)
+
+
+def owned(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, each copied as far as somebody else could still change it, one by one as they are made.
+
+    Example:
+        >>> def counting(buffer):
+        ...     for value in range(3):
+        ...         buffer[0] = value
+        ...         yield buffer
+        >>> [int(array[0]) for array in owned(counting(np.zeros(1)))]
+        [0, 1, 2]
+    """
+    return map(_own, values)
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether nobody can change an element: scalars and text, alone or in tuples."""
+    cls = type(value)
+    return cls in IMMUTABLE or (cls is tuple and all(map(is_immutable, value)))
+
+
+def all_immutable(run: list[Any]) -> bool:
+    """Whether `is_immutable` holds for a whole run, looked at by columns."""
+    kinds = set(map(type, run))
+    if kinds <= IMMUTABLE:
+        return True
+    if kinds != {tuple}:
+        return all(map(is_immutable, run))
+    leaves = {type(leaf) for element in run for leaf in element}
+    return leaves <= IMMUTABLE or all(map(is_immutable, run))
+
+
+def settled(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array's memory can be written through no array and no buffer that is known of."""
+    if array.flags.writeable:
+        return False
+    base: Any = array.base
+    if isinstance(base, np.ndarray):
+        return settled(base)
+    if base is None or type(base) is bytes:
+        return True
+    try:
+        return memoryview(base).readonly
+    except TypeError:
+        return False
+
+
+def _own(value: Any) -> Any:
+    cls = type(value)
+    if cls in IMMUTABLE:
+        return value
+    alone = getrefcount(value) <= _ALONE
+    if alone and cls is dict and IMMUTABLE.issuperset(map(type, value.values())):
+        return value  # the usual dict of scalars, without three calls more
+    return _owned(value, alone)
+
+
+def _own_child(value: Any, parent_alone: bool) -> Any:
+    if type(value) in IMMUTABLE:
+        return value
+    return _owned(value, parent_alone and getrefcount(value) <= _ALONE_INSIDE)
+
+
+def _owned(value: Any, alone: bool) -> Any:
+    if isinstance(value, np.ndarray):
+        return value if (alone and _base_alone(value)) or settled(value) else value.copy()
+    if isinstance(value, _CONTAINERS):
+        return _owned_container(value, alone)
+    # Something that is no element yet (an image object, say): only the user's next function knows how to copy it.
+    return value
+
+
+def _owned_container(value: Any, alone: bool) -> Any:
+    children = list(value.values() if isinstance(value, dict) else value)
+    mine = children if IMMUTABLE.issuperset(map(type, children)) else _visit(children, _own_child, alone)
+    if (alone or isinstance(value, tuple)) and all(map(is_, mine, children)):
+        return value
+    if isinstance(value, dict):
+        return dict(zip(value, mine, strict=True))
+    if isinstance(value, tuple):
+        return type(value)._make(mine) if hasattr(value, "_make") else tuple(mine)
+    return mine
+
+
+def _base_alone(array: np.ndarray[Any, Any]) -> bool:
+    base: Any = array.base
+    return base is None or (isinstance(base, np.ndarray) and base.base is None and getrefcount(base) <= _ALONE_BASE)
+
+
+def _visit(children: list[Any], visit: Callable[[Any, bool], Any], alone: bool) -> list[Any]:
+    return [visit(child, alone) for child in children]
+
+
+def _count(value: Any) -> int:
+    return getrefcount(value)
+
+
+def _count_child(value: Any, _: bool) -> int:
+    return getrefcount(value)
+
+
+def _count_base(array: np.ndarray[Any, Any]) -> int:
+    base = array.base
+    return getrefcount(base)
+
+
+def _fresh(_: int) -> np.ndarray[Any, Any]:
+    return np.zeros(2)
+
+
+def _fresh_view(_: int) -> np.ndarray[Any, Any]:
+    return np.zeros(2)[:1]
+
+
+def _fresh_tuple(_: int) -> tuple[np.ndarray[Any, Any]]:
+    return (np.zeros(2),)
+
+
+def _counts_inside(value: tuple[Any, ...]) -> int:
+    return int(_visit(list(value), _count_child, True)[0])
+
+
+_ALONE: int = next(map(_count, map(_fresh, (0,))))
+_ALONE_BASE: int = next(map(_count_base, map(_fresh_view, (0,))))
+_ALONE_INSIDE: int = next(map(_counts_inside, map(_fresh_tuple, (0,))))

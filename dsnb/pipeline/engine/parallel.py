@@ -1,0 +1,206 @@
+"""Calling a user's function on several threads.
+
+Theory of operation. Each thread in turn takes the next run from the input (one at a time: a stage has one puller),
+gives it the next number, calls the function for its elements and files what came out, errors in their places, under
+that number. The reader takes finished runs in the order of their numbers, or as they finish. Runs are made long enough
+to be worth a hand-over (`WORTH_NS` of work), and at most two runs a thread are out at once, so that a slow function is
+called for few elements that nobody may want.
+
+All waits are on one condition and end with `cancel`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from time import perf_counter_ns
+from typing import Any, Final
+
+from dsnb.errors import CancelledError
+from dsnb.pipeline.engine.calls import UserFunction, segments
+from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
+from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
+
+WORTH_NS: Final = 300_000
+"""The work that pays for handing a run to another thread (some 20 microseconds)."""
+_RUNS_A_THREAD: Final = 2
+
+Segments = list[list[Any] | Exception]
+
+
+class ParallelCalls:
+    """A stage's elements after a function that several threads call.
+
+    Args:
+        stage: The input; closed through `close_stage`.
+        function: What to call.
+        threads: How many call it.
+        ordered: Whether results come in the order of the inputs.
+    """
+
+    def __init__(self, stage: Stage, function: UserFunction, threads: int, *, ordered: bool) -> None:
+        self._stage = stage
+        self._function = function
+        self._count = threads
+        self._ordered = ordered
+        self._changed = threading.Condition()
+        self._pace = Pace(target_ns=WORTH_NS)
+        self._finished: dict[int, Segments] = {}
+        self._ready: deque[list[Any] | Exception] = deque()
+        self._next_in = 0
+        self._next_out = 0
+        self._out = 0
+        self._pulling = False
+        self._exhausted = False
+        self._cancelled = False
+        self._abandoned = False
+        self._threads: list[threading.Thread] = []
+        self._running = 0
+        self.elements = 0
+        self.work_ns = 0
+        self.wait_ns = 0
+
+    @property
+    def buffered(self) -> int:
+        """Results that lie ready."""
+        with self._changed:
+            waiting = [segment for run in self._finished.values() for segment in run]
+            return sum(len(s) if isinstance(s, list) else 1 for s in (*waiting, *self._ready))
+
+    @property
+    def capacity(self) -> int:
+        """About how many elements may be out at once."""
+        return self._count * _RUNS_A_THREAD * self._pace.want
+
+    def take(self, want: int) -> Run:
+        """At least one and at most `want` results, or an empty run at the end; waits for them.
+
+        Raises:
+            Exception: the error of one element, in its place.
+            CancelledError: when `cancel` was called.
+        """
+        self._start()
+        with self._changed:
+            if not self._ready:
+                self._collect()
+            if self._cancelled:
+                raise CancelledError("reading was stopped")
+            return self._next(want) if self._ready else []
+
+    def stop_pulling(self) -> None:
+        """Take nothing more from the input; what is out already can still be taken, then comes the end."""
+        with self._changed:
+            self._exhausted = True
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """End all waits, for good; from any thread."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+        self._stage.cancel()
+
+    def close_stage(self) -> None:
+        """Stop the threads and close the input, now or when user code lets go of it."""
+        self.cancel()
+        deadline = perf_counter_ns() + int(JOIN_SECONDS * 1e9)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, (deadline - perf_counter_ns()) / 1e9))
+        with self._changed:
+            self._abandoned = self._running > 0
+        if not self._abandoned:
+            self._stage.close()
+
+    def _start(self) -> None:
+        if self._threads or self._cancelled:
+            return
+        self._running = self._count
+        for number in range(self._count):
+            name = f"dsnb-{self._function.operation}-{number}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def _collect(self) -> None:
+        """Wait for the next finished run, or the end, and make its segments ready."""
+        if not self._is_there():
+            began = perf_counter_ns()
+            self._changed.wait_for(self._is_there)
+            self.wait_ns += perf_counter_ns() - began
+        while self._finished and not self._ready and not self._cancelled:
+            number = self._next_out if self._ordered else next(iter(self._finished))
+            if number not in self._finished:
+                return
+            self._ready.extend(self._finished.pop(number))
+            self._next_out += 1
+            self._out -= 1
+            self._changed.notify_all()
+
+    def _is_there(self) -> bool:
+        there = self._next_out in self._finished if self._ordered else bool(self._finished)
+        return there or self._cancelled or (self._exhausted and self._out == 0 and not self._pulling)
+
+    def _next(self, want: int) -> Run:
+        item = self._ready.popleft()
+        if isinstance(item, Exception):
+            raise item
+        if len(item) > want:
+            self._ready.appendleft(item[want:])
+            item = item[:want]
+        return item
+
+    def _work(self) -> None:
+        try:
+            while (job := self._next_job()) is not None:
+                self._file(*job)
+        finally:
+            with self._changed:
+                self._running -= 1
+                last = self._abandoned and self._running == 0
+                self._changed.notify_all()
+            if last:
+                self._stage.close()
+
+    def _next_job(self) -> tuple[int, list[Any] | Exception] | None:
+        """A number and the run, or the input's error, that goes by it; None when there is nothing more to do."""
+        with self._changed:
+            self._changed.wait_for(self._may_pull)
+            if self._cancelled or self._exhausted:
+                return None
+            self._pulling = True
+        pulled = self._pull()
+        with self._changed:
+            self._pulling = False
+            self._changed.notify_all()
+            if pulled == []:
+                self._exhausted = True
+                return None
+            self._next_in += 1
+            self._out += 1
+            return self._next_in - 1, pulled
+
+    def _may_pull(self) -> bool:
+        room = self._out < self._count * _RUNS_A_THREAD
+        return self._cancelled or self._exhausted or (room and not self._pulling)
+
+    def _pull(self) -> list[Any] | Exception:
+        try:
+            return as_list(self._stage.pull(self._pace.want))
+        except Exception as failure:  # noqa: BLE001 - raised again where the element is read
+            return failure
+        except BaseException as failure:  # noqa: BLE001 - a thread that ended here would leave the reader waiting
+            return self._function.explained(failure)  # type: ignore[return-value]
+
+    def _file(self, number: int, pulled: list[Any] | Exception) -> None:
+        began = perf_counter_ns()
+        results: Segments = [pulled] if isinstance(pulled, Exception) else segments(self._function, pulled)
+        elapsed = perf_counter_ns() - began
+        with self._changed:
+            self._finished[number] = results
+            if isinstance(pulled, list):
+                self._pace.note(elapsed)
+                self.work_ns += elapsed
+                self.elements += len(pulled)
+            self._changed.notify_all()

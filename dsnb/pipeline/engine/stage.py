@@ -1,0 +1,175 @@
+"""A stage is an operation at work: what `Operation.build` makes, what a worker or a loop pulls runs of elements from.
+
+Theory of operation. Work moves in *runs*: whoever wants elements says how many at most (`want`), and gets between one
+and that many; an empty run is the end, and stays the end. The wanted count travels upstream, so that `take(5)` behind a
+slow `map` never calls the function a sixth time. Whoever stands at the end of the chain begins with runs of one and
+doubles them while they stay short (`engine/pace.py`), so a slow first element is not held back, and fast ones cost
+their share of one clock read.
+
+A run is a list of elements, or a NumPy array whose first axis counts them (ranges and slices: nothing is taken apart
+that nobody looks into).
+
+Errors stand in their element's place: elements before the failing one are delivered first, then `pull` raises, and the
+next `pull` goes on with the element after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from dsnb.errors import CancelledError
+
+Run = list[Any] | np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    """What one stage did so far. Counters only grow; rates are the reader's to compute.
+
+    Attributes:
+        name: The operation and where its function was written, as in `map(decode)`.
+        depth: Distance from the last operation of the pipeline.
+        elements: Elements that left this stage.
+        busy_ns: Time spent in this stage itself, its inputs' time taken off; summed over its threads.
+        wait_ns: Time this stage waited for its inputs on another thread.
+        buffered: Elements that lie ready in this stage now (prefetch, shuffle, parallel map).
+        capacity: The most elements that it holds; 0 where it holds none.
+    """
+
+    name: str
+    depth: int
+    elements: int
+    busy_ns: int
+    wait_ns: int = 0
+    buffered: int = 0
+    capacity: int = 0
+
+
+class Stage:
+    """An operation at work. Not thread-safe: one puller at a time.
+
+    Subclasses write `produce`, and where they hold threads or files `release`; they are pulled through `pull`, which
+    counts and times.
+    """
+
+    one_to_one = False
+    """Whether each element out stands for one element in, in order: then unread elements can be given back."""
+
+    def __init__(self, name: str, *inputs: Stage) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.elements = 0
+        self.spent_ns = 0
+        self.wait_ns = 0
+        self._failure: Exception | None = None
+        self._cancelled = False
+        self._closed = False
+
+    def pull(self, want: int) -> Run:
+        """At least one and at most `want` elements; an empty run at the end.
+
+        Raises:
+            Exception: the error of one element, in its place; the next pull goes on behind it.
+            CancelledError: after `cancel` or `close`, also when another thread called it while this one waited.
+        """
+        if self._cancelled:
+            raise CancelledError("reading was stopped")
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        began = perf_counter_ns()
+        try:
+            run = self.produce(want)
+        finally:
+            self.spent_ns += perf_counter_ns() - began
+        self.elements += len(run)
+        return run
+
+    def produce(self, want: int) -> Run:
+        """What `pull` promises, without the counting."""
+        raise NotImplementedError
+
+    def fail_after(self, failure: Exception, run: list[Any]) -> Run:
+        """Deliver `run` first and raise `failure` at the next pull; raise at once if the run is empty."""
+        if not run:
+            raise failure
+        self._failure = failure
+        return run
+
+    def cancel(self) -> None:
+        """End reading: whoever waits or pulls here or below gets a `CancelledError`; from any thread, at once."""
+        self._cancelled = True
+        for stage in self.inputs:
+            stage.cancel()
+
+    def close(self, unread: int = 0) -> None:
+        """End this stage and its inputs; the second call does nothing.
+
+        May be called while another thread is in `pull`: that pull ends as soon as user code lets it.
+
+        Args:
+            unread: How many elements of the last run nobody saw. They count as never pulled where that can be told.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        # Threads below may wait for each other: all are woken before the first one is joined.
+        self.cancel()
+        self.elements -= unread
+        try:
+            self.release(unread)
+        finally:
+            self.close_inputs(unread if self.one_to_one else 0)
+
+    def release(self, unread: int) -> None:
+        """Let go of threads, files and streams; called once, before the inputs are closed."""
+
+    def close_inputs(self, unread: int) -> None:
+        """Close the inputs, `unread` of whose elements nobody saw."""
+        for stage in self.inputs:
+            stage.close(unread)
+
+    def adopt(self, stage: Stage) -> None:
+        """Let a stage that was built while this one runs share its fate, even if that was sealed meanwhile."""
+        if self._cancelled:
+            stage.cancel()
+        if self._closed:
+            stage.close()
+
+    def carry_on(self, before: Stage) -> None:
+        """Count on from where the stage of the pass before ended: counters of a report only grow."""
+        self.elements += before.elements
+        self.spent_ns += before.spent_ns
+        self.wait_ns += before.wait_ns
+        for mine, its in zip(self.inputs, before.inputs, strict=True):
+            mine.carry_on(its)
+
+    def own_ns(self) -> int:
+        """Time spent in this stage itself: all of it less what its inputs took."""
+        return max(0, self.spent_ns - sum(stage.spent_ns for stage in self.inputs))
+
+    def report(self, depth: int) -> StageReport:
+        """What this stage did so far."""
+        return StageReport(
+            name=self.name, depth=depth, elements=self.elements, busy_ns=self.own_ns(), wait_ns=self.wait_ns
+        )
+
+
+def reports(stage: Stage, depth: int = 0) -> Iterator[StageReport]:
+    """The reports of a stage and all its inputs, the last operation first."""
+    yield stage.report(depth)
+    for source in stage.inputs:
+        yield from reports(source, depth + 1)
+
+
+def as_list(run: Run) -> list[Any]:
+    """The elements of a run as a list; of an array, its rows or scalars. Text comes as `str` and `bytes`."""
+    if isinstance(run, list):
+        return run
+    # NumPy's own string scalars would travel as another dtype for each length.
+    return run.tolist() if run.ndim == 1 and run.dtype.kind in "US" else list(run)

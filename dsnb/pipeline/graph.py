@@ -1,0 +1,201 @@
+"""A pipeline as bytes: what a client registers, what a worker restores, and what it is called in reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.fingerprint import Fingerprint, fingerprint
+from dsnb.elements.fingerprint_values import array_bytes, array_digest
+from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from dsnb.pipeline.culprit import unpicklable
+from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.pickling import Pickler, Unpickler
+
+Array = np.ndarray[Any, Any]
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_HEADER = b"dsnb graph 1, Python "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """A big array that left the pickle.
+
+    Attributes:
+        digest: xxh3-128 of its dtype, shape and bytes, in hexadecimal digits.
+        data: Its bytes in C order; a view of the user's own array where that is contiguous, so to be sent before the
+            user has the chance to write to it.
+        nbytes: Their number.
+    """
+
+    digest: str
+    data: memoryview
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A pipeline that is ready to be registered.
+
+    Attributes:
+        definition: What `restore` takes.
+        blobs: The big arrays that it refers to, each once.
+        fingerprint: What the pipeline is, comparable between kernels.
+    """
+
+    definition: bytes
+    blobs: tuple[Blob, ...]
+    fingerprint: Fingerprint
+
+
+def serialise(operation: Operation) -> Graph:
+    """Write a pipeline down, with all that a cell or a local module defined for it.
+
+    Raises:
+        InvalidArgumentError: naming the operation and the variable that cannot be pickled.
+
+    Example:
+        >>> graph = serialise(operation)
+        >>> restore(graph.definition, {blob.digest: blob.data for blob in graph.blobs}.__getitem__)
+    """
+    operations = _inputs_first(operation)
+    blobs = _Blobs()
+    try:
+        definition = _dump(operations, blobs.leave)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise unpicklable(operations, error, _attempt) from error
+    header = _HEADER + _PYTHON.encode() + b"\n"
+    return Graph(definition=header + definition, blobs=blobs.all(), fingerprint=fingerprint(operation))
+
+
+def restore(definition: bytes, fetch: Callable[[str], Any]) -> Operation:
+    """Read a pipeline that `serialise` wrote; big arrays are read-only views of what `fetch` gives.
+
+    Args:
+        definition: The bytes of the graph.
+        fetch: Gives a buffer with the bytes of the blob of that digest; called once for each.
+
+    Raises:
+        FailedPreconditionError: when another Python version wrote it, or a module that it needs is not installed here.
+        DataLossError: when a blob has not the size that the graph says.
+    """
+    _check_header(definition)
+    start = definition.index(b"\n") + 1
+    try:
+        operations = Unpickler(BytesIO(memoryview(definition)[start:]), _Fetched(fetch).array).load_graph()
+    except ModuleNotFoundError as error:
+        raise FailedPreconditionError(
+            f"the pipeline needs the module {error.name!r}, which this worker does not have",
+            hint="install it where the workers run, or keep the code that needs it outside site-packages",
+        ) from error
+    last = operations[-1]
+    assert isinstance(last, Operation)
+    return last
+
+
+def describe(operation: Operation) -> str:
+    """A pipeline in one line, as in `list_files | map(decode) | batch(32)`; trees as in `zip(range(3), range(5))`."""
+    line: list[str] = []
+    step: Operation | None = operation
+    while step is not None:
+        if len(step.inputs) > 1:
+            line.append(f"{step.name}({', '.join(map(describe, step.inputs))})")
+            break
+        line.append(step.name)
+        step = step.inputs[0] if step.inputs else None
+    return " | ".join(reversed(line))
+
+
+def _inputs_first(operation: Operation) -> tuple[Operation, ...]:
+    """The operations of a tree, each once. Pickled in this order a pipeline of any length needs no recursion."""
+    order: dict[int, Operation] = {}
+    waiting = [operation]
+    while waiting:
+        step = waiting[-1]
+        missing = [source for source in step.inputs if id(source) not in order]
+        waiting += reversed(missing)
+        if not missing:
+            order.setdefault(id(step), step)
+            waiting.pop()
+    return tuple(order.values())
+
+
+def _dump(value: Any, leave: Callable[[Array], Any]) -> bytes:
+    file = BytesIO()
+    Pickler(file, leave).dump_graph(value)
+    return file.getvalue()
+
+
+def _attempt(value: Any) -> Exception | None:
+    try:
+        _dump(value, lambda _array: "left out")
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - pickling runs user code, and the question is whether it fails
+        return error
+    return None
+
+
+def _check_header(definition: bytes) -> None:
+    header, _, _ = definition[:64].partition(b"\n")
+    if not header.startswith(_HEADER):
+        raise InvalidArgumentError("these bytes are no pipeline that this version of dsnb can read")
+    python = header.removeprefix(_HEADER).decode()
+    if python != _PYTHON:
+        # Bytecode of another version would not fail but crash.
+        raise FailedPreconditionError(
+            f"the pipeline was written by Python {python}, and this worker runs Python {_PYTHON}",
+            hint=f"start the workers with Python {python}",
+        )
+
+
+class _Blobs:
+    """Collects the big arrays of one graph, equal ones once."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[Array, tuple[str, str, tuple[int, ...]]]] = {}
+        self._found: dict[str, Blob] = {}
+
+    def leave(self, array: Array) -> tuple[str, str, tuple[int, ...]]:
+        if id(array) not in self._left:
+            in_order = np.ascontiguousarray(array)
+            digest, data = array_digest(in_order), array_bytes(in_order)
+            self._found.setdefault(digest, Blob(digest=digest, data=data, nbytes=data.nbytes))
+            # The array is kept: its id must not be given to another one meanwhile.
+            self._left[id(array)] = array, (digest, array.dtype.str, array.shape)
+        return self._left[id(array)][1]
+
+    def all(self) -> tuple[Blob, ...]:
+        return tuple(self._found.values())
+
+
+class _Fetched:
+    """Gives the arrays of one graph, each fetched once."""
+
+    def __init__(self, fetch: Callable[[str], Any]) -> None:
+        self._fetch = fetch
+        self._arrays: dict[str, Array] = {}
+
+    def array(self, pid: tuple[str, str, Iterable[int]]) -> Array:
+        digest, dtype, shape = pid
+        if digest not in self._arrays:
+            self._arrays[digest] = _view(self._fetch(digest), np.dtype(dtype), tuple(shape), digest)
+        return self._arrays[digest]
+
+
+def _view(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> Array:
+    flat = np.frombuffer(buffer, np.uint8)
+    wanted = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if flat.nbytes != wanted:
+        raise DataLossError(f"the blob {digest} has {flat.nbytes} bytes where the pipeline's array has {wanted}")
+    array: Array = flat.view(dtype).reshape(shape)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,123 @@
+"""What every operation and source is: a frozen description that can tell its spec, its length, and build its stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsnb.errors import UnimplementedError
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.engine.stage import Stage
+    from dsnb.pipeline.splits import SplitProvider
+
+INFINITE_CARDINALITY = -1
+"""`Dataset.cardinality()` of a dataset that never ends."""
+UNKNOWN_CARDINALITY = -2
+"""`Dataset.cardinality()` of a dataset whose length only running it could tell."""
+
+
+class SplitFeed(Protocol):
+    """Where the sources of a DYNAMIC task get their splits from (the dispatcher, by way of the worker)."""
+
+    def open(self, provider: int) -> Iterator[tuple[int, int]]:
+        """Begin the next repetition of one split provider.
+
+        Yields:
+            Runs of consecutive splits as (first, end), each at least one long, until there are no more.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """What stages need to know of the run that they belong to.
+
+    Attributes:
+        entropy: The root of all unseeded randomness of this run.
+        passes: Which pass this is: the iteration, then the number of each `repeat` around. Shuffles draw anew for each.
+        splits: Where sources get their splits; None to read everything.
+        provider: The number of the next split provider, counted over the sources of the tree from left to right.
+    """
+
+    entropy: int
+    passes: tuple[int, ...] = (0,)
+    splits: SplitFeed | None = None
+    provider: int = 0
+
+    def seed(self, seed: int | None) -> list[int]:
+        """What to seed a generator of this pass with."""
+        return [self.entropy if seed is None else seed, *self.passes]
+
+    def in_pass(self, number: int) -> BuildContext:
+        """The context of one more pass over the same inputs."""
+        return replace(self, passes=(*self.passes, number))
+
+    def inner(self) -> BuildContext:
+        """The context of a dataset that a function made: its sources are read whole, never split."""
+        return replace(self, splits=None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """One node of a pipeline's tree. Subclasses are frozen dataclasses whose fields say what to do.
+
+    Operations are compared by identity: their fields may hold arrays, which have no single answer to `==`.
+    """
+
+    inputs: tuple[Operation, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """What this operation is called in reports and errors, as in `map(decode)`."""
+        return type(self).__name__.lower()
+
+    @property
+    def element_spec(self) -> Any:
+        """Structure of `TensorSpec`s, or None where only running the pipeline could tell."""
+        return None
+
+    @property
+    def cardinality(self) -> int:
+        """Number of elements, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def may_be_empty_for_a_pass(self) -> bool:
+        """Whether one pass may hold nothing although a later one does; an endless `repeat` then goes on."""
+        return False
+
+    def split_provider(self) -> SplitProvider | None:
+        """How a dispatcher cuts this source into splits; None for an operation that is no source.
+
+        Raises:
+            UnimplementedError: for a source that cannot be split.
+        """
+        if self.inputs:
+            return None
+        raise UnimplementedError(f"the source {self.name} cannot be cut into splits")
+
+    def build(self, context: BuildContext) -> Stage:
+        """The stage that does this operation, its inputs built as well."""
+        raise NotImplementedError
+
+    def build_inputs(self, context: BuildContext) -> Sequence[Stage]:
+        """The stages of the inputs, each with the numbers of its own split providers."""
+        stages = []
+        for operation in self.inputs:
+            stages.append(operation.build(context))
+            context = replace(context, provider=context.provider + count_sources(operation))
+        return stages
+
+
+def count_sources(operation: Operation) -> int:
+    """The number of sources in a tree; a source that is used twice counts twice."""
+    return sum(map(count_sources, operation.inputs)) if operation.inputs else 1
+
+
+def walk(operation: Operation) -> Iterator[Operation]:
+    """A tree's operations, inputs first, from left to right."""
+    for source in operation.inputs:
+        yield from walk(source)
+    yield operation

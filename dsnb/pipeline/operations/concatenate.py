@@ -1,0 +1,52 @@
+"""`Dataset.concatenate`: one dataset behind the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.specs import merged, total
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Concatenate(Operation):
+    """All elements of each input in turn."""
+
+    @property
+    def name(self) -> str:
+        """As the user wrote it."""
+        return "concatenate"
+
+    @property
+    def element_spec(self) -> Any:
+        """What both specs have in common."""
+        first, second = self.inputs
+        return merged(first.element_spec, second.element_spec)
+
+    @property
+    def cardinality(self) -> int:
+        """The sum."""
+        return total([source.cardinality for source in self.inputs])
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that reads the inputs in turn."""
+        return ConcatenateStage(self.name, *self.build_inputs(context))
+
+
+class ConcatenateStage(Stage):
+    """Hands on the runs of the input whose turn it is."""
+
+    def __init__(self, name: str, *sources: Stage) -> None:
+        super().__init__(name, *sources)
+        self._turn = 0
+
+    def produce(self, want: int) -> Run:
+        """The next elements."""
+        while self._turn < len(self.inputs):
+            run = self.inputs[self._turn].pull(want)
+            if len(run):
+                return run
+            self._turn += 1
+        return []

@@ -1,0 +1,56 @@
+"""`Dataset.enumerate`: each element with its number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.spec import TensorSpec
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.operation import BuildContext, Operation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Enumerate(Operation):
+    """Pairs of an int64 number and the element."""
+
+    start: int = 0
+
+    @property
+    def element_spec(self) -> Any:
+        """An int64 scalar and the input's."""
+        spec = self.inputs[0].element_spec
+        return None if spec is None else (TensorSpec((), np.int64), spec)
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that counts."""
+        (source,) = self.build_inputs(context)
+        return EnumerateStage(self, source)
+
+
+class EnumerateStage(Stage):
+    """Numbers runs; an element that failed has its number too, so that the others keep theirs."""
+
+    one_to_one = True
+
+    def __init__(self, operation: Enumerate, source: Stage) -> None:
+        super().__init__(operation.name, source)
+        self._number = operation.start
+
+    def produce(self, want: int) -> Run:
+        """The next pairs."""
+        first = self._number
+        try:
+            run = as_list(self.inputs[0].pull(want))
+        except Exception:
+            self._number += 1
+            raise
+        self._number += len(run)
+        return list(zip(np.arange(first, self._number, dtype=np.int64), run, strict=True))

@@ -1,0 +1,69 @@
+"""`Dataset.flat_map`: the elements of the datasets that a user's function makes, one dataset after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.pipeline.engine.inner import InnerDatasets
+from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FlatMap(Operation):
+    """All elements of `function(element)`, for each element in turn."""
+
+    function: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        """With the function's name."""
+        return f"flat_map({function_name(self.function)})"
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that reads one inner dataset at a time."""
+        (source,) = self.build_inputs(context)
+        return FlatMapStage(self, source, context)
+
+
+class FlatMapStage(Stage):
+    """Hands on the runs of the inner dataset whose turn it is."""
+
+    def __init__(self, operation: FlatMap, source: Stage, context: BuildContext) -> None:
+        super().__init__(operation.name, source)
+        self._datasets = InnerDatasets(operation.name, operation.function, source, context)
+        self._inner: Stage | None = None
+
+    def produce(self, want: int) -> Run:
+        """The next elements."""
+        while self._inner is not None or self._open():
+            run = self._inner.pull(want) if self._inner is not None else []
+            if len(run):
+                return run
+            self._close_inner()
+        return []
+
+    def _open(self) -> bool:
+        self._inner = inner = self._datasets.next()
+        if inner is not None:
+            self.adopt(inner)
+        return inner is not None
+
+    def _close_inner(self) -> None:
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.close()
+
+    def cancel(self) -> None:
+        """Also the inner dataset's."""
+        super().cancel()
+        inner = self._inner
+        if inner is not None:
+            inner.cancel()
+
+    def release(self, unread: int) -> None:
+        """Close the inner dataset."""
+        self._close_inner()

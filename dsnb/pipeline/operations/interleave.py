@@ -1,0 +1,201 @@
+"""`Dataset.interleave`: the elements of several datasets that a user's function makes, in blocks by turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsnb.pipeline.engine.inner import InnerDatasets
+from dsnb.pipeline.engine.look_ahead import LookAhead
+from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.validate import AUTOTUNE
+
+DEFAULT_CYCLE: Final = 8
+"""`cycle_length` where the user gave none: the same on every machine, so that the order is too."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Interleave(Operation):
+    """Blocks of `block` elements of `cycle` datasets at a time; `calls` of them read ahead on threads."""
+
+    function: Callable[..., Any]
+    cycle: int = DEFAULT_CYCLE
+    block: int = 1
+    calls: int | None = None
+    deterministic: bool = True
+
+    @property
+    def name(self) -> str:
+        """With the function's name."""
+        return f"interleave({function_name(self.function)})"
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that reads several inner datasets."""
+        (source,) = self.build_inputs(context)
+        return InterleaveStage(self, source, context)
+
+
+class InterleaveStage(Stage):
+    """A cycle of places, each with an inner dataset or empty.
+
+    An inner dataset that ends leaves its place; the place gets the next dataset when its turn comes again. Without
+    `deterministic`, a place whose next element is not ready is passed over for one that is.
+    """
+
+    def __init__(self, operation: Interleave, source: Stage, context: BuildContext) -> None:
+        super().__init__(operation.name, source)
+        self._operation = operation
+        self._datasets = InnerDatasets(operation.name, operation.function, source, context)
+        self._threads = operation.cycle if operation.calls == AUTOTUNE else operation.calls or 0
+        self._changed = threading.Condition()
+        self._places: list[_Place | None] = [None] * operation.cycle
+        self._turn = 0
+        self._left = operation.block
+        self._exhausted = False
+        self._interrupted: list[Any] = []
+
+    def produce(self, want: int) -> Run:
+        """The next elements, of as many turns as it takes."""
+        out, self._interrupted = self._interrupted, []
+        try:
+            while len(out) < want and (place := self._places[self._turn] or self._find_place()) is not None:
+                self._take(place, out, want)
+        except KeyboardInterrupt:
+            self._interrupted = out
+            raise
+        except Exception as failure:  # noqa: BLE001 - elements before an error are delivered first
+            return self.fail_after(failure, out)
+        return out
+
+    def _take(self, place: _Place, out: list[Any], want: int) -> None:
+        """One block of one place, or as much of it as is wanted; pass on at its end, or the dataset's."""
+        room = min(want - len(out), self._left)
+        # What each place will give in whole rounds is pulled from it at once; nothing is pulled that is not wanted.
+        rounds = (want - len(out)) // (len(self._places) * self._operation.block)
+        before = len(out)
+        out += place.take(room, max(room, rounds * self._operation.block))
+        taken = len(out) - before
+        self._left -= taken
+        if not taken:
+            self._places[self._turn] = None
+            self._close(place)
+            if self._threads:
+                self._open_all()
+        if not taken or not self._left:
+            self._pass_on()
+
+    def _find_place(self) -> _Place | None:
+        """Go to the next place with a dataset, filling empty ones; None at the end."""
+        if self._threads:
+            self._open_all()
+        for _ in range(len(self._places)):
+            if self._places[self._turn] is None and not self._exhausted:
+                self._open(self._turn)
+            if (place := self._places[self._turn]) is not None:
+                return place
+            self._turn = (self._turn + 1) % len(self._places)
+            self._left = self._operation.block
+        return None
+
+    def _open_all(self) -> None:
+        """Fill all places now, so that their threads begin; each gets the dataset that its next turn would give it."""
+        count = len(self._places)
+        for step in range(count):
+            turn = (self._turn + step) % count
+            if self._places[turn] is None and not self._exhausted:
+                self._open(turn)
+
+    def _open(self, turn: int) -> None:
+        inner = self._datasets.next()
+        if inner is None:
+            self._exhausted = True
+            return
+        ahead = LookAhead(inner, self.name, None, self._changed) if turn < self._threads else None
+        self._places[turn] = _Place(inner, ahead)
+        self.adopt(inner)
+        if ahead is not None:
+            ahead.start()
+
+    def _pass_on(self) -> None:
+        self._turn = (self._turn + 1) % len(self._places)
+        self._left = self._operation.block
+        if self._threads and not self._operation.deterministic:
+            self._prefer_ready()
+
+    def _prefer_ready(self) -> None:
+        """Turn to a place that has something, since order does not matter."""
+        if not any(self._places):
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready_turn() is not None)
+            turn = self._ready_turn()
+        if turn is not None and turn != self._turn:
+            self._turn, self._left = turn, self._operation.block
+
+    def _ready_turn(self) -> int | None:
+        count = len(self._places)
+        turns = ((self._turn + step) % count for step in range(count))
+        return next((turn for turn in turns if (place := self._places[turn]) is not None and place.ready), None)
+
+    def cancel(self) -> None:
+        """Also the inner datasets'."""
+        super().cancel()
+        for place in list(self._places):
+            if place is not None:
+                place.cancel()
+
+    def release(self, unread: int) -> None:
+        """Close the inner datasets."""
+        places, self._places = self._places, [None] * len(self._places)
+        for place in places:
+            if place is not None:
+                self._close(place)
+
+    def _close(self, place: _Place) -> None:
+        self.wait_ns += place.ahead.wait_ns if place.ahead else 0
+        place.close()
+
+    def report(self, depth: int) -> StageReport:
+        """With what lies ready of the inner datasets."""
+        ahead = [place.ahead for place in list(self._places) if place is not None and place.ahead is not None]
+        return StageReport(
+            name=self.name,
+            depth=depth,
+            elements=self.elements,
+            busy_ns=self.own_ns(),
+            wait_ns=self.wait_ns + sum(one.wait_ns for one in ahead),
+            buffered=sum(one.buffered for one in ahead),
+            capacity=sum(one.capacity for one in ahead),
+        )
+
+
+class _Place:
+    """An inner dataset in the cycle, read ahead or not."""
+
+    def __init__(self, stage: Stage, ahead: LookAhead | None) -> None:
+        self.stage = stage
+        self.ahead = ahead
+        self._held: list[Any] = []
+        self._next = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.ahead is None or self._next < len(self._held) or self.ahead.ready
+
+    def take(self, count: int, pull: int) -> list[Any]:
+        """Up to `count` elements; `pull` of them are asked for when none are held. None at the end."""
+        if self._next >= len(self._held):
+            self._held = as_list(self.stage.pull(pull) if self.ahead is None else self.ahead.take(pull))
+            self._next = 0
+        first, self._next = self._next, self._next + count
+        return self._held[first : self._next]
+
+    def cancel(self) -> None:
+        self.stage.cancel() if self.ahead is None else self.ahead.cancel()
+
+    def close(self) -> None:
+        self.stage.close() if self.ahead is None else self.ahead.close_stage(0)

@@ -1,0 +1,155 @@
+"""`Dataset.map`: a user's function for each element, on the reading thread or on several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from dsnb.pipeline.engine.autotune import SerialTrial
+from dsnb.pipeline.engine.calls import CallingStage, UserFunction
+from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.parallel import ParallelCalls
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.validate import AUTOTUNE
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Map(Operation):
+    """`function` for each element; `calls` threads at once, None for the reading thread itself."""
+
+    function: Callable[..., Any]
+    calls: int | None = None
+    deterministic: bool = True
+
+    @property
+    def name(self) -> str:
+        """With the function's name."""
+        return f"map({function_name(self.function)})"
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    def build(self, context: BuildContext) -> Stage:
+        """A serial or a parallel stage."""
+        (source,) = self.build_inputs(context)
+        if self.calls in (None, 1):
+            return MapStage(self.name, source, UserFunction(self.function, self.name, keep=True))
+        return ParallelMapStage(self, source)
+
+
+class MapStage(CallingStage):
+    """Calls the function on the thread that pulls."""
+
+    one_to_one = True
+
+    def produce(self, want: int) -> Run:
+        """The results for the next elements of the input."""
+        if self._done:
+            return self.done_before(want)
+        run = self.next_inputs(want)
+        out: list[Any] = []
+        failure = self.function.extend(out, run)
+        return out if failure is None else self.passed(out, run, len(out), failure)
+
+
+class ParallelMapStage(Stage):
+    """Calls the function on threads; with `AUTOTUNE` only where that was measured to pay."""
+
+    def __init__(self, operation: Map, source: Stage) -> None:
+        super().__init__(operation.name, source)
+        self._function = UserFunction(operation.function, operation.name, keep=True)
+        self._ordered = operation.deterministic
+        self._serial = MapStage(operation.name, source, self._function)
+        self._trial = SerialTrial()
+        # None as long as the trial has not told.
+        self._threads = None if operation.calls == AUTOTUNE else operation.calls
+        self._judged = self._threads is not None
+        self._pool: ParallelCalls | None = None
+        self._retreating = False
+        self._busy_ns = 0
+
+    def produce(self, want: int) -> Run:
+        """The next results."""
+        if self._pool is None and (self._threads or 1) > 1 and self._serial.idle:
+            self._pool = ParallelCalls(self.inputs[0], self._function, self._threads or 1, ordered=self._ordered)
+        if self._pool is None:
+            return self._call_serially(want)
+        run = self._pool.take(want)
+        if self._retreating and not len(run):
+            self._leave(self._pool)
+            return self._call_serially(want)
+        if not self._judged:
+            self._judge(self._pool)
+        return run
+
+    def _call_serially(self, want: int) -> Run:
+        """Call on this thread and note what that costs."""
+        waited = self.inputs[0].spent_ns
+        wall, cpu = perf_counter_ns(), thread_time_ns()
+        run = self._serial.pull(want)
+        elapsed = perf_counter_ns() - wall - (self.inputs[0].spent_ns - waited)
+        self._busy_ns += elapsed
+        if self._threads is None:
+            self._trial.calls += len(run)
+            self._trial.wall_ns += elapsed
+            self._trial.cpu_ns += thread_time_ns() - cpu
+            self._threads = self._trial.threads() if self._trial.enough else None
+        return run
+
+    def _judge(self, pool: ParallelCalls) -> None:
+        """Go back to serial calls if the threads gain nothing."""
+        gained = self._trial.gained(self._threads or 1, pool.elements, pool.work_ns)
+        if gained is None:
+            return
+        self._judged = True
+        if not gained:
+            self._threads = 1
+            self._retreating = True
+            pool.stop_pulling()
+
+    def _leave(self, pool: ParallelCalls) -> None:
+        self._busy_ns += pool.work_ns
+        self.wait_ns += pool.wait_ns
+        self._pool = None
+        self._retreating = False
+
+    def carry_on(self, before: Stage) -> None:
+        """Count on, and keep what was found out about threads."""
+        super().carry_on(before)
+        assert isinstance(before, ParallelMapStage)
+        report = before.report(0)
+        self._busy_ns += report.busy_ns
+        self.wait_ns = report.wait_ns
+        if self._threads is None:
+            self._threads, self._trial, self._judged = before._threads, before._trial, before._judged
+
+    def cancel(self) -> None:
+        """Wake the reader and the threads."""
+        if self._pool is not None:
+            self._pool.cancel()
+        super().cancel()
+
+    def close_inputs(self, unread: int) -> None:
+        """Close the input once no thread is in it."""
+        if self._pool is not None:
+            self._pool.close_stage()
+        else:
+            super().close_inputs(0)
+
+    def report(self, depth: int) -> StageReport:
+        """What this stage and its threads did."""
+        pool = self._pool
+        return StageReport(
+            name=self.name,
+            depth=depth,
+            elements=self.elements,
+            busy_ns=self._busy_ns + (pool.work_ns if pool else 0),
+            wait_ns=self.wait_ns + (pool.wait_ns if pool else 0),
+            buffered=pool.buffered if pool else 0,
+            capacity=pool.capacity if pool else 0,
+        )

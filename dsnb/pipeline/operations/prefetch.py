@@ -1,0 +1,90 @@
+"""`Dataset.prefetch`: elements made ready on another thread while the reader works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.pipeline.engine.look_ahead import LookAhead
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.validate import AUTOTUNE
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prefetch(Operation):
+    """Up to `size` elements ready; `AUTOTUNE` to find out how many it takes."""
+
+    size: int
+
+    @property
+    def name(self) -> str:
+        """With the size."""
+        return "prefetch(AUTOTUNE)" if self.size == AUTOTUNE else f"prefetch({self.size})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage with a thread; without one for a size of 0."""
+        (source,) = self.build_inputs(context)
+        return PrefetchStage(self, source) if self.size else PassStage(self.name, source)
+
+
+class PassStage(Stage):
+    """Hands on what comes."""
+
+    one_to_one = True
+
+    def produce(self, want: int) -> Run:
+        """The next elements."""
+        return self.inputs[0].pull(want)
+
+
+class PrefetchStage(Stage):
+    """Hands on what its thread got ready; the thread starts at the first pull."""
+
+    one_to_one = True
+
+    def __init__(self, operation: Prefetch, source: Stage) -> None:
+        super().__init__(operation.name, source)
+        self._ahead = LookAhead(source, operation.name, None if operation.size == AUTOTUNE else operation.size)
+
+    def produce(self, want: int) -> Run:
+        """The next elements, at once if they are ready."""
+        return self._ahead.take(want)
+
+    def cancel(self) -> None:
+        """Wake the reader and the thread."""
+        self._cancelled = True
+        self._ahead.cancel()
+
+    def close_inputs(self, unread: int) -> None:
+        """Stop the thread; the input is closed when it is out of it."""
+        self._ahead.close_stage(unread)
+
+    def report(self, depth: int) -> StageReport:
+        """With what lies ready; the thread's time is its input's."""
+        ahead = self._ahead
+        waited = self.wait_ns + ahead.wait_ns
+        return StageReport(
+            name=self.name,
+            depth=depth,
+            elements=self.elements,
+            busy_ns=max(0, self.spent_ns - waited),
+            wait_ns=waited,
+            buffered=ahead.buffered,
+            capacity=ahead.capacity,
+        )
+
+    def carry_on(self, before: Stage) -> None:
+        """Count on."""
+        super().carry_on(before)
+        self.wait_ns = before.report(0).wait_ns

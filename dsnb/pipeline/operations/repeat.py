@@ -1,0 +1,102 @@
+"""`Dataset.repeat`: the input several times, built anew for each pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation, walk
+from dsnb.pipeline.specs import scaled
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Repeat(Operation):
+    """The input `count` times; None for ever."""
+
+    count: int | None = None
+
+    @property
+    def name(self) -> str:
+        """With the count."""
+        return "repeat()" if self.count is None else f"repeat({self.count})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's times the count."""
+        source, count = self.inputs[0].cardinality, self.count
+        if count == 0 or source == 0:
+            return 0
+        return INFINITE_CARDINALITY if count is None else scaled(source, lambda known: known * count)
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that builds the input again and again."""
+        return RepeatStage(self, context)
+
+
+class RepeatStage(Stage):
+    """One pass after the other, each with stages of its own.
+
+    An endless repeat ends when a pass was empty, as another would be; unless the input says that passes differ, or the
+    other tasks of a job had taken all splits of this one.
+    """
+
+    one_to_one = True
+
+    def __init__(self, operation: Repeat, context: BuildContext) -> None:
+        self._operation = operation
+        self._source = operation.inputs[0]
+        self._context = context
+        self._pass = 0
+        self._given = 0
+        self._read_before = 0
+        self._ended = operation.cardinality == 0
+        super().__init__(operation.name, *([] if self._ended else [self._build()]))
+
+    def produce(self, want: int) -> Run:
+        """The next elements of this pass, or of the next."""
+        while not self._ended:
+            run = self.inputs[0].pull(want)
+            if len(run):
+                self._given += len(run)
+                return run
+            self._begin_next(self.inputs[0])
+        return []
+
+    def _build(self) -> Stage:
+        return self._source.build(self._context.in_pass(self._pass))
+
+    def _begin_next(self, before: Stage) -> None:
+        # Ended also when building fails: an error that came again at each pull would let no reader through.
+        self._ended = True
+        # Closed before the next one is built: two passes at once would hold files and threads twice.
+        before.close()
+        if not self._goes_on(before):
+            return
+        self._pass += 1
+        self._given = 0
+        self._read_before = _read(before)
+        stage = self._build()
+        stage.carry_on(before)
+        self.inputs = (stage,)
+        self.adopt(stage)
+        self._ended = False
+
+    def _goes_on(self, before: Stage) -> bool:
+        count = self._operation.count
+        if count is not None:
+            return self._pass + 1 < count
+        if self._given or any(operation.may_be_empty_for_a_pass for operation in walk(self._source)):
+            return True
+        # Nothing was read at all: other tasks took the splits of this pass, the next one may bring some.
+        return self._context.splits is not None and _read(before) == self._read_before
+
+
+def _read(stage: Stage) -> int:
+    """How many elements the sources under a stage gave so far."""
+    return sum(map(_read, stage.inputs)) if stage.inputs else stage.elements

@@ -1,0 +1,107 @@
+"""`Dataset.shuffle`: each element drawn from a buffer that the input keeps full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.randomness import fixed_generator, generator
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
+from dsnb.pipeline.operation import BuildContext, Operation, walk
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shuffle(Operation):
+    """Elements in random order, as far as a buffer of `size` allows."""
+
+    size: int
+    seed: int | None = None
+    reshuffle: bool = True
+
+    @property
+    def name(self) -> str:
+        """With the buffer's size."""
+        return f"shuffle({self.size})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage with a buffer."""
+        (source,) = self.build_inputs(context)
+        return ShuffleStage(self, source, context)
+
+
+class ShuffleStage(Stage):
+    """Fills its buffer, then gives one drawn element for each that comes in; at the end the rest, permuted at once.
+
+    The draws for a run are made together. How they are cut into runs does not change their sequence, so that a seed
+    gives one order whatever the lengths of the runs.
+    """
+
+    def __init__(self, operation: Shuffle, source: Stage, context: BuildContext) -> None:
+        super().__init__(operation.name, source)
+        self._size = operation.size
+        place = sum(1 for _ in walk(operation))
+        self._random = (
+            generator(context, operation.seed, place) if operation.reshuffle else fixed_generator(operation.seed)
+        )
+        self._pace = Pace()
+        self._buffer: list[Any] = []
+        self._ended = False
+
+    def produce(self, want: int) -> Run:
+        """The next elements, drawn."""
+        while not self._ended and len(self._buffer) < self._size:
+            self._fill(min(self._pace.want, self._size - len(self._buffer)))
+        if not self._ended:
+            fresh = as_list(self.inputs[0].pull(want))
+            if fresh:
+                return self._exchange(fresh)
+            self._end()
+        rest = self._buffer[: -want - 1 : -1]
+        del self._buffer[-want:]
+        return rest
+
+    def _fill(self, want: int) -> None:
+        # Paced, so that a slow function can be cancelled before the buffer is full.
+        began = perf_counter_ns()
+        run = as_list(self.inputs[0].pull(want))
+        self._pace.note(perf_counter_ns() - began)
+        self._buffer += run
+        if not run:
+            self._end()
+
+    def _exchange(self, fresh: list[Any]) -> Run:
+        buffer = self._buffer
+        drawn = self._random.integers(0, self._size, len(fresh)).tolist()
+        out = []
+        for place, element in zip(drawn, fresh, strict=True):
+            out.append(buffer[place])
+            buffer[place] = element
+        return out
+
+    def _end(self) -> None:
+        self._ended = True
+        order = self._random.permutation(len(self._buffer)).tolist()
+        self._buffer = [self._buffer[place] for place in order]
+
+    def report(self, depth: int) -> StageReport:
+        """With what lies in the buffer."""
+        return StageReport(
+            name=self.name,
+            depth=depth,
+            elements=self.elements,
+            busy_ns=self.own_ns(),
+            buffered=len(self._buffer),
+            capacity=self._size,
+        )

@@ -1,0 +1,65 @@
+"""`Dataset.skip`: all but the first elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.pipeline.engine.pace import MOST
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.specs import scaled
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Skip(Operation):
+    """What comes after the first `count` elements; nothing if it is negative."""
+
+    count: int
+
+    @property
+    def name(self) -> str:
+        """With the count."""
+        return f"skip({self.count})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's less the count."""
+        if self.count < 0:
+            return 0
+        return scaled(self.inputs[0].cardinality, lambda known: max(0, known - self.count))
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that drops."""
+        (source,) = self.build_inputs(context)
+        return SkipStage(self, source)
+
+
+class SkipStage(Stage):
+    """Drops runs first. An element that failed among the dropped counts as one of them, and its error is raised."""
+
+    one_to_one = True
+
+    def __init__(self, operation: Skip, source: Stage) -> None:
+        super().__init__(operation.name, source)
+        self._everything = operation.count < 0
+        self._left = max(0, operation.count)
+
+    def produce(self, want: int) -> Run:
+        """The next elements behind the dropped ones."""
+        if self._everything:
+            return []
+        while self._left:
+            dropped = 1
+            try:
+                dropped = len(self.inputs[0].pull(min(self._left, MOST)))
+            finally:
+                self._left -= dropped
+            if not dropped:
+                return []
+        return self.inputs[0].pull(want)

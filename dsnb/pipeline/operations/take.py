@@ -1,0 +1,62 @@
+"""`Dataset.take`: the first elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.specs import scaled
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Take(Operation):
+    """At most `count` elements; all of them if it is negative."""
+
+    count: int
+
+    @property
+    def name(self) -> str:
+        """With the count."""
+        return f"take({self.count})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The smaller of the input's and the count."""
+        source = self.inputs[0].cardinality
+        if self.count < 0:
+            return source
+        if self.count == 0 or source == INFINITE_CARDINALITY:
+            return self.count
+        return scaled(source, lambda known: min(known, self.count))
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that counts."""
+        (source,) = self.build_inputs(context)
+        return TakeStage(self, source)
+
+
+class TakeStage(Stage):
+    """Asks for no element more than it will give."""
+
+    one_to_one = True
+
+    def __init__(self, operation: Take, source: Stage) -> None:
+        super().__init__(operation.name, source)
+        self._left = operation.count
+
+    def produce(self, want: int) -> Run:
+        """The next elements until there were enough."""
+        if self._left < 0:
+            return self.inputs[0].pull(want)
+        if not self._left:
+            return []
+        run = self.inputs[0].pull(min(want, self._left))
+        self._left -= len(run)
+        return run

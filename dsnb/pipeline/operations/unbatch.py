@@ -1,0 +1,109 @@
+"""`Dataset.unbatch`: the rows of each element as elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.structure import elements_of, flatten, structure_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.leaving import numpy_leaf
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.specs import drop_dimension
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Unbatch(Operation):
+    """Each element cut along the first dimension of its leaves."""
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's without the first dimension."""
+        return drop_dimension(self.inputs[0].element_spec)
+
+    @property
+    def cardinality(self) -> int:
+        """Known where all elements have one known length."""
+        source = self.inputs[0]
+        if source.cardinality < 0 or source.element_spec is None:
+            return min(source.cardinality, UNKNOWN_CARDINALITY) if source.cardinality != -1 else -1
+        sizes = {leaf.shape[0] for leaf in flatten(source.element_spec)}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return UNKNOWN_CARDINALITY if size is None else source.cardinality * size
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that cuts."""
+        (source,) = self.build_inputs(context)
+        return UnbatchStage(self.name, source)
+
+
+class UnbatchStage(Stage):
+    """Cuts elements into rows; a run that is an array is cut as a whole."""
+
+    def __init__(self, name: str, source: Stage) -> None:
+        super().__init__(name, source)
+        self._rows: Run = []
+        self._waiting: list[Any] = []
+        self._size = 1
+
+    def produce(self, want: int) -> Run:
+        """The next rows."""
+        while not len(self._rows):
+            if not self._waiting and not self._pull(want):
+                return []
+            # Last of all because it may raise: then the element is gone and the next ones wait.
+            self._rows = self._cut(want)
+        rows, self._rows = self._rows[:want], self._rows[want:]
+        return rows
+
+    def _pull(self, want: int) -> bool:
+        """Get as many elements as it will probably take."""
+        run = self.inputs[0].pull(max(1, want // self._size))
+        if isinstance(run, np.ndarray) and run.ndim > 1:
+            self._rows = run.reshape(run.shape[0] * run.shape[1], *run.shape[2:])
+            self._size = max(1, run.shape[1])
+        else:
+            self._waiting = as_list(run)[::-1]
+        return bool(len(run))
+
+    def _cut(self, want: int) -> Run:
+        rows: Run = self._rows
+        while self._waiting and len(rows) < want:
+            try:
+                more = rows_of(self._waiting.pop())
+            except InvalidArgumentError as error:
+                return self.fail_after(error, as_list(rows))
+            self._size = max(1, len(more))
+            rows = [*as_list(rows), *as_list(more)] if len(rows) else more
+        return rows
+
+
+def rows_of(element: Any) -> Run:
+    """The rows of one element.
+
+    Raises:
+        InvalidArgumentError: when its leaves have no first dimension, or different ones.
+    """
+    arrays = [np.asarray(numpy_leaf(leaf)) for leaf in flatten(element)]
+    if any(not array.ndim for array in arrays):
+        raise InvalidArgumentError(
+            "an element that is to be unbatched holds a leaf without dimensions",
+            did="the element was left out; reading goes on with the next",
+            hint="return arrays with one row for each element, for instance with np.array(...) in `map`",
+        )
+    if len({len(array) for array in arrays}) > 1:
+        raise InvalidArgumentError(
+            f"an element that is to be unbatched holds leaves of {[len(array) for array in arrays]} rows",
+            did="the element was left out; reading goes on with the next",
+            hint="make the first dimensions equal",
+        )
+    columns: list[Any] = [_text_rows(array) for array in arrays]
+    rows: Any = elements_of(structure_of(element), iter(columns))
+    return rows if isinstance(rows, np.ndarray) else list(rows)
+
+
+def _text_rows(array: np.ndarray[Any, Any]) -> Run:
+    return as_list(array) if array.dtype.kind in "US" else array

@@ -1,0 +1,82 @@
+"""`Dataset.zip`: one element of each of several datasets, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.elements.structure import Structure, elements_of, rebuild
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.specs import shortest
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Zip(Operation):
+    """Elements of the inputs, nested as `structure` says; as many as the shortest input has."""
+
+    structure: Structure
+
+    @property
+    def element_spec(self) -> Any:
+        """The inputs' specs, nested."""
+        specs = [source.element_spec for source in self.inputs]
+        return None if any(spec is None for spec in specs) else rebuild(self.structure, iter(specs))
+
+    @property
+    def cardinality(self) -> int:
+        """The shortest input's."""
+        return shortest([source.cardinality for source in self.inputs])
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that pulls all inputs evenly."""
+        return ZipStage(self, self.build_inputs(context))
+
+
+class ZipStage(Stage):
+    """Keeps what one input gave more than another.
+
+    Where an element of one input failed, its partners in the other inputs are dropped with it: the rest stays aligned.
+    """
+
+    def __init__(self, operation: Zip, sources: Sequence[Stage]) -> None:
+        super().__init__(operation.name, *sources)
+        self._structure = operation.structure
+        self._held: list[list[Any]] = [[] for _ in sources]
+        self._owed = [0] * len(sources)
+        self._ended = False
+
+    def produce(self, want: int) -> Run:
+        """The next rows."""
+        for place in range(len(self.inputs)):
+            if self._ended or not self._fill(place, want):
+                self._ended = True
+                return []
+        count = min(want, *map(len, self._held))
+        columns = [held[:count] for held in self._held]
+        self._held = [held[count:] for held in self._held]
+        return as_list(list(elements_of(self._structure, iter(columns))))
+
+    def _fill(self, place: int, want: int) -> bool:
+        """Have at least one element of an input that is not owed to an error; False at its end."""
+        while self._owed[place] or not self._held[place]:
+            held = self._held[place]
+            if not held:
+                held = self._pull(place, want)
+                if not held:
+                    return False
+            dropped = min(self._owed[place], len(held))
+            self._owed[place] -= dropped
+            self._held[place] = held[dropped:]
+        return True
+
+    def _pull(self, place: int, want: int) -> list[Any]:
+        try:
+            return as_list(self.inputs[place].pull(want))
+        except Exception:
+            if self._owed[place]:
+                self._owed[place] -= 1  # the partner of an element that failed, failed too
+            else:
+                self._owed = [owed + (other != place) for other, owed in enumerate(self._owed)]
+            raise

@@ -1,0 +1,205 @@
+"""How a pipeline becomes bytes and comes back: cloudpickle by value for what is the user's, big arrays aside.
+
+Three things are done here that cloudpickle leaves open.
+
+* *Modules of the user's.* `import helpers` in a cell, `helpers.prep(x)` in a function: the worker has no `helpers`.
+  cloudpickle would send the whole module, with the lock, the connection and the model that only another function of it
+  needs. We send the names that the pickled functions really ask of it. Which these are is known only when all functions
+  have been seen, and a module's function may ask for more; so modules go as empty shells first, and their names follow
+  at the end, in as many rounds as there are new ones.
+* *Classes of the user's.* cloudpickle remembers a class by an id, and restoring it where it was made writes the pickled
+  methods, with a frozen copy of their globals, into the class that the notebook goes on using. Workers may be threads
+  of that very kernel. So a class comes back as a new class, and only exceptions keep their identity (`except MyError`
+  must work on the reader's side), filled once and never written again.
+* *Big arrays.* Whatever is above `BLOB_BYTES` leaves the pickle by a persistent id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO, TextIOWrapper
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle as _cloudpickle
+import numpy as np
+
+from dsnb.elements.reach import variables
+from dsnb.elements.usercode import is_user_module, namespace, user_modules
+
+BLOB_BYTES = 1 << 20
+"""An array above this size leaves the pickle."""
+
+_NUMERIC = frozenset("biufcmM?")
+# What the import system keeps in a module; the restored one has no importer.
+_MACHINERY = {"__builtins__", "__cached__", "__loader__", "__spec__", "__file__", "__path__", "__name__", "__doc__"}
+
+cloudpickle: Any = _cloudpickle  # it has no annotations
+
+# cloudpickle's registry of modules to send by value is global to the process.
+_registry = threading.RLock()
+# The exception classes of this process whose content is there: made here, or restored once.
+_settled: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+class Pickler(_cloudpickle.Pickler):
+    """Pickles one graph.
+
+    Args:
+        file: Where the bytes go.
+        leave: Called with each big array; what it returns stands for the array in the pickle.
+    """
+
+    def __init__(self, file: BytesIO, leave: Callable[[np.ndarray[Any, Any]], Any]) -> None:
+        super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
+        self._leave = leave
+        self._modules = _SentModules()
+
+    def dump_graph(self, value: Any) -> None:
+        """Write the value and, after it, what its functions ask of the user's modules."""
+        with _by_value():
+            self.dump((value, _Round()))  # type: ignore[no-untyped-call]
+
+    def persistent_id(self, value: Any) -> Any:
+        """What stands for a big array; None for everything else. A memory map goes as the array that it shows."""
+        if type(value) is np.ndarray or type(value) is np.memmap:
+            if value.nbytes > BLOB_BYTES and value.dtype.kind in _NUMERIC:
+                return self._leave(value)
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        """How to take apart what is the user's."""
+        if isinstance(value, FunctionType):
+            self._modules.note_function(value)
+        elif isinstance(value, ModuleType) and is_user_module(value):
+            self._modules.note_shell(value)
+            return ModuleType, (namespace(value)["__name__"],)
+        elif value is dataclasses.MISSING:
+            # Looked for by identity, and would come back as another one: no field would be without a default.
+            return getattr, (dataclasses, "MISSING")
+        elif isinstance(value, _Round):
+            filling = self._modules.unwritten()
+            return _fill_shells, (filling, _Round() if filling else None)
+        elif isinstance(value, TextIOWrapper):
+            return _reduce_text_file(value)
+        elif isinstance(value, type):
+            return _detach(value, self._as_cloudpickle(value))
+        return self._as_cloudpickle(value)
+
+    def _as_cloudpickle(self, value: Any) -> Any:
+        return super().reducer_override(value)  # type: ignore[no-untyped-call]
+
+
+class Unpickler(pickle.Unpickler):
+    """Restores what `Pickler` wrote.
+
+    Args:
+        file: Where the bytes come from.
+        fetch: Gives the array for what `leave` returned.
+    """
+
+    def __init__(self, file: BytesIO, fetch: Callable[[Any], np.ndarray[Any, Any]]) -> None:
+        super().__init__(file)
+        self._fetch = fetch
+
+    def persistent_load(self, pid: Any) -> np.ndarray[Any, Any]:
+        """The big array that left the pickle."""
+        return self._fetch(pid)
+
+    def load_graph(self) -> Any:
+        """The value; the user's modules are filled when this returns."""
+        value, _ = self.load()
+        return value
+
+
+class _SentModules:
+    """Which names of which user modules go along, and which of them have been written."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[int, tuple[ModuleType, dict[str, None]]] = {}
+        self._written: set[tuple[int, str]] = set()
+
+    def note_function(self, function: FunctionType) -> None:
+        """Note what a function asks of modules: by attribute where that can be seen, else everything."""
+        for variable in variables(function):
+            for module, name in variable.asked:
+                self._want(module, name)
+            if isinstance(variable.value, ModuleType) and is_user_module(variable.value):
+                self._want(variable.value, *namespace(variable.value))
+
+    def note_shell(self, module: ModuleType) -> None:
+        """Note a module that is being written: where no function asked for a part of it, it is a value in itself."""
+        if id(module) not in self._wanted:
+            self._want(module, *namespace(module))
+
+    def unwritten(self) -> list[tuple[ModuleType, dict[str, Any]]]:
+        """What is wanted and has not been handed out by an earlier call."""
+        filling = []
+        for number, (module, names) in self._wanted.items():
+            new = [name for name in names if (number, name) not in self._written]
+            self._written.update((number, name) for name in new)
+            if new:
+                filling.append((module, {name: namespace(module)[name] for name in new}))
+        return filling
+
+    def _want(self, module: ModuleType, *names: str) -> None:
+        _, wanted = self._wanted.setdefault(id(module), (module, {}))
+        wanted.update(dict.fromkeys(name for name in names if name not in _MACHINERY))
+
+
+class _Round:
+    """Stands in the pickle for what is wanted of modules by the time that the pickler comes to it."""
+
+
+def _fill_shells(filling: list[tuple[ModuleType, dict[str, Any]]], _following: object) -> None:
+    for module, names in filling:
+        namespace(module).update(names)
+
+
+def _reduce_text_file(file: TextIOWrapper) -> tuple[Any, ...]:
+    for name in ("stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    # cloudpickle would read the file to its end and send the text in its place.
+    raise pickle.PicklingError("an open file cannot be pickled")
+
+
+def _detach(cls: type, reduced: Any) -> Any:
+    """Let a class come back as a class of its own, or, if it is an exception, as the one that is there already."""
+    if not isinstance(reduced, tuple) or len(reduced) != 6:
+        return reduced
+    make, arguments, state, _, _, fill = reduced
+    if issubclass(cls, BaseException):
+        _settled.add(cls)
+        return make, arguments, (fill, state), None, None, _settle
+    # The last but one is the id by which cloudpickle finds a class again; without it, it makes a new one.
+    *first, _tracker, extra = arguments
+    return make, (*first, None, extra), state, None, None, fill
+
+
+def _settle(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
+    fill, content = state
+    if cls not in _settled:
+        _settled.add(cls)
+        fill(cls, content)
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    """Let cloudpickle send the user's modules by value, for the time of one dump."""
+    with _registry:
+        known = cloudpickle.list_registry_pickle_by_value()
+        modules = [module for module in user_modules() if module.__name__ not in known]
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)

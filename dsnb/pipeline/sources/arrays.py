@@ -1,0 +1,113 @@
+"""What `from_tensors` and `from_tensor_slices` make of the values that a user hands in.
+
+A list of numbers is read as an array here (elsewhere a list is structure). Small arrays are copied, so that later
+changes of the user's do not show. Of arrays above `COPIED_BYTES` a read-only view is kept: gigabytes are not doubled,
+and the user must leave them alone while the dataset is in use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from dsnb.elements.spec import BYTES, STR, TensorSpec
+from dsnb.elements.structure import Structure
+from dsnb.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+COPIED_BYTES: Final = 1 << 20
+"""Arrays up to this size are copied."""
+
+Array = np.ndarray[Any, Any]
+Text = tuple[str, ...] | tuple[bytes, ...]
+Column = Array | Text
+"""The values of one leaf: an array, or text of varying length."""
+
+
+def taken_apart(values: Any) -> tuple[Structure, list[Any]]:
+    """A user's values as structure and leaves; lists are leaves."""
+    if isinstance(values, dict):
+        parts = [taken_apart(value) for value in values.values()]
+        keys = tuple(map(str, values))
+        return Structure("dict", tuple(part for part, _ in parts), keys), chain_leaves(parts)
+    if isinstance(values, tuple):
+        parts = [taken_apart(value) for value in values]
+        children = tuple(part for part, _ in parts)
+        return _tuple_structure(values, children), chain_leaves(parts)
+    return Structure("leaf"), [values]
+
+
+def chain_leaves(parts: list[tuple[Structure, list[Any]]]) -> list[Any]:
+    """The leaves of several parts in order."""
+    return [leaf for _, leaves in parts for leaf in leaves]
+
+
+def _tuple_structure(values: tuple[Any, ...], children: tuple[Structure, ...]) -> Structure:
+    fields = getattr(values, "_fields", None)
+    if fields is None:
+        return Structure("tuple", children)
+    cls = type(values)
+    return Structure("namedtuple", children, tuple(fields), (cls.__module__, cls.__qualname__))
+
+
+def array_of(value: Any) -> Array:
+    """A user's value as an array that only dsnb has, or that is read-only.
+
+    Raises:
+        InvalidArgumentError: for what NumPy cannot read as numbers or text.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise _unreadable(value, str(error)) from error
+    if array.dtype == object and array.size and all(isinstance(leaf, (str, bytes)) for leaf in array.flat):
+        array = np.array(array.tolist())
+    if array.dtype.hasobject:
+        raise _unreadable(value, "NumPy reads it as an array of objects")
+    # What NumPy had to convert is fresh already, but a list of arrays is cheap next to looking whether it is.
+    return read_only(array.copy() if array.nbytes <= COPIED_BYTES else array)
+
+
+def tensor_of(value: Any) -> Any:
+    """A user's value as one leaf: text as it is, a number as a NumPy scalar, anything else as an array."""
+    if isinstance(value, (str, bytes)):
+        return value
+    array = array_of(value)
+    return array if array.ndim else array[()]
+
+
+def read_only(array: Array) -> Array:
+    """A view through which nothing can be written, not even by switching the flag back."""
+    if array.flags.c_contiguous and array.dtype.kind in "biufc" and array.size:
+        return np.asarray(memoryview(cast("Buffer", array)).toreadonly())
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def column_of(value: Any) -> Column:
+    """A user's value as rows: an array, or a tuple of text."""
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], (str, bytes)):
+        kind = str if isinstance(value[0], str) else bytes
+        if all(isinstance(text, kind) for text in value):
+            return tuple(value)
+    array = array_of(value)
+    return tuple(array.tolist()) if array.dtype.kind in "US" and array.ndim == 1 else array
+
+
+def row_spec(column: Column) -> TensorSpec:
+    """The spec of one row."""
+    if isinstance(column, tuple):
+        return TensorSpec((), STR if isinstance(column[0], str) else BYTES) if column else TensorSpec((), STR)
+    return TensorSpec(column.shape[1:], column.dtype)
+
+
+def _unreadable(value: Any, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a {type(value).__name__} cannot be read as an array: {why}",
+        hint="pass arrays, or lists of numbers or text of equal length, nested in tuples or dicts; "
+        "for anything else use from_generator",
+    )

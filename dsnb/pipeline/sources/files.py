@@ -1,0 +1,109 @@
+"""`Dataset.list_files`: the paths that patterns match; one split for each file.
+
+The patterns are looked up once, when the dataset is made, so that all tasks mean the same file by the same number.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.spec import STR, TensorSpec
+from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.pipeline.engine.randomness import FIXED, generator
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.splits import Positions, SplitProvider
+
+Pattern = str | os.PathLike[str]
+
+
+def matching(patterns: Pattern | Sequence[Pattern]) -> tuple[str, ...]:
+    """The files that the patterns match: absolute, sorted, each once.
+
+    Raises:
+        NotFoundError: when there is none.
+    """
+    several = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
+    texts = [path_of("file_pattern", pattern) for pattern in several]
+    # Absolute, because a worker may have another working directory.
+    found = {path for text in texts for path in glob.glob(os.path.abspath(text), recursive=True)}
+    if not found:
+        raise NotFoundError(
+            f"no file matches {' or '.join(map(repr, texts)) or 'an empty list of patterns'}",
+            hint=f"look from {os.getcwd()}; `**` goes into folders, `*` does not",
+        )
+    return tuple(sorted(found))
+
+
+def path_of(name: str, value: Any) -> str:
+    """The value as a path or pattern, `~` expanded."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise InvalidArgumentError(
+            f"`{name}` holds {value!r} ({type(value).__name__})", hint='pass a str or a list of them, as in "a/*.png"'
+        )
+    return os.path.expanduser(os.fspath(value))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ListFiles(Operation):
+    """Paths, sorted here; handed out in a new random order for each pass if `shuffle` is set."""
+
+    files: tuple[str, ...]
+    shuffle: bool = True
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """With the number of files."""
+        return f"list_files({len(self.files)})"
+
+    @property
+    def element_spec(self) -> Any:
+        """Text."""
+        return TensorSpec((), STR)
+
+    @property
+    def cardinality(self) -> int:
+        """The number of files."""
+        return len(self.files)
+
+    def split_provider(self) -> SplitProvider:
+        """One split for each file."""
+        return SplitProvider(self.name, len(self.files))
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that hands out paths."""
+        return ListFilesStage(self, context)
+
+
+class ListFilesStage(Stage):
+    """Paths in the order of this pass."""
+
+    def __init__(self, operation: ListFiles, context: BuildContext) -> None:
+        super().__init__(operation.name)
+        self._files = _ordered(operation, context)
+        self._positions = Positions(context, len(self._files))
+
+    def produce(self, want: int) -> Run:
+        """The next paths."""
+        positions = self._positions.take(want)
+        return [self._files[position] for position in positions]
+
+
+def _ordered(operation: ListFiles, context: BuildContext) -> Sequence[str]:
+    """The files in the order of this pass.
+
+    Where tasks share the files by split number, all of them must draw the same order, or one file would come twice and
+    another never: without a seed they draw from a fixed one, and each pass still has its own order.
+    """
+    if not operation.shuffle:
+        return operation.files
+    seed = FIXED if operation.seed is None and context.splits is not None else operation.seed
+    order: np.ndarray[Any, Any] = generator(context, seed).permutation(len(operation.files))
+    return [operation.files[position] for position in order]

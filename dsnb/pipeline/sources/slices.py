@@ -1,0 +1,73 @@
+"""`Dataset.from_tensor_slices`: the rows of arrays; one split for each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.structure import Structure, elements_of, rebuild
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.sources.arrays import Column, row_spec
+from dsnb.pipeline.splits import Positions, SplitProvider
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slices(Operation):
+    """Rows of columns of one length, put together as the structure says."""
+
+    structure: Structure
+    columns: tuple[Column, ...]
+
+    @property
+    def name(self) -> str:
+        """As the user wrote it, with the number of rows."""
+        return f"from_tensor_slices({self.cardinality})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The columns' specs without the first dimension."""
+        return rebuild(self.structure, map(row_spec, self.columns))
+
+    @property
+    def cardinality(self) -> int:
+        """The number of rows."""
+        return len(self.columns[0])
+
+    def split_provider(self) -> SplitProvider:
+        """One split for each row."""
+        return SplitProvider(self.name, self.cardinality)
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that cuts rows."""
+        return SlicesStage(self, context)
+
+
+class SlicesStage(Stage):
+    """Rows by the run; of a single array without taking it apart."""
+
+    def __init__(self, operation: Slices, context: BuildContext) -> None:
+        super().__init__(operation.name)
+        self._structure = operation.structure
+        self._columns = [_protected(column) for column in operation.columns]
+        self._positions = Positions(context, operation.cardinality)
+
+    def produce(self, want: int) -> Run:
+        """The next rows."""
+        rows = self._positions.take(want)
+        if not rows:
+            return []
+        columns: list[Any] = [column[rows.start : rows.stop] for column in self._columns]
+        run: Any = elements_of(self._structure, iter(columns))
+        return run if isinstance(run, np.ndarray) else list(run)
+
+
+def _protected(column: Column) -> Column:
+    # What came out of a pickle is writable again.
+    if isinstance(column, tuple) or not column.flags.writeable:
+        return column
+    view = column.view()
+    view.flags.writeable = False
+    return view

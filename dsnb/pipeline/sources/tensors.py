@@ -1,0 +1,58 @@
+"""`Dataset.from_tensors`: one element, the value itself; one split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.elements.spec import leaf_spec
+from dsnb.elements.structure import Structure, rebuild
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.splits import Positions, SplitProvider
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tensors(Operation):
+    """One element, kept as its structure and leaves."""
+
+    structure: Structure
+    leaves: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """As the user wrote it, without the value."""
+        return "from_tensors"
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of the value."""
+        return rebuild(self.structure, map(leaf_spec, self.leaves))
+
+    @property
+    def cardinality(self) -> int:
+        """One."""
+        return 1
+
+    def split_provider(self) -> SplitProvider:
+        """One split."""
+        return SplitProvider(self.name, 1)
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage of one element."""
+        return TensorsStage(self, context)
+
+
+class TensorsStage(Stage):
+    """The value, once."""
+
+    def __init__(self, operation: Tensors, context: BuildContext) -> None:
+        super().__init__(operation.name)
+        self._operation = operation
+        self._positions = Positions(context, 1)
+
+    def produce(self, want: int) -> Run:
+        """The value, then nothing."""
+        if not self._positions.take(want):
+            return []
+        return [rebuild(self._operation.structure, iter(self._operation.leaves))]

@@ -1,0 +1,156 @@
+"""`TextLineDataset`: the lines of text files; one split for each file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from dataclasses import dataclass
+from itertools import islice
+from typing import IO, Any, Final, cast
+
+from dsnb.elements.spec import STR, TensorSpec
+from dsnb.pipeline.engine.calls import UserFunction
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.splits import Positions, SplitProvider
+
+BUFFER_BYTES: Final = 256 * 1024
+COMPRESSIONS: Final = (None, "", "GZIP", "ZLIB")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextLines(Operation):
+    """Lines of files, one file after the other. `compression` None means by the file's suffix."""
+
+    files: tuple[str, ...]
+    compression: str | None = None
+    buffer_bytes: int = BUFFER_BYTES
+
+    @property
+    def name(self) -> str:
+        """With the number of files."""
+        return f"text_lines({len(self.files)})"
+
+    @property
+    def element_spec(self) -> Any:
+        """Text."""
+        return TensorSpec((), STR)
+
+    def split_provider(self) -> SplitProvider:
+        """One split for each file."""
+        return SplitProvider(self.name, len(self.files))
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that reads."""
+        return TextLinesStage(self, context)
+
+
+class TextLinesStage(Stage):
+    """Lines, with one file open at a time.
+
+    A file that cannot be opened or read on is one error, and reading goes on with the next file; a line that is no
+    UTF-8 is one error, and reading goes on with the next line.
+    """
+
+    def __init__(self, operation: TextLines, context: BuildContext) -> None:
+        super().__init__(operation.name)
+        self._operation = operation
+        self._positions = Positions(context, len(operation.files))
+        self._decode = UserFunction(_line, operation.name, keep=False)
+        self._file: IO[bytes] | None = None
+        self._undecoded: list[bytes] = []
+        self._broken: Exception | None = None
+
+    def produce(self, want: int) -> Run:
+        """The next lines."""
+        lines = self._undecoded[:want] or self._read(want)
+        self._undecoded = self._undecoded[want:]
+        out: list[Any] = []
+        failure = self._decode.extend(out, lines)
+        if failure is None:
+            return out
+        if not isinstance(failure, Exception):
+            self._undecoded = lines + self._undecoded
+            raise failure
+        self._undecoded = lines[len(out) + 1 :] + self._undecoded
+        return self.fail_after(failure, out)
+
+    def _read(self, want: int) -> list[bytes]:
+        """Raw lines; the error of a file comes behind the lines that could be read of it."""
+        if self._broken is not None:
+            broken, self._broken = self._broken, None
+            self._close_file()
+            raise broken
+        while self._file is not None or self._open_next():
+            lines: list[bytes] = []
+            try:
+                lines.extend(islice(cast("IO[bytes]", self._file), want))
+            except (OSError, EOFError, zlib.error) as failure:
+                self._broken = failure
+            if lines:
+                return lines
+            self._close_file()
+            if self._broken is not None:
+                return self._read(want)
+        return []
+
+    def _open_next(self) -> bool:
+        for position in self._positions.take(1):
+            self._file = _opened(self._operation.files[position], self._operation)
+            return True
+        return False
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def release(self, unread: int) -> None:
+        """Close the file."""
+        self._close_file()
+
+
+def _line(raw: bytes) -> str:
+    return raw.removesuffix(b"\n").removesuffix(b"\r").decode()
+
+
+def _opened(path: str, operation: TextLines) -> IO[bytes]:
+    compression = operation.compression
+    if compression is None:
+        compression = "GZIP" if path.endswith(".gz") else ""
+    if compression == "GZIP":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    file = open(path, "rb", buffering=operation.buffer_bytes)  # noqa: SIM115 - closed by the stage
+    return io.BufferedReader(_Zlib(file), operation.buffer_bytes) if compression == "ZLIB" else file
+
+
+class _Zlib(io.RawIOBase):
+    """A zlib stream as a file to read; the standard library has none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
+        self._file = file
+        self._stream = zlib.decompressobj()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with what comes next."""
+        room = len(buffer)
+        while not self._stream.eof:
+            packed = self._stream.unconsumed_tail or self._file.read(room)
+            data = self._stream.decompress(packed, room)
+            if not packed and not data and not self._stream.eof:
+                raise EOFError("the zlib stream ends before its end mark")
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+        return 0
+
+    def close(self) -> None:
+        """Close the file as well."""
+        self._file.close()
+        super().close()

@@ -1,0 +1,57 @@
+"""What operations do to element specs and cardinalities; by the rules that tf.data documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dsnb.elements.spec import TensorSpec
+from dsnb.elements.structure import flatten, rebuild, structure_of
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+
+
+def map_leaves(function: Callable[[TensorSpec], TensorSpec], spec: Any) -> Any:
+    """A spec of the same structure with each leaf changed; None stays None."""
+    return None if spec is None else rebuild(structure_of(spec), map(function, flatten(spec)))
+
+
+def add_dimension(spec: Any, size: int | None) -> Any:
+    """The spec of a batch of `size` elements."""
+    return map_leaves(lambda leaf: TensorSpec((size, *leaf.shape), leaf.dtype), spec)
+
+
+def drop_dimension(spec: Any) -> Any:
+    """The spec of one row of a batch."""
+    return map_leaves(lambda leaf: TensorSpec(leaf.shape[1:], leaf.dtype), spec)
+
+
+def merged(first: Any, second: Any) -> Any:
+    """A spec that elements of two compatible specs both fit: sizes that differ become unknown."""
+    if first is None or second is None:
+        return None
+    pairs = zip(flatten(first), flatten(second), strict=True)
+    return rebuild(structure_of(first), (_merged_leaf(a, b) for a, b in pairs))
+
+
+def _merged_leaf(first: TensorSpec, second: TensorSpec) -> TensorSpec:
+    sizes = zip(first.shape, second.shape, strict=True)
+    return TensorSpec((a if a == b else None for a, b in sizes), first.dtype)
+
+
+def total(cardinalities: Sequence[int]) -> int:
+    """The cardinality of datasets one after the other."""
+    if INFINITE_CARDINALITY in cardinalities:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in cardinalities else sum(cardinalities)
+
+
+def shortest(cardinalities: Sequence[int]) -> int:
+    """The cardinality of datasets side by side."""
+    if UNKNOWN_CARDINALITY in cardinalities:
+        return UNKNOWN_CARDINALITY
+    return min((c for c in cardinalities if c != INFINITE_CARDINALITY), default=INFINITE_CARDINALITY)
+
+
+def scaled(cardinality: int, function: Callable[[int], int]) -> int:
+    """A known, finite cardinality changed; infinite and unknown ones stay."""
+    return function(cardinality) if cardinality >= 0 else cardinality

@@ -1,0 +1,74 @@
+"""Splits: how a source is cut into pieces that several tasks share, as plain data that needs no unpickling.
+
+A source numbers what it can hand out separately (indices of a range, rows of an array, files) from 0 to `count - 1`; a
+dispatcher hands out runs of these numbers, each once a repetition. A source that cannot be cut (a generator) has one
+split: the task that gets it reads everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.operation import BuildContext, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class SplitProvider:
+    """What cuts one source into splits.
+
+    Attributes:
+        source: The source's name, for people.
+        count: The number of splits; they are numbered from 0.
+
+    Example:
+        >>> SplitProvider("range(10)", 10)
+        SplitProvider(source='range(10)', count=10)
+    """
+
+    source: str
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise InvalidArgumentError(f"a split provider cannot have {self.count} splits", hint="0 or more")
+
+
+def split_providers(operation: Operation) -> tuple[SplitProvider, ...]:
+    """The split providers of a tree's sources, from left to right; a source that is used twice counts twice.
+
+    The place in the tuple is the number that `BuildContext.provider` gives the source when the tree is built.
+
+    Raises:
+        UnimplementedError: naming a source that cannot be split.
+    """
+    provider = operation.split_provider()
+    if provider is not None:
+        return (provider,)
+    return tuple(found for source in operation.inputs for found in split_providers(source))
+
+
+class Positions:
+    """Which splits one source has to read in this pass: all of them, or what the feed hands out.
+
+    Making one opens the next repetition of the source's split provider, read or not, so that the passes of all tasks
+    keep the same numbers.
+    """
+
+    def __init__(self, context: BuildContext, count: int) -> None:
+        whole: list[tuple[int, int]] = [(0, count)]
+        feed = context.splits
+        self._pieces: Iterator[tuple[int, int]] = iter(whole) if feed is None else feed.open(context.provider)
+        self._first = 0
+        self._end = 0
+
+    def take(self, most: int) -> range:
+        """The next consecutive positions, at least one and at most `most`; an empty range at the end."""
+        while self._first >= self._end:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return range(0)
+            self._first, self._end = piece
+        first, self._first = self._first, min(self._first + most, self._end)
+        return range(first, self._first)

@@ -1,0 +1,327 @@
+"""The methods of `Dataset` that make one dataset out of another.
+
+Names, arguments and meaning are those that tf.data documents, so that a user who comes from there changes imports and
+little else; where dsnb differs, the docstring says so. All arguments are checked at the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dsnb.elements.spec import compatible
+from dsnb.elements.structure import flatten
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.batch import Batch
+from dsnb.pipeline.operations.concatenate import Concatenate
+from dsnb.pipeline.operations.enumerate import Enumerate
+from dsnb.pipeline.operations.filter import Filter
+from dsnb.pipeline.operations.flat_map import FlatMap
+from dsnb.pipeline.operations.interleave import DEFAULT_CYCLE, Interleave
+from dsnb.pipeline.operations.map import Map
+from dsnb.pipeline.operations.prefetch import Prefetch
+from dsnb.pipeline.operations.repeat import Repeat
+from dsnb.pipeline.operations.shuffle import Shuffle
+from dsnb.pipeline.operations.skip import Skip
+from dsnb.pipeline.operations.take import Take
+from dsnb.pipeline.operations.unbatch import Unbatch
+from dsnb.pipeline.validate import (
+    AUTOTUNE,
+    flag,
+    function_of,
+    operation_of,
+    optional_flag,
+    optional_whole,
+    parallel_calls,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.dataset import Dataset
+
+_ALL_HINT = "pass a count of 0 or more, or -1 for all"
+
+
+class Transformations:
+    """What can be done to a dataset; each method returns a new one and leaves this one as it is."""
+
+    operation: Operation
+
+    def _then(self, operation: Operation) -> Dataset:
+        raise NotImplementedError
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Call a function for each element; its results are the elements of the new dataset.
+
+        A tuple is unpacked into arguments; a dict, a named tuple and anything else is passed whole (as in tf.data).
+
+        Args:
+            map_func: Gets NumPy arrays and scalars, `str` and `bytes`; returns arrays, numbers or text, nested in
+                tuples, dicts or lists. It may return one buffer again and again: what it can still write to is copied.
+            num_parallel_calls: How many threads call it; None for the reading thread, `AUTOTUNE` to measure whether
+                threads pay (for short functions that keep the interpreter they do not).
+            deterministic: False lets results of several threads come as they are ready. None means True.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called, or a wrong number of calls.
+
+        An error of the function is raised in its element's place; the next `next` goes on with the following element.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(4).map(lambda x: x * x)]
+            [0, 1, 4, 9]
+        """
+        operation = Map(
+            inputs=(self.operation,),
+            function=function_of("map_func", map_func),
+            calls=parallel_calls(num_parallel_calls),
+            deterministic=optional_flag("deterministic", deterministic) is not False,
+        )
+        return self._then(operation)
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """Keep the elements for which a function says yes; called with arguments as in `map` (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(6).filter(lambda x: x % 2 == 0)]
+            [0, 2, 4]
+        """
+        return self._then(Filter(inputs=(self.operation,), predicate=function_of("predicate", predicate)))
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Lay `batch_size` consecutive elements out as one, each leaf with a first dimension more (as in tf.data).
+
+        `str` becomes a NumPy array of text ("U"), `bytes` one of bytes ("S"); a value that ends in a NUL, which such an
+        array would drop, is refused.
+
+        Args:
+            batch_size: 1 or more.
+            drop_remainder: Leave a last, smaller batch out; then the first dimension is known.
+            num_parallel_calls: Taken for the sake of the original; a batch is one copy, which more threads do not speed
+                up. To assemble batches while the reader works, put `prefetch` behind.
+            deterministic: Taken for the sake of the original.
+
+        Raises:
+            InvalidArgumentError: for a batch size below 1. While reading: for an element of another shape, dtype or
+                structure than the first of its batch, in its place; the element is left out.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> list(Dataset.range(5).batch(2))
+            [array([0, 1]), array([2, 3]), array([4])]
+        """
+        size = whole("batch_size", batch_size, 1)
+        parallel_calls(num_parallel_calls)
+        optional_flag("deterministic", deterministic)
+        dropped = flag("drop_remainder", drop_remainder)
+        return self._then(Batch(inputs=(self.operation,), size=size, drop_remainder=dropped))
+
+    def unbatch(self) -> Dataset:
+        """Cut each element along the first dimension of its leaves into elements (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: for leaves without a dimension; here if the element spec tells, else while reading, as
+                for leaves of different lengths.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(5).batch(2).unbatch()]
+            [0, 1, 2, 3, 4]
+        """
+        spec = self.operation.element_spec
+        if spec is not None and any(not leaf.shape for leaf in flatten(spec)):
+            raise InvalidArgumentError(
+                f"elements of the spec {spec} have a leaf without dimensions: there are no rows to cut",
+                hint="leave `unbatch` out, or `batch` first",
+            )
+        return self._then(Unbatch(inputs=(self.operation,)))
+
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = True
+    ) -> Dataset:
+        """Hand out elements in random order, drawn from a buffer of the next `buffer_size` (as in tf.data).
+
+        For a perfect shuffle the buffer must hold the whole dataset. The order for a seed does not depend on how fast
+        anything is.
+
+        Args:
+            buffer_size: 1 or more elements; 1 keeps the order.
+            seed: With a seed, pass k has the same order in every run.
+            reshuffle_each_iteration: False for one order in all passes; without a seed that is one fixed order.
+
+        Raises:
+            InvalidArgumentError: for a buffer size below 1.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> sorted(int(x) for x in Dataset.range(5).shuffle(3, seed=1))
+            [0, 1, 2, 3, 4]
+        """
+        operation = Shuffle(
+            inputs=(self.operation,),
+            size=whole("buffer_size", buffer_size, 1),
+            seed=optional_whole("seed", seed),
+            reshuffle=optional_flag("reshuffle_each_iteration", reshuffle_each_iteration) is not False,
+        )
+        return self._then(operation)
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """Go through the dataset `count` times; for ever with None or -1 (as in tf.data).
+
+        An endless repeat of a dataset that turns out empty ends. Each pass runs the pipeline anew.
+
+        Raises:
+            InvalidArgumentError: for a count below -1.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(2).repeat(3)]
+            [0, 1, 0, 1, 0, 1]
+        """
+        number = optional_whole("count", count, -1, "pass a count of 0 or more, or None for ever")
+        return self._then(Repeat(inputs=(self.operation,), count=None if number == -1 else number))
+
+    def take(self, count: int) -> Dataset:
+        """Keep the first `count` elements, all of them with -1 (as in tf.data); nothing behind them is computed.
+
+        Raises:
+            InvalidArgumentError: for a count below -1.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(10).take(3)]
+            [0, 1, 2]
+        """
+        return self._then(Take(inputs=(self.operation,), count=whole("count", count, -1, _ALL_HINT)))
+
+    def skip(self, count: int) -> Dataset:
+        """Leave the first `count` elements out, all of them with -1 (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: for a count below -1.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(5).skip(3)]
+            [3, 4]
+        """
+        return self._then(Skip(inputs=(self.operation,), count=whole("count", count, -1, _ALL_HINT)))
+
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """Have up to `buffer_size` elements made ready on a thread while the reader works (as in tf.data).
+
+        Args:
+            buffer_size: A number of elements; 0 for no look-ahead; `AUTOTUNE` to begin with two and hold twice as many
+                whenever the reader had to wait, up to 64 MiB.
+
+        Raises:
+            InvalidArgumentError: for a negative size other than AUTOTUNE.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(3).prefetch(2)]
+            [0, 1, 2]
+        """
+        size = whole("buffer_size", buffer_size, AUTOTUNE, "pass a number of elements, or dsnb.AUTOTUNE")
+        return self._then(Prefetch(inputs=(self.operation,), size=size))
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """Put another dataset behind this one (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: when both element specs are known and do not go together.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(2).concatenate(Dataset.range(7, 9))]
+            [0, 1, 7, 8]
+        """
+        second = operation_of("dataset", dataset)
+        mine, its = self.operation.element_spec, second.element_spec
+        if mine is not None and its is not None and not compatible(mine, its):
+            raise InvalidArgumentError(
+                f"elements of the specs {mine} and {its} cannot follow each other",
+                hint="give both the same structure and dtypes with `map`",
+            )
+        return self._then(Concatenate(inputs=(self.operation, second)))
+
+    def enumerate(self, start: int = 0) -> Dataset:
+        """Pair each element with its number, an int64 that counts from `start` (as in tf.data).
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [(int(i), x) for i, x in Dataset.from_tensor_slices(["a", "b"]).enumerate(5)]
+            [(5, 'a'), (6, 'b')]
+        """
+        return self._then(Enumerate(inputs=(self.operation,), start=whole("start", start)))
+
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Make a dataset of each element and take `block_length` elements of `cycle_length` of them by turns.
+
+        The order is tf.data's: a dataset that ends leaves its place in the cycle, which gets the next dataset when its
+        turn comes again.
+
+        Args:
+            map_func: Gets an element as in `map`, returns a Dataset.
+            cycle_length: How many datasets are read by turns; None and `AUTOTUNE` mean 8, on every machine.
+            block_length: How many elements at a turn; None means 1.
+            num_parallel_calls: How many of the cycle's datasets are read ahead on threads of their own; `AUTOTUNE` for
+                all of them.
+            deterministic: False passes a dataset over that has nothing ready. None means True.
+
+        Raises:
+            InvalidArgumentError: for lengths below 1. While reading: when the function returns something else.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> ds = Dataset.range(1, 4).interleave(lambda x: Dataset.from_tensors(x).repeat(2), cycle_length=2)
+            >>> [int(x) for x in ds]
+            [1, 2, 1, 2, 3, 3]
+        """
+        cycle = DEFAULT_CYCLE if cycle_length in (None, AUTOTUNE) else whole("cycle_length", cycle_length, 1)
+        operation = Interleave(
+            inputs=(self.operation,),
+            function=function_of("map_func", map_func),
+            cycle=cycle,
+            block=1 if block_length is None else whole("block_length", block_length, 1),
+            calls=parallel_calls(num_parallel_calls),
+            deterministic=optional_flag("deterministic", deterministic) is not False,
+        )
+        return self._then(operation)
+
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+        """Make a dataset of each element and put them one behind the other (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: while reading, when the function returns something that is no Dataset.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(4).flat_map(Dataset.range)]
+            [0, 0, 1, 0, 1, 2]
+        """
+        return self._then(FlatMap(inputs=(self.operation,), function=function_of("map_func", map_func)))

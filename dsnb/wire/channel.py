@@ -1,0 +1,142 @@
+"""Channels to a server: shared within the process, calls with deadlines, errors of ours."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import grpc
+
+from dsnb.errors import InvalidArgumentError, UnavailableError
+from dsnb.wire.codec import decoder, encode
+from dsnb.wire.methods import Method
+from dsnb.wire.security import credentials
+from dsnb.wire.status import error_from
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+CALL_TIMEOUT_S = 10.0
+"""How long a call is tried before it ends in an UnavailableError."""
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_retries", 0),  # retrying is decided here, where it is known what may be said twice
+)
+
+
+def split_target(target: str) -> str:
+    """The "host:port" of a target, whose "grpc://" may be left out.
+
+    Raises:
+        InvalidArgumentError: for another protocol or a missing port.
+    """
+    protocol, found, rest = target.rpartition("://")
+    if found and protocol != "grpc":
+        raise InvalidArgumentError(
+            f"the protocol {protocol!r} of {target!r} is unknown", hint='use "grpc://host:port" or just "host:port"'
+        )
+    host, colon, port = rest.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidArgumentError(f"{target!r} is not an address", hint='use "host:port", as in "127.0.0.1:5050"')
+    return rest
+
+
+class Channel:
+    """One shared connection to a server. Made by `open_channel`; each user closes what it opened."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address = address
+        self._credentials = credentials(token)
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._key = (address, token)
+        self._users = 1
+
+    def call(self, method: Method[Request, Reply], request: Request, timeout: float = CALL_TIMEOUT_S) -> Reply:
+        """Make a unary call, again and again while the server cannot be reached.
+
+        Raises:
+            UnavailableError: nobody answered within `timeout` seconds.
+            DsnbError: what the server raised.
+        """
+        stub = self._stub(method)
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(0.001, deadline - time.monotonic())
+            try:
+                return stub(request, timeout=left, metadata=self._credentials, wait_for_ready=True)  # type: ignore[no-any-return]
+            except grpc.RpcError as error:
+                code = error.code()  # type: ignore[attr-defined]
+                out_of_time = time.monotonic() >= deadline - 0.01
+                if code is grpc.StatusCode.UNAVAILABLE and not out_of_time:
+                    time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
+                    continue
+                if out_of_time and code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                    raise self._unreachable(timeout) from None
+                raise error_from(error, self.address) from None
+            except ValueError as error:  # "Cannot invoke RPC on closed channel!"
+                raise UnavailableError(f"the connection to {self.address} was closed") from error
+
+    def stream(self, method: Method[Request, Reply], requests: Any, timeout: float | None = None) -> Any:
+        """Start a streaming call and return it: iterate it for replies, `cancel` it to end it. Its errors are gRPC's."""
+        return self._stub(method)(requests, timeout=timeout, metadata=self._credentials)
+
+    def upload(self, method: Method[Request, Reply], requests: Iterator[Request], timeout: float) -> Reply:
+        """Make a call that sends a stream and gets one reply."""
+        try:
+            return self._stub(method)(requests, timeout=timeout, metadata=self._credentials)  # type: ignore[no-any-return]
+        except grpc.RpcError as error:
+            raise error_from(error, self.address) from None
+
+    def replies(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Iterator[Reply]:
+        """Make a call that gets a stream of replies, with errors of ours; dropping the iterator cancels it."""
+        call = self.stream(method, request, timeout)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise error_from(error, self.address) from None
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        """Give this channel back; the last user closes the connection."""
+        with _lock:
+            self._users -= 1
+            if self._users:
+                return
+            _channels.pop(self._key, None)
+        self._channel.close()
+
+    def _stub(self, method: Method[Request, Reply]) -> Any:
+        make = getattr(self._channel, method.kind)
+        deserialise = None if method.reply is bytes else decoder(method.reply)
+        return make(method.path, request_serializer=encode, response_deserializer=deserialise)
+
+    def _unreachable(self, timeout: float) -> UnavailableError:
+        return UnavailableError(
+            f"nobody answers at {self.address}",
+            did=f"tried for {timeout:g} seconds",
+            hint="check the address; `dsnb status` lists the services of this user; is the service still running?",
+        )
+
+
+_lock = threading.RLock()  # an iterator that is collected inside open_channel gives its channel back
+_channels: dict[tuple[str, str], Channel] = {}
+
+
+def open_channel(target: str, token: str) -> Channel:
+    """The process's channel to a server, made if there is none."""
+    address = split_target(target)
+    with _lock:
+        channel = _channels.get((address, token))
+        if channel is not None:
+            channel._users += 1
+            return channel
+        channel = _channels[address, token] = Channel(address, token)
+        return channel

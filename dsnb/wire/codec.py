@@ -1,0 +1,87 @@
+"""Frozen dataclasses to protobuf bytes and back.
+
+Each message of `wire/proto/*.proto` has a dataclass of the same name and fields, here in `wire/messages` or further up
+(the snapshots of `monitor`). So generated types stay in this folder, and the rooms above deal in plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from google.protobuf.message import DecodeError, Message
+
+from dsnb.errors import DataLossError
+from dsnb.wire.proto import control_pb2, frame_pb2
+
+T = TypeVar("T")
+
+_Plan = tuple[tuple[str, bool, type | None], ...]
+
+
+def encode(message: Any) -> bytes:
+    """The bytes of a dataclass whose class is named after a protobuf message."""
+    return _to_proto(message).SerializeToString()
+
+
+def decode(cls: type[T], data: bytes) -> T:
+    """The dataclass that `encode` made the bytes from; fields that are missing have protobuf's defaults."""
+    proto = _proto_class(cls)()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise DataLossError(f"a {cls.__name__} message arrived damaged ({error})") from error
+    return _from_proto(cls, proto)
+
+
+def decoder(cls: type[T]) -> Callable[[bytes], T]:
+    """`decode` for one class."""
+    return lambda data: decode(cls, data)
+
+
+def _to_proto(message: Any) -> Message:
+    cls = type(message)
+    proto = _proto_class(cls)()
+    for name, repeated, child in _plan(cls):
+        value = getattr(message, name)
+        if repeated:
+            getattr(proto, name).extend(map(_to_proto, value) if child else value)
+        elif child is None:
+            setattr(proto, name, value)
+        elif value is not None:
+            getattr(proto, name).CopyFrom(_to_proto(value))
+    return proto
+
+
+def _from_proto(cls: type[T], proto: Any) -> T:
+    values: dict[str, Any] = {}
+    for name, repeated, child in _plan(cls):
+        value = getattr(proto, name)
+        if repeated:
+            values[name] = tuple(_from_proto(child, item) for item in value) if child else tuple(value)
+        elif child is None:
+            values[name] = value
+        else:
+            values[name] = _from_proto(child, value) if proto.HasField(name) else None
+    return cls(**values)
+
+
+@lru_cache(maxsize=None)
+def _plan(cls: type) -> _Plan:
+    """For each field: its name, whether it is repeated, and the dataclass of its values if they are messages."""
+    hints = get_type_hints(cls)
+    plan = []
+    for field in fields(cls):
+        hint = hints[field.name]
+        repeated = get_origin(hint) is tuple
+        kinds = [kind for kind in (get_args(hint) or (hint,)) if hasattr(kind, "__dataclass_fields__")]
+        plan.append((field.name, repeated, kinds[0] if kinds else None))
+    return tuple(plan)
+
+
+@lru_cache(maxsize=None)
+def _proto_class(cls: type) -> type[Message]:
+    found = getattr(control_pb2, cls.__name__, None) or getattr(frame_pb2, cls.__name__)
+    return found  # type: ignore[no-any-return]  # looked up by name

@@ -1,0 +1,147 @@
+"""The caller's end of a control stream: reports go up at an interval or when asked for, messages come down.
+
+Both workers and clients keep one to the dispatcher. It is opened again when it breaks, until it is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import grpc
+
+from dsnb.errors import DeadlineExceededError, DsnbError, UnavailableError
+from dsnb.wire.channel import Channel
+from dsnb.wire.methods import Method
+from dsnb.wire.status import error_from
+
+Up = TypeVar("Up")
+Down = TypeVar("Down")
+
+_RETRY_S = 0.1
+_LAST = -1
+
+
+class ControlStream(Generic[Up, Down]):
+    """One end of a control stream, with a thread that takes the messages.
+
+    Args:
+        name: Of the thread.
+        channel: The connection; given back when the stream is closed.
+        method: The call.
+        report: Makes a report that answers the message of that number; the first one of a connection gets number 0.
+        receive: Takes a message. What it raises ends nothing: it is the receiver's to handle.
+        interval_s: Longest silence between two reports.
+        failed: Learns that the other side refuses this stream for good.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel,
+        method: Method[Up, Down],
+        *,
+        report: Callable[[int, bool], Up],
+        receive: Callable[[Down], None],
+        interval_s: float,
+        failed: Callable[[DsnbError], None],
+    ) -> None:
+        self._channel = channel
+        self._method = method
+        self._report = report
+        self._receive = receive
+        self._interval_s = interval_s
+        self._failed = failed
+        self._closing = threading.Event()
+        self._wants: SimpleQueue[int | None] = SimpleQueue()
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.connected = threading.Event()
+        """Set while messages come."""
+        self.broken_since: float | None = time.monotonic()
+        """Since when there has been no connection, by the monotonic clock."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def report_now(self, number: int = 0) -> None:
+        """Send a report without waiting for the interval."""
+        self._wants.put(number)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Send a last report, end the stream and wait for its thread; the second call does nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._wants.put(_LAST)
+        if self._thread is threading.current_thread() or not self._thread.is_alive():
+            return
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            if self._call is not None:
+                self._call.cancel()
+            self._thread.join(1.0)
+
+    def wait_connected(self, timeout: float) -> None:
+        """Wait for the first message.
+
+        Raises:
+            DeadlineExceededError: none came.
+        """
+        if not self.connected.wait(timeout):
+            raise DeadlineExceededError(f"{self._channel.address} did not answer within {timeout:g} seconds")
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                error = self._follow()
+                self.connected.clear()
+                self.broken_since = self.broken_since or time.monotonic()
+                if error is not None and not isinstance(error, UnavailableError):
+                    if not self._closing.is_set():
+                        self._failed(error)
+                    return
+                self._closing.wait(_RETRY_S)
+        finally:
+            self._channel.close()
+
+    def _follow(self) -> DsnbError | None:
+        """Keep one connection until it ends; what it ended with."""
+        wants: SimpleQueue[int | None] = SimpleQueue()
+        self._wants = wants
+        if self._closing.is_set():  # close() may have put its word into the queue before this one
+            wants.put(_LAST)
+        try:
+            self._call = self._channel.stream(self._method, self._reports(wants))
+            for message in self._call:
+                self.broken_since = None
+                self.connected.set()
+                self._receive(message)
+        except grpc.RpcError as error:
+            stated = error_from(error, self._channel.address)
+            code = error.code()  # type: ignore[attr-defined]
+            passing = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+            return UnavailableError(stated.what) if code in passing else stated
+        except ValueError as error:  # the channel was closed
+            return UnavailableError(str(error))
+        finally:
+            wants.put(None)
+            if self._call is not None:
+                self._call.cancel()
+        return None
+
+    def _reports(self, wants: SimpleQueue[int | None]) -> Iterator[Up]:
+        yield self._report(0, False)
+        while True:
+            try:
+                number = wants.get(timeout=self._interval_s)
+            except Empty:
+                number = 0
+            if number is None:
+                return
+            yield self._report(max(0, number), number == _LAST)
+            if number == _LAST:
+                return

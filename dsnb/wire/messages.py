@@ -1,0 +1,258 @@
+"""The messages of `wire/proto`, as plain data. What each field means stands in the `.proto` files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Empty:
+    """Nothing to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitProvider:
+    source: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterRequest:
+    dataset_id: str = ""
+    fingerprint: str = ""
+    definition: bytes = b""
+    blobs: tuple[str, ...] = ()
+    element_spec: str = ""
+    cardinality: int = 0
+    compression: str = ""
+    pipeline: str = ""
+    providers: tuple[SplitProvider, ...] = ()
+    unsplittable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterReply:
+    dataset_id: str = ""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRequest:
+    dataset_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetReply:
+    dataset_id: str = ""
+    definition: bytes = b""
+    blobs: tuple[str, ...] = ()
+    element_spec: str = ""
+    cardinality: int = 0
+    compression: str = ""
+    pipeline: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobPiece:
+    digest: str = ""
+    nbytes: int = 0
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRequest:
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    dataset_id: str = ""
+    job_name: str = ""
+    mode: str = ""
+    cached: bool = False
+    trainer_id: str = ""
+    compression: str = ""
+    target_workers: str = ""
+    repetition: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    task_id: str = ""
+    worker: str = ""
+    worker_uid: str = ""
+    address: str = ""
+    incarnation: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinReply:
+    client_id: str = ""
+    job_name: str = ""
+    iteration: int = 0
+    tasks: tuple[TaskInfo, ...] = ()
+    finished: bool = False
+    readers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientReport:
+    client_id: str = ""
+    elements: int = 0
+    wait_ns: int = 0
+    active_ns: int = 0
+    lost: int = 0
+    seq: int = 0
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientUpdate:
+    tasks: tuple[TaskInfo, ...] = ()
+    finished: bool = False
+    losses: tuple[Loss, ...] = ()
+    collect: int = 0
+    state: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    task_id: str = ""
+    worker: str = ""
+    splits: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRequest:
+    client_id: str = ""
+    ended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReply:
+    finished: bool = False
+    tasks: tuple[TaskInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRequest:
+    job_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    name: str = ""
+    depth: int = 0
+    elements: int = 0
+    busy_ns: int = 0
+    wait_ns: int = 0
+    buffered: int = 0
+    capacity: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReport:
+    trainer_id: str = ""
+    clients: int = 0
+    consumed: int = 0
+    offset: int = 0
+    hits: int = 0
+    misses: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    task_id: str = ""
+    state: str = ""
+    head: int = 0
+    tail: int = 0
+    window_bytes: int = 0
+    capacity_bytes: int = 0
+    evicted: int = 0
+    errors: int = 0
+    sent_elements: int = 0
+    sent_bytes: int = 0
+    trainers: tuple[TrainerReport, ...] = ()
+    stages: tuple[StageReport, ...] = ()
+    splits_done: tuple[int, ...] = ()
+    readers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    uid: str = ""
+    name: str = ""
+    address: str = ""
+    isolation: str = ""
+    pid: int = 0
+    capacity_bytes: int = 0
+    rss_bytes: int = 0
+    tasks: tuple[TaskReport, ...] = ()
+    ended: tuple[str, ...] = ()
+    seq: int = 0
+    leaving: bool = False
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOrder:
+    task_id: str = ""
+    dataset_id: str = ""
+    job_name: str = ""
+    iteration: int = 0
+    incarnation: int = 0
+    mode: str = ""
+    cached: bool = False
+    providers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    name: str = ""
+    start: tuple[TaskOrder, ...] = ()
+    drop: tuple[str, ...] = ()
+    clients_gone: tuple[str, ...] = ()
+    collect: int = 0
+    welcome: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    task_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsRequest:
+    task_id: str = ""
+    provider: int = 0
+    repetition: int = 0
+    cursor: int = 0
+    want: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsReply:
+    first: int = 0
+    end: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRequest:
+    interval_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    task_id: str = ""
+    client_id: str = ""
+    trainer_id: str = ""
+    received: int = 0
+    granted: int = 0
+    consumed: int = 0
+    max_bytes: int = 0
+    recall: bool = False
+    leave: bool = False

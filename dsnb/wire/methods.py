@@ -1,0 +1,48 @@
+"""The calls of dispatcher and worker: one typed constant for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from dsnb.wire import messages as m
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+Kind = Literal["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request, Reply]):
+    """A remote call; a reply class of `bytes` stands for messages that their receiver decodes by itself."""
+
+    service: str
+    name: str
+    request: type[Request]
+    reply: type[Reply]
+    kind: Kind = "unary_unary"
+
+    @property
+    def path(self) -> str:
+        return f"/{self.service}/{self.name}"
+
+
+_DISPATCHER = "dsnb.v1.Dispatcher"
+_WORKER = "dsnb.v1.Worker"
+
+REGISTER = Method(_DISPATCHER, "Register", m.RegisterRequest, m.RegisterReply)
+GET_DATASET = Method(_DISPATCHER, "GetDataset", m.DatasetRequest, m.DatasetReply)
+PUT_BLOB = Method(_DISPATCHER, "PutBlob", m.BlobPiece, m.Empty, "stream_unary")
+GET_BLOB = Method(_DISPATCHER, "GetBlob", m.BlobRequest, m.BlobPiece, "unary_stream")
+JOIN = Method(_DISPATCHER, "Join", m.JoinRequest, m.JoinReply)
+FOLLOW = Method(_DISPATCHER, "Follow", m.ClientReport, m.ClientUpdate, "stream_stream")
+CONFIRM_END = Method(_DISPATCHER, "ConfirmEnd", m.EndRequest, m.EndReply)
+FORGET = Method(_DISPATCHER, "Forget", m.ForgetRequest, m.Empty)
+SESSION = Method(_DISPATCHER, "Session", m.WorkerReport, m.WorkerOrder, "stream_stream")
+GET_TASK = Method(_DISPATCHER, "GetTask", m.TaskRequest, m.TaskOrder)
+GET_SPLITS = Method(_DISPATCHER, "GetSplits", m.SplitsRequest, m.SplitsReply)
+STATUS = Method(_DISPATCHER, "Status", m.Empty, bytes)
+WATCH = Method(_DISPATCHER, "Watch", m.WatchRequest, bytes, "unary_stream")
+
+READ = Method(_WORKER, "Read", m.ReadRequest, bytes, "stream_stream")

@@ -1,0 +1,579 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Empty(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SplitProvider(_message.Message):
+    __slots__ = ("source", "count")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    count: int
+    def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
+    CARDINALITY_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    PROVIDERS_FIELD_NUMBER: _ClassVar[int]
+    UNSPLITTABLE_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    fingerprint: str
+    definition: bytes
+    blobs: _containers.RepeatedScalarFieldContainer[str]
+    element_spec: str
+    cardinality: int
+    compression: str
+    pipeline: str
+    providers: _containers.RepeatedCompositeFieldContainer[SplitProvider]
+    unsplittable: str
+    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable: _Optional[str] = ...) -> None: ...
+
+class RegisterReply(_message.Message):
+    __slots__ = ("dataset_id", "missing")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, dataset_id: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DatasetRequest(_message.Message):
+    __slots__ = ("dataset_id",)
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
+
+class DatasetReply(_message.Message):
+    __slots__ = ("dataset_id", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
+    CARDINALITY_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    definition: bytes
+    blobs: _containers.RepeatedScalarFieldContainer[str]
+    element_spec: str
+    cardinality: int
+    compression: str
+    pipeline: str
+    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ...) -> None: ...
+
+class BlobPiece(_message.Message):
+    __slots__ = ("digest", "nbytes", "data")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    nbytes: int
+    data: bytes
+    def __init__(self, digest: _Optional[str] = ..., nbytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class BlobRequest(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    job_name: str
+    mode: str
+    cached: bool
+    trainer_id: str
+    compression: str
+    target_workers: str
+    repetition: int
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ...) -> None: ...
+
+class TaskInfo(_message.Message):
+    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    WORKER_UID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker: str
+    worker_uid: str
+    address: str
+    incarnation: int
+    ended: bool
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    job_name: str
+    iteration: int
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
+    finished: bool
+    readers: int
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ...) -> None: ...
+
+class ClientReport(_message.Message):
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_NS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    elements: int
+    wait_ns: int
+    active_ns: int
+    lost: int
+    seq: int
+    leaving: bool
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ...) -> None: ...
+
+class ClientUpdate(_message.Message):
+    __slots__ = ("tasks", "finished", "losses", "collect", "state")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
+    finished: bool
+    losses: _containers.RepeatedCompositeFieldContainer[Loss]
+    collect: int
+    state: bool
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., collect: _Optional[int] = ..., state: bool = ...) -> None: ...
+
+class Loss(_message.Message):
+    __slots__ = ("task_id", "worker", "splits", "reason")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker: str
+    splits: int
+    reason: str
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., splits: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class EndRequest(_message.Message):
+    __slots__ = ("client_id", "ended")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    ended: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EndReply(_message.Message):
+    __slots__ = ("finished", "tasks")
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    finished: bool
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
+    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ...) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("job_name",)
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    def __init__(self, job_name: _Optional[str] = ...) -> None: ...
+
+class StageReport(_message.Message):
+    __slots__ = ("name", "depth", "elements", "busy_ns", "wait_ns", "buffered", "capacity")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    depth: int
+    elements: int
+    busy_ns: int
+    wait_ns: int
+    buffered: int
+    capacity: int
+    def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ...) -> None: ...
+
+class TrainerReport(_message.Message):
+    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: str
+    clients: int
+    consumed: int
+    offset: int
+    hits: int
+    misses: int
+    skipped: int
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
+
+class TaskReport(_message.Message):
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    SENT_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_DONE_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    state: str
+    head: int
+    tail: int
+    window_bytes: int
+    capacity_bytes: int
+    evicted: int
+    errors: int
+    sent_elements: int
+    sent_bytes: int
+    trainers: _containers.RepeatedCompositeFieldContainer[TrainerReport]
+    stages: _containers.RepeatedCompositeFieldContainer[StageReport]
+    splits_done: _containers.RepeatedScalarFieldContainer[int]
+    readers: int
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ...) -> None: ...
+
+class WorkerReport(_message.Message):
+    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    name: str
+    address: str
+    isolation: str
+    pid: int
+    capacity_bytes: int
+    rss_bytes: int
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
+    ended: _containers.RepeatedScalarFieldContainer[str]
+    seq: int
+    leaving: bool
+    draining: bool
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ...) -> None: ...
+
+class TaskOrder(_message.Message):
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    PROVIDERS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    dataset_id: str
+    job_name: str
+    iteration: int
+    incarnation: int
+    mode: str
+    cached: bool
+    providers: int
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ...) -> None: ...
+
+class WorkerOrder(_message.Message):
+    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_GONE_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
+    drop: _containers.RepeatedScalarFieldContainer[str]
+    clients_gone: _containers.RepeatedScalarFieldContainer[str]
+    collect: int
+    welcome: bool
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ...) -> None: ...
+
+class TaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class SplitsRequest(_message.Message):
+    __slots__ = ("task_id", "provider", "repetition", "cursor", "want")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    WANT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    provider: int
+    repetition: int
+    cursor: int
+    want: int
+    def __init__(self, task_id: _Optional[str] = ..., provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., want: _Optional[int] = ...) -> None: ...
+
+class SplitsReply(_message.Message):
+    __slots__ = ("first", "end", "done")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    done: bool
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., done: bool = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("interval_ms",)
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    interval_ms: int
+    def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
+
+class StageStatus(_message.Message):
+    __slots__ = ("name", "depth", "elements", "busy_ns", "wait_ns", "buffered", "capacity")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    depth: int
+    elements: int
+    busy_ns: int
+    wait_ns: int
+    buffered: int
+    capacity: int
+    def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ...) -> None: ...
+
+class PlaceStatus(_message.Message):
+    __slots__ = ("task_id", "worker", "offset", "lag")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker: str
+    offset: int
+    lag: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
+
+class TrainerStatus(_message.Message):
+    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "places")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_NS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: str
+    clients: int
+    elements: int
+    hits: int
+    misses: int
+    skipped: int
+    lost: int
+    wait_ns: int
+    active_ns: int
+    places: _containers.RepeatedCompositeFieldContainer[PlaceStatus]
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., places: _Optional[_Iterable[_Union[PlaceStatus, _Mapping]]] = ...) -> None: ...
+
+class TaskStatus(_message.Message):
+    __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker: str
+    iteration: int
+    incarnation: int
+    state: str
+    head: int
+    tail: int
+    window_bytes: int
+    capacity_bytes: int
+    evicted: int
+    errors: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ...) -> None: ...
+
+class SplitStatus(_message.Message):
+    __slots__ = ("source", "repetition", "total", "done", "in_hand", "lost")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    IN_HAND_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    repetition: int
+    total: int
+    done: int
+    in_hand: int
+    lost: int
+    def __init__(self, source: _Optional[str] = ..., repetition: _Optional[int] = ..., total: _Optional[int] = ..., done: _Optional[int] = ..., in_hand: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    LOST_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    anonymous: bool
+    dataset_id: str
+    pipeline: str
+    mode: str
+    cached: bool
+    iteration: int
+    state: str
+    clients: int
+    produced: int
+    consumed: int
+    lost_splits: int
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
+    trainers: _containers.RepeatedCompositeFieldContainer[TrainerStatus]
+    splits: _containers.RepeatedCompositeFieldContainer[SplitStatus]
+    stages: _containers.RepeatedCompositeFieldContainer[StageStatus]
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    SENT_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uid: str
+    address: str
+    state: str
+    isolation: str
+    pid: int
+    tasks: int
+    produced: int
+    sent_elements: int
+    sent_bytes: int
+    busy_ns: int
+    cache_bytes: int
+    capacity_bytes: int
+    rss_bytes: int
+    errors: int
+    readers: int
+    heartbeat_age_s: float
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ...) -> None: ...
+
+class EventStatus(_message.Message):
+    __slots__ = ("time", "level", "text")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    time: float
+    level: str
+    text: str
+    def __init__(self, time: _Optional[float] = ..., level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    seq: int
+    time: float
+    service: str
+    target: str
+    started: float
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    events: _containers.RepeatedCompositeFieldContainer[EventStatus]
+    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ...) -> None: ...

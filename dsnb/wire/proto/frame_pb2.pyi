@@ -1,0 +1,93 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Column(_message.Message):
+    __slots__ = ("dtype", "shape", "ragged", "offset", "nbytes")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    RAGGED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    ragged: bool
+    offset: int
+    nbytes: int
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., ragged: bool = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("kind", "message", "traceback", "pickled", "notes")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    PICKLED_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    message: str
+    traceback: str
+    pickled: bytes
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., pickled: _Optional[bytes] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FrameHeader(_message.Message):
+    __slots__ = ("task_id", "incarnation", "first", "count", "structure", "columns", "failure")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    incarnation: int
+    first: int
+    count: int
+    structure: str
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    failure: Failure
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class ReadReply(_message.Message):
+    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    RECALLED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: FrameHeader
+    total: int
+    padding: bytes
+    end: bool
+    recalled: bool
+    granted: int
+    data: bytes
+    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ReadRequest(_message.Message):
+    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    client_id: str
+    trainer_id: str
+    received: int
+    granted: int
+    consumed: int
+    max_bytes: int
+    recall: bool
+    leave: bool
+    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ...) -> None: ...

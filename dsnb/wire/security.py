@@ -1,0 +1,85 @@
+"""Tokens, and the version check that goes with them.
+
+Whoever may register a dataset may run code on the workers, so every call carries the service's token. It travels in the
+metadata of a call, never in an argument list, a pickle or a fingerprint.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dsnb.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError
+from dsnb.wire.status import abort
+
+PROTOCOL_VERSION = "1"
+_TOKEN = "dsnb-token"
+_VERSION = "dsnb-version"
+_HINT = (
+    "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with --token-file; "
+    "the process that started the service shows it as `svc.token`"
+)
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_urlsafe(24)
+
+
+def read_token_file(path: str | os.PathLike[str]) -> str:
+    """The token that a file holds."""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise NotFoundError(
+            f"the token file {os.fspath(path)} cannot be read ({error.strerror})", hint="check the path"
+        ) from error
+
+
+def credentials(token: str) -> tuple[tuple[str, str], ...]:
+    """The metadata that a call must carry."""
+    return ((_TOKEN, token), (_VERSION, PROTOCOL_VERSION))
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc's stubs leave the base untyped
+    """Refuses calls without the token, or of another version of the protocol."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+    def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
+        handler = continuation(call)
+        given = dict(call.invocation_metadata)
+        if handler is None:
+            return None
+        if not hmac.compare_digest(str(given.get(_TOKEN, "")).encode(), self._token):
+            what = "the token is wrong" if given.get(_TOKEN) else "the service wants a token and none was given"
+            return _refusal(handler, PermissionDeniedError(what, did="nothing was changed", hint=_HINT))
+        if given.get(_VERSION) != PROTOCOL_VERSION:
+            text = f"the caller speaks version {given.get(_VERSION)!s} of dsnb's protocol, this server {PROTOCOL_VERSION}"
+            return _refusal(handler, FailedPreconditionError(text, hint="install the same version of dsnb on both sides"))
+        return handler
+
+
+def _refusal(handler: Any, error: PermissionDeniedError | FailedPreconditionError) -> Any:
+    def refuse(_request: Any, context: grpc.ServicerContext) -> Any:
+        abort(context, error)
+
+    def refuse_stream(_request: Any, context: grpc.ServicerContext) -> Any:
+        abort(context, error)
+        yield  # pragma: no cover - makes this a generator, as a streaming handler must be
+
+    # Built anew because a call that streams must be refused by a handler that streams.
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[handler.request_streaming, handler.response_streaming]
+    return make(refuse_stream if handler.response_streaming else refuse)

@@ -1,0 +1,115 @@
+"""A gRPC server with our habits: no shared ports, a token, errors as pages, threads on demand."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import grpc
+
+from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, InvalidArgumentError
+from dsnb.wire.codec import decoder, encode
+from dsnb.wire.methods import Method
+from dsnb.wire.security import Guard
+from dsnb.wire.status import abort
+from dsnb.wire.threads import OnDemandExecutor
+
+Handlers = Mapping[Method[Any, Any], Callable[[Any, grpc.ServicerContext], Any]]
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # else a second server on a taken port starts, and the kernel deals out connections
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+class GrpcServer:
+    """Serves a table of methods on one port.
+
+    Args:
+        name: For threads and errors, as in "dispatcher".
+        handlers: What answers each method; streaming ones are generators.
+        token: What callers must show.
+    """
+
+    def __init__(self, name: str, handlers: Handlers, token: str) -> None:
+        self._name = name
+        self._executor = OnDemandExecutor(f"dsnb-{name}")
+        self._server = grpc.server(self._executor, options=_OPTIONS, interceptors=(Guard(token),))
+        for method, handler in handlers.items():
+            generic = grpc.method_handlers_generic_handler(method.service, {method.name: _adapted(method, handler)})
+            self._server.add_generic_rpc_handlers((generic,))
+        self.port = 0
+
+    def start(self, host: str, port: int) -> None:
+        """Listen.
+
+        Raises:
+            AlreadyExistsError: something listens there already.
+        """
+        check_loopback(host)
+        try:
+            self.port = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            self.stop(0)
+            raise AlreadyExistsError(
+                f"the {self._name} cannot listen on {host}:{port}: the port is taken or not permitted",
+                did="nothing was started",
+                hint="leave the port out (a free one is chosen), or stop what listens there",
+            ) from error
+        self._server.start()
+
+    def stop(self, grace: float) -> None:
+        """Take no more calls, wait `grace` seconds for those that run, then end them."""
+        self._server.stop(grace).wait(grace + 5.0)
+        self._executor.shutdown()
+
+
+def check_loopback(host: str) -> None:
+    """Refuse to listen where others than this host's users could call.
+
+    Raises:
+        FailedPreconditionError: for an address beyond loopback.
+    """
+    try:
+        inside = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        raise InvalidArgumentError(f"the host {host!r} is not an IP address", hint='use "127.0.0.1"') from None
+    if not inside:
+        raise FailedPreconditionError(
+            f"dsnb does not listen on {host}: whoever can call a service can run code on its workers",
+            did="nothing was started",
+            hint="use 127.0.0.1 with a tunnel (ssh -L); listening beyond loopback comes with TLS, which is not there yet",
+        )
+
+
+def _adapted(method: Method[Any, Any], handler: Callable[[Any, grpc.ServicerContext], Any]) -> Any:
+    make = getattr(grpc, f"{method.kind}_rpc_method_handler")
+    serialise = None if method.reply is bytes else encode
+    guarded = _guarded_stream(handler) if method.kind.endswith("stream") else _guarded(handler)
+    return make(guarded, request_deserializer=decoder(method.request), response_serializer=serialise)
+
+
+def _guarded(handler: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def call(request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return handler(request, context)
+        except DsnbError as error:
+            return abort(context, error)
+
+    return call
+
+
+def _guarded_stream(
+    handler: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
+) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            yield from handler(request, context)
+        except DsnbError as error:
+            abort(context, error)
+
+    return call

@@ -1,0 +1,208 @@
+"""Frames to messages and back. The messages are protobuf; the large field is written and read past the library, which
+would copy it several times.
+
+A message carries at most `PART` bytes of a frame's body, because larger ones are slower and hold more memory. A frame
+that fits is encoded by one join of its header and its buffers, and decoded as views of the message; a larger one comes
+in parts that are copied into one fresh array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.columns import Layout, column_from, lay_out
+from dsnb.elements.failure import Failure
+from dsnb.elements.frame import Frame
+from dsnb.elements.structure import from_json, to_json
+from dsnb.errors import DataLossError
+from dsnb.wire.proto import frame_pb2
+from dsnb.wire.transfer.handover import Piece
+
+PART = 1 << 20
+"""Most bytes of body in one message; measured best between 256 KB and 8 MB."""
+
+_TAG_PADDING = b"\x1a"  # field 3, length-delimited
+_TAG_DATA = b"\x7a"  # field 15, length-delimited
+_DATA_FIELD = 15
+
+
+def encode_piece(task_id: str, piece: Piece, keep: bool = False) -> Iterator[bytes]:
+    """The messages that carry a piece.
+
+    Args:
+        task_id: Goes into the header.
+        piece: What to carry.
+        keep: Keep the message with the frame for the next reader; only done for whole frames in one message.
+    """
+    frame = piece.frame
+    whole = piece.count == frame.count
+    if whole and frame.encoded is not None:
+        return iter((frame.encoded,))
+    layouts, buffers, total = lay_out(frame.columns, piece.start, piece.start + piece.count)
+    head = frame_pb2.ReadReply(header=_header(task_id, piece, layouts), total=total).SerializeToString()
+    if total > PART:
+        return _parts(head, buffers)
+    message = _join([_prefix(head, total), *buffers])
+    if whole and keep:
+        frame.encoded = message
+    return iter((message,))
+
+
+def _header(task_id: str, piece: Piece, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
+    header = frame_pb2.FrameHeader(
+        task_id=task_id,
+        incarnation=piece.incarnation,
+        first=piece.index,
+        count=piece.count,
+        structure=to_json(piece.frame.structure),
+        columns=[
+            frame_pb2.Column(dtype=x.dtype, shape=x.shape, ragged=x.ragged, offset=x.offset, nbytes=x.nbytes)
+            for x in layouts
+        ],
+    )
+    failure = piece.frame.failure
+    if failure is not None:
+        header.failure.kind, header.failure.message = failure.kind, failure.message
+        header.failure.traceback, header.failure.pickled = failure.traceback, failure.pickled
+        header.failure.notes.extend(failure.notes)
+    return header
+
+
+def _prefix(head: bytes, nbytes: int) -> bytes:
+    """Everything in front of the data: the data begins at a multiple of 16, so views of it are aligned."""
+    if not nbytes:
+        return head
+    data = _TAG_DATA + _varint(nbytes)
+    gap = -(len(head) + 2 + len(data)) % 16
+    return head + _TAG_PADDING + bytes([gap]) + bytes(gap) + data
+
+
+def _parts(head: bytes, buffers: Sequence[Any]) -> Iterator[bytes]:
+    for room in _cut(buffers):
+        yield _join([_prefix(head, sum(map(len, room))), *room])
+        head = b""
+
+
+def _cut(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
+    """The buffers' bytes in portions of at most `PART`."""
+    portion: list[memoryview] = []
+    left = PART
+    for buffer in buffers:
+        rest = _bytes_of(buffer)
+        while len(rest):
+            taken, rest = rest[:left], rest[left:]
+            portion.append(taken)
+            left -= len(taken)
+            if not left:
+                yield portion
+                portion, left = [], PART
+    if portion:
+        yield portion
+
+
+def _bytes_of(buffer: Any) -> memoryview:
+    if isinstance(buffer, (np.ndarray, np.generic)):
+        buffer = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
+    return memoryview(buffer).cast("B")
+
+
+def _join(buffers: Sequence[Any]) -> bytes:
+    try:
+        return b"".join(buffers)
+    except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
+        return b"".join(map(_bytes_of, buffers))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class PieceDecoder:
+    """Puts the messages of one read together again."""
+
+    def __init__(self) -> None:
+        self._header: frame_pb2.FrameHeader | None = None
+        self._body: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self._filled = 0
+
+    def feed(self, message: bytes) -> Piece | frame_pb2.ReadReply | None:
+        """Take one message.
+
+        Returns:
+            A piece when one is complete, the message itself when it is a notice (`end`, `recalled`), else None.
+
+        Raises:
+            DataLossError: the message is not what a worker sends.
+        """
+        head_end, data_at = _find_data(message)
+        head = frame_pb2.ReadReply.FromString(message[:head_end])
+        data = np.frombuffer(message, np.uint8)[data_at:]
+        if self._body is None:
+            if not head.HasField("header"):
+                return head
+            if len(data) == head.total:
+                return _piece(head.header, data)
+            self._header, self._body, self._filled = head.header, np.empty(head.total, np.uint8), 0
+        if self._filled + len(data) > len(self._body):
+            raise DataLossError("a frame arrived longer than its header says", did="the read was broken off")
+        self._body[self._filled : self._filled + len(data)] = data
+        self._filled += len(data)
+        if self._filled < len(self._body) or self._header is None:
+            return None
+        header, body = self._header, self._body
+        self._header = self._body = None
+        body.flags.writeable = False
+        return _piece(header, body)
+
+
+def _find_data(message: bytes) -> tuple[int, int]:
+    """Where the field of the data begins, and where the data do. Walks over the few fields in front of them."""
+    at, end = 0, len(message)
+    while at < end:
+        field = at
+        key, at = _read_varint(message, at)
+        wire_type = key & 7
+        if wire_type == 0:
+            _, at = _read_varint(message, at)
+            continue
+        if wire_type != 2:
+            raise DataLossError("a damaged message arrived", did="the read was broken off")
+        length, begin = _read_varint(message, at)
+        if key >> 3 == _DATA_FIELD:
+            if begin + length != end:
+                raise DataLossError("a truncated message arrived", did="the read was broken off")
+            return field, begin
+        at = begin + length
+    return end, end
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _piece(header: frame_pb2.FrameHeader, body: np.ndarray[Any, np.dtype[np.uint8]]) -> Piece:
+    failure = None
+    if header.HasField("failure"):
+        f = header.failure
+        failure = Failure(f.kind, f.message, f.traceback, f.pickled, tuple(f.notes))
+    columns = [
+        column_from(Layout(c.dtype, tuple(c.shape), c.ragged, c.offset, c.nbytes), body, header.count)
+        for c in header.columns
+    ]
+    frame = Frame(from_json(header.structure), columns, header.count, failure)
+    return Piece(frame, header.first, 0, header.count, header.incarnation)

@@ -1,0 +1,104 @@
+"""What every way of handing elements over has in common.
+
+A worker offers an `Endpoint`. A client opens a `Reading` of one task there and gives a `Sink`; from then on pieces of
+frames are put into the sink as far as the reading's credit goes. Whether the two are in one process (`local`) or not
+(`grpc`) shows nowhere else.
+
+Counters are cumulative and count elements of this reading: `granted` may be sent in all, `consumed` came to their user,
+`received` arrived. So a message that is lost, late or doubled does no harm, and a reading that breaks is opened again
+with what it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dsnb.elements.frame import Frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a reader says when it opens a task.
+
+    Attributes:
+        trainer_id: Readers of one trainer id share one place in the task's sequence.
+        received: Elements that arrived before; what was sent after them is sent again.
+        max_bytes: Bytes that may be on their way or unconsumed; one element may always be.
+    """
+
+    task_id: str
+    client_id: str
+    trainer_id: str
+    max_bytes: int
+    granted: int = 0
+    received: int = 0
+    consumed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some elements of a frame, on their way to one reader.
+
+    Attributes:
+        index: Place of the first one in the task's sequence.
+        start: Place of the first one in the frame.
+    """
+
+    frame: Frame
+    index: int
+    start: int
+    count: int
+    incarnation: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these elements; their share where the frame's elements differ in size."""
+        return self.frame.nbytes * self.count // self.frame.count
+
+    def elements(self) -> Sequence[Any]:
+        """The elements; raises the error that stands in an element's place."""
+        return self.frame.elements(self.start, self.start + self.count)
+
+
+class Sink(Protocol):
+    """Where a reading puts what it gets. Called from any thread, briefly, and never under a lock of the sink's owner."""
+
+    def deliver(self, piece: Piece) -> None:
+        """Take some elements."""
+
+    def end(self) -> None:
+        """Learn that nothing more will come."""
+
+    def recalled(self, granted: int) -> None:
+        """Learn what is left of the credit after a recall: as much as was sent."""
+
+    def fail(self, error: Exception) -> None:
+        """Learn that this reading cannot go on."""
+
+
+class Reading(Protocol):
+    """One reader's hold on one task."""
+
+    def credit(self, granted: int, consumed: int) -> None:
+        """Say how much may be sent in all, and how much has come to its user."""
+
+    def recall(self) -> None:
+        """Take back credit that is not used; the answer comes to the sink."""
+
+    def leave(self, consumed: int) -> None:
+        """End the reading; what was sent and not consumed goes back to the task. The second call does nothing."""
+
+
+class Endpoint(Protocol):
+    """A worker, as its readers see it."""
+
+    def open(self, opening: Opening, sink: Sink) -> Reading:
+        """Begin to read a task.
+
+        Raises:
+            NotFoundError: the worker has no such task, and the dispatcher neither.
+            ResourceExhaustedError: the worker serves as many readers as it is set to.
+        """
+        ...

@@ -1,0 +1,70 @@
+"""How a worker is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsnb.errors import InvalidArgumentError
+from dsnb.wire.channel import split_target
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """Settings of a `WorkerServer`; names as in the tf.data service, times in milliseconds.
+
+    Args:
+        dispatcher_address: "host:port" or "grpc://host:port" of the dispatcher.
+        worker_address: What dispatcher and clients are told; None for the address that it listens on. "%port%" in it
+            stands for the port.
+        port: 0 for a free one.
+        host: The address to listen on; loopback only.
+        protocol: "grpc".
+        token: The dispatcher's token; None to find it by the address (this user's connection files, `DSNB_TOKEN`).
+        name: What it would like to be called; None for "w0", "w1" and so on.
+        heartbeat_interval_ms: How often it reports when nobody watches.
+        dispatcher_timeout_ms: How long it tries to reach the dispatcher before `start` or a split request fails.
+        cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all its tasks.
+        read_ahead_bytes: Bytes produced ahead of demand, for each task.
+        max_readers: Streams served at once.
+
+    Raises:
+        InvalidArgumentError: for a value that can never be right.
+
+    Example:
+        >>> WorkerConfig(dispatcher_address="127.0.0.1:5050").port
+        0
+    """
+
+    dispatcher_address: str
+    worker_address: str | None = None
+    port: int = 0
+    host: str = "127.0.0.1"
+    protocol: str = "grpc"
+    token: str | None = None
+    name: str | None = None
+    heartbeat_interval_ms: int = 500
+    dispatcher_timeout_ms: int = 10_000
+    cross_trainer_cache_size_bytes: int = 512 * MIB
+    read_ahead_bytes: int = 16 * MIB
+    max_readers: int = 256
+    isolation: str = "process"
+
+    def __post_init__(self) -> None:
+        if not self.dispatcher_address:
+            raise InvalidArgumentError(
+                "a worker needs the address of its dispatcher", hint='WorkerConfig(dispatcher_address="127.0.0.1:5050")'
+            )
+        split_target(self.dispatcher_address)
+        if self.protocol != "grpc":
+            raise InvalidArgumentError(f"the protocol {self.protocol!r} is unknown", hint='use "grpc"')
+        for name in (
+            "heartbeat_interval_ms",
+            "dispatcher_timeout_ms",
+            "cross_trainer_cache_size_bytes",
+            "read_ahead_bytes",
+            "max_readers",
+        ):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"{name} is {getattr(self, name)}", hint="use a number above 0")

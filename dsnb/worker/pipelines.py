@@ -1,0 +1,43 @@
+"""How a task's pipeline comes to its worker: the definition from the dispatcher, big arrays in pieces or in place."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from dsnb.errors import DataLossError
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.graph import restore
+from dsnb.pipeline.operation import BuildContext, SplitFeed
+from dsnb.wire.channel import Channel
+from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
+from dsnb.wire.methods import GET_BLOB, GET_DATASET
+from dsnb.wire.transfer import local
+
+
+def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None) -> Callable[[], Stage]:
+    """What makes a task's stage, when its first reader comes."""
+
+    def build() -> Stage:
+        dataset = channel.call(GET_DATASET, DatasetRequest(dataset_id=order.dataset_id))
+        operation = restore(dataset.definition, lambda digest: fetch(channel, digest))
+        context = BuildContext(entropy=secrets.randbits(64), passes=(order.iteration,), splits=feed)
+        return operation.build(context)
+
+    return build
+
+
+def fetch(channel: Channel, digest: str) -> Any:
+    """A blob's bytes: the dispatcher's own where it lives in this process."""
+    in_place = local.find_blobs(channel.address)
+    if in_place is not None:
+        return in_place(digest)
+    data = bytearray()
+    expected = 0
+    for piece in channel.replies(GET_BLOB, BlobRequest(digest=digest)):
+        expected = piece.nbytes
+        data += piece.data
+    if len(data) != expected:
+        raise DataLossError(f"a blob of {expected:,} bytes arrived with {len(data):,}", hint="read again")
+    return data

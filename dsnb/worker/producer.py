@@ -1,0 +1,171 @@
+"""The thread that runs a task's pipeline ahead of demand and closes frames.
+
+A frame is closed when it is full in bytes or elements, when it is a few milliseconds old, or at an eighth of the
+window. A pull that took longer than a frame may age closes it at once, so slow elements never wait for one another.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from dsnb.elements.failure import failure_of
+from dsnb.elements.frame import Frame, Schema, frames_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.stage import Run, Stage
+
+FRAME_BYTES = 1 << 20
+FRAME_ELEMENTS = 8192
+_AGE_S = 0.003
+_RUN_S = 0.001
+_RUN_ELEMENTS = 1024
+
+
+class Outlet(Protocol):
+    """Where a producer's frames go."""
+
+    def wait_for_room(self) -> bool:
+        """Wait until another frame is wanted; False when production must stop."""
+        ...
+
+    def frame_bytes(self) -> int:
+        """Most bytes of one frame; a single element may be larger, up to `element_bytes`."""
+        ...
+
+    def element_bytes(self) -> int:
+        """Most bytes that an element may have."""
+        ...
+
+    def add(self, frame: Frame) -> None:
+        """Take a frame."""
+
+    def finish(self) -> None:
+        """Learn that the pipeline has come to its end."""
+
+
+class Producer(threading.Thread):
+    """Runs one pipeline.
+
+    Args:
+        name: Of the thread.
+        build: Makes the pipeline's stage; called on the thread.
+        outlet: Takes the frames.
+        note: What errors of the pipeline are told about where they happened.
+    """
+
+    def __init__(self, name: str, build: Callable[[], Stage], outlet: Outlet, note: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.stage: Stage | None = None
+        self._build = build
+        self._outlet = outlet
+        self._note = note
+        self._schema: Schema | None = None
+        self._want = 1
+        self._pending: list[Run] = []
+        self._gathered = 0
+        self._since = 0.0
+        self._element_bytes = 1
+
+    def run(self) -> None:
+        try:
+            self.stage = self._build()
+        except Exception as error:  # noqa: BLE001 - the reader gets it, with its traceback
+            self._add_failure(error)
+            self._outlet.finish()
+            return
+        try:
+            self._produce(self.stage)
+        finally:
+            self.stage.close()
+
+    def _produce(self, stage: Stage) -> None:
+        while self._outlet.wait_for_room():
+            began = time.monotonic()
+            try:
+                run = stage.pull(self._want)
+            except Exception as error:  # noqa: BLE001 - it stands in an element's place
+                self._flush()
+                self._add_failure(error)
+                continue
+            took = time.monotonic() - began
+            if not len(run):
+                self._flush()
+                self._outlet.finish()
+                return
+            self._gather(run, began)
+            self._adapt(len(run), took)
+            if took > _RUN_S or time.monotonic() - self._since > _AGE_S or self._gathered >= self._most():
+                self._flush()
+
+    def _adapt(self, count: int, took: float) -> None:
+        """Longer runs while they are quick; shorter ones when a slow function would hold elements back."""
+        if took < _RUN_S and count == self._want:
+            self._want = min(self._want * 2, _RUN_ELEMENTS, self._most())
+        elif took > 2 * _RUN_S:
+            self._want = max(1, self._want // 2)
+
+    def _most(self) -> int:
+        """Elements of one frame, by the size of those before."""
+        return max(1, min(FRAME_ELEMENTS, self._outlet.frame_bytes() // self._element_bytes))
+
+    def _gather(self, run: Run, began: float) -> None:
+        if not self._pending:
+            self._since = began
+        self._pending.append(run)
+        self._gathered += len(run)
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        run = _joined(self._pending)
+        self._pending, self._gathered = [], 0
+        for part in frames_of(run, self._schema):
+            if isinstance(part, Exception):
+                self._add_failure(part)
+            else:
+                self._schema = self._schema or part.schema
+                self._element_bytes = max(1, part.nbytes // part.count)
+                self._add(part)
+
+    def _add(self, frame: Frame) -> None:
+        """Add a frame, in pieces where it came out larger than one may be."""
+        limit = self._outlet.frame_bytes()
+        if frame.nbytes <= limit or frame.count == 1:
+            if frame.nbytes > self._outlet.element_bytes():
+                self._add_failure(self._too_large(frame))
+            else:
+                self._outlet.wait_for_room()
+                self._outlet.add(frame)
+            return
+        middle = frame.count // 2
+        for start, stop in ((0, middle), (middle, frame.count)):
+            for part in frames_of(list(frame.elements(start, stop)), self._schema):
+                if isinstance(part, Frame):
+                    self._add(part)
+
+    def _add_failure(self, error: Exception) -> None:
+        self._outlet.add(Frame.of_failure(failure_of(error, self._note)))
+
+    def _too_large(self, frame: Frame) -> InvalidArgumentError:
+        limit = self._outlet.element_bytes()
+        return InvalidArgumentError(
+            f"the element size is larger than the cache size in bytes ({frame.nbytes:,} > {limit:,})",
+            did="the element was dropped; its place is taken by this error",
+            hint="raise cross_trainer_cache_size_bytes of the workers, or make smaller batches",
+        )
+
+
+def _joined(runs: list[Run]) -> Run:
+    if len(runs) == 1:
+        return runs[0]
+    if all(isinstance(run, np.ndarray) for run in runs) and len({(r.dtype, r.shape[1:]) for r in _arrays(runs)}) == 1:
+        return np.concatenate(_arrays(runs))
+    return [element for run in runs for element in run]
+
+
+def _arrays(runs: list[Run]) -> list[np.ndarray[Any, Any]]:
+    return [run for run in runs if isinstance(run, np.ndarray)]

@@ -1,0 +1,307 @@
+"""`WorkerServer`: the role that runs pipelines and serves elements."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import uuid
+from types import TracebackType
+
+from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.wire import discovery
+from dsnb.wire.channel import Channel, open_channel, split_target
+from dsnb.wire.control import ControlStream
+from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
+from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION
+from dsnb.wire.server import GrpcServer
+from dsnb.wire.transfer import local
+from dsnb.wire.transfer.grpc import ReadService
+from dsnb.wire.transfer.handover import Opening, Reading, Sink
+from dsnb.worker.config import WorkerConfig
+from dsnb.worker.pipelines import builder
+from dsnb.worker.splits import DispatcherFeed
+from dsnb.worker.task import Task
+
+_JOIN_S = 2.0
+
+
+class WorkerServer:
+    """Runs the pipelines of one dispatcher's jobs and serves their elements.
+
+    Args:
+        config: Settings.
+        start: Whether to start at once.
+
+    Raises:
+        UnavailableError: the dispatcher does not answer within `dispatcher_timeout_ms`.
+        PermissionDeniedError: the token is missing or wrong.
+        AlreadyExistsError: the port is taken.
+
+    Example:
+        >>> from dsnb.dispatcher.server import DispatchServer
+        >>> with DispatchServer() as dispatcher:
+        ...     config = WorkerConfig(dispatcher_address=dispatcher.target, token=dispatcher.token)
+        ...     with WorkerServer(config) as worker:
+        ...         worker.name
+        'w0'
+    """
+
+    def __init__(self, config: WorkerConfig, start: bool = True) -> None:
+        self.config = config
+        self.uid = uuid.uuid4().hex[:12]
+        self.name = ""
+        token = config.token if config.token is not None else discovery.token_for(config.dispatcher_address)
+        self._token = token
+        self._reads = ReadService(self, config.max_readers)
+        self._lock = threading.RLock()
+        self._tasks: dict[str, Task] = {}
+        self._ending: list[Task] = []
+        self._last_reports: list[TaskReport] = []
+        self._server: GrpcServer | None = None
+        self._channel: Channel | None = None
+        self._session: ControlStream[WorkerReport, WorkerOrder] | None = None
+        self._refusal: DsnbError | None = None
+        self._draining = False
+        self._stopped = threading.Event()
+        if start:
+            self.start()
+
+    # ---- life
+
+    @property
+    def address(self) -> str:
+        """What dispatcher and clients are told, as "host:port"."""
+        if self._server is None:
+            raise FailedPreconditionError("the worker was not started", hint="call start() first")
+        told = self.config.worker_address or f"{self.config.host}:%port%"
+        return told.replace("%port%", str(self._server.port))
+
+    def start(self) -> None:
+        """Listen and register; the second call does nothing.
+
+        Raises:
+            FailedPreconditionError: it was stopped before.
+        """
+        if self._stopped.is_set():
+            raise FailedPreconditionError(
+                "Server cannot be started after it has been stopped", hint="make a new WorkerServer"
+            )
+        if self._server is not None:
+            return
+        server = GrpcServer("worker", {READ: self._reads.read}, self._token)
+        server.start(self.config.host, self.config.port)
+        self._server = server
+        self._channel = open_channel(self.config.dispatcher_address, self._token)
+        self._session = ControlStream(
+            "dsnb-worker-session",
+            open_channel(self.config.dispatcher_address, self._token),
+            SESSION,
+            report=self._report,
+            receive=self._obey,
+            interval_s=self.config.heartbeat_interval_ms / 1000,
+            failed=self._refused,
+        )
+        self._session.start()
+        local.offer(self.uid, self)
+        atexit.register(self.stop)
+        try:
+            self._wait_registered(self._session)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_registered(self, session: ControlStream[WorkerReport, WorkerOrder]) -> None:
+        seconds = self.config.dispatcher_timeout_ms / 1000
+        connected = session.connected.wait(seconds)
+        if self._refusal is not None:
+            raise self._refusal
+        if not connected:
+            raise UnavailableError(
+                f"no dispatcher answers at {split_target(self.config.dispatcher_address)}",
+                did=f"the worker tried for {seconds:g} seconds and was not started",
+                hint="start the dispatcher first, or check dispatcher_address",
+            )
+
+    def drain(self) -> None:
+        """Take nothing new: DYNAMIC tasks end with the splits that they have."""
+        self._draining = True
+        if self._session is not None:
+            self._session.report_now()
+
+    def stop(self) -> None:
+        """Say goodbye, end all tasks and threads; the second call does nothing.
+
+        User code that runs at this moment is not interrupted: its thread is left behind as a daemon and its result
+        dropped.
+        """
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
+            tasks = [*self._tasks.values(), *self._ending]
+            self._tasks.clear()
+        atexit.unregister(self.stop)
+        local.withdraw(self.uid)
+        if self._session is not None:
+            self._session.close()
+        gone = UnavailableError(f"the worker {self.name} was stopped")
+        for task in tasks:
+            task.stop(gone)
+        if self._server is not None:
+            self._server.stop(0.2)
+        self._reads.stop()
+        for task in tasks:
+            task.join(_JOIN_S)
+        if self._channel is not None:
+            self._channel.close()
+
+    def join(self) -> None:
+        """Wait until it is stopped.
+
+        Raises:
+            FailedPreconditionError: it was never started.
+        """
+        if self._server is None and not self._stopped.is_set():
+            raise FailedPreconditionError("the worker was not started", hint="call start() first")
+        self._stopped.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no task that somebody may still read."""
+        with self._lock:
+            return not self._tasks
+
+    def __enter__(self) -> WorkerServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped.is_set() else "running" if self._server else "not started"
+        return f"WorkerServer({self.name or 'unnamed'}, {state})"
+
+    # ---- readers
+
+    def open(self, opening: Opening, sink: Sink) -> Reading:
+        """Let a client read a task; see `wire.transfer.handover.Endpoint`."""
+        with self._lock:
+            task = self._tasks.get(opening.task_id)
+        if task is None:  # the client was faster than the order
+            if self._stopped.is_set() or self._channel is None:
+                raise UnavailableError(f"the worker {self.name} is stopping")
+            order = self._channel.call(GET_TASK, TaskRequest(task_id=opening.task_id), timeout=5.0)
+            task = self._start(order)
+        return task.open(opening, sink)
+
+    # ---- the dispatcher's orders
+
+    def _obey(self, order: WorkerOrder) -> None:
+        if order.welcome:
+            self.name = order.name
+        for start in order.start:
+            self._start(start)
+        for task_id in order.drop:
+            self._drop(task_id)
+        with self._lock:
+            tasks = list(self._tasks.values())
+        for client in order.clients_gone:
+            for task in tasks:
+                task.leave(client)
+        if order.collect and self._session is not None:
+            self._session.report_now(order.collect)
+
+    def _start(self, order: TaskOrder) -> Task:
+        with self._lock:
+            known = self._tasks.get(order.task_id)
+            if known is not None and known.order.incarnation == order.incarnation:
+                return known
+            if self._channel is None or self._stopped.is_set():
+                raise UnavailableError(f"the worker {self.name} is stopping")
+            channel = self._channel
+            feed: DispatcherFeed | None = None
+            if order.mode == "DYNAMIC":
+                timeout = self.config.dispatcher_timeout_ms / 1000
+                feed = DispatcherFeed(
+                    order.task_id,
+                    order.providers,
+                    lambda request: channel.call(GET_SPLITS, request, timeout=timeout),
+                    lambda: task.head,
+                )
+            task = Task(
+                order,
+                builder(channel, order, feed),
+                feed,
+                ahead=self.config.read_ahead_bytes,
+                capacity=self.config.cross_trainer_cache_size_bytes,
+                on_end=lambda _task_id: self._ended(),
+                note=f"on worker {self.name}, job {order.job_name!r}",
+            )
+            self._tasks[order.task_id] = task
+            self._share_budget()
+            return task
+
+    def _drop(self, task_id: str) -> None:
+        with self._lock:
+            task = self._tasks.pop(task_id, None)
+            if task is None:
+                return
+            self._ending = [task, *(other for other in self._ending if not other.join(0.0))]
+            self._share_budget()
+        task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
+        with self._lock:
+            self._last_reports.append(task.last_report())
+        if self._session is not None:
+            self._session.report_now()
+
+    def _share_budget(self) -> None:
+        """Divide the cache's bytes among the tasks that keep elements for other trainers."""
+        cached = [task for task in self._tasks.values() if task.order.cached]
+        for task in cached:
+            task.resize(max(1, self.config.cross_trainer_cache_size_bytes // len(cached)))
+
+    def _ended(self) -> None:
+        if self._session is not None:
+            self._session.report_now()
+
+    def _refused(self, error: DsnbError) -> None:
+        self._refusal = error
+        if self._session is not None:
+            self._session.connected.set()  # whoever waits for the registration learns of the refusal
+        if self.name:  # it had been let in: without a dispatcher there is nothing left to do
+            threading.Thread(target=self.stop, name="dsnb-worker-stop", daemon=True).start()
+
+    def _report(self, number: int, leaving: bool) -> WorkerReport:
+        with self._lock:
+            tasks = list(self._tasks.values())
+            last, self._last_reports = self._last_reports, []
+        reports = [task.report() for task in tasks]
+        return WorkerReport(
+            uid=self.uid,
+            name=self.config.name or "",
+            address=self.address,
+            isolation=self.config.isolation,
+            pid=os.getpid(),
+            capacity_bytes=self.config.cross_trainer_cache_size_bytes,
+            rss_bytes=_rss_bytes(),
+            tasks=(*reports, *last),
+            ended=tuple(report.task_id for report in reports if report.state == "ended"),
+            seq=number,
+            leaving=leaving,
+            draining=self._draining,
+        )
+
+
+def _rss_bytes() -> int:
+    """This process's resident memory; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -1,0 +1,268 @@
+"""One worker's part of one iteration: the shell around a window, with its producer and its readers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from dsnb.elements.frame import Frame
+from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
+from dsnb.pipeline.engine.stage import Stage, reports
+from dsnb.wire.messages import StageReport, TaskOrder, TaskReport, TrainerReport
+from dsnb.wire.transfer.handover import Opening, Piece, Sink
+from dsnb.worker.producer import FRAME_BYTES, Producer
+from dsnb.worker.splits import DispatcherFeed
+from dsnb.worker.window import Window
+
+_ALL = ""
+"""The one trainer of a task that is not cached: all readers share its place."""
+
+
+class Task:
+    """Produces one task's elements on the first read, and serves them.
+
+    Args:
+        order: What the dispatcher asked for.
+        build: Makes the pipeline's stage.
+        feed: Where the pipeline's splits come from, in DYNAMIC mode.
+        ahead: Bytes to produce ahead of demand.
+        capacity: Bytes that the window may hold, if the job is cached.
+        on_end: Called once when everything is produced.
+        note: Where this task runs, for the errors of user code.
+    """
+
+    def __init__(
+        self,
+        order: TaskOrder,
+        build: Callable[[], Stage],
+        feed: DispatcherFeed | None,
+        *,
+        ahead: int,
+        capacity: int,
+        on_end: Callable[[str], None],
+        note: str,
+    ) -> None:
+        self.order = order
+        self._changed = threading.Condition()
+        self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached)
+        self._readings: dict[str, TaskReading] = {}
+        self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note)
+        self._feed = feed
+        self._on_end = on_end
+        self._started = self._stopped = False
+        self._errors = self._sent_elements = self._sent_bytes = 0
+        self._refusal: InvalidArgumentError | None = None
+
+    # ---- readers
+
+    def open(self, opening: Opening, sink: Sink) -> TaskReading:
+        """Let a client read; the first one starts the pipeline.
+
+        Raises:
+            UnavailableError: the task has been stopped.
+        """
+        with self._changed:
+            if self._stopped:
+                raise UnavailableError(f"the task {opening.task_id} was stopped")
+            trainer = opening.trainer_id if self.order.cached else _ALL
+            client = opening.client_id
+            old = self._readings.pop(client, None)
+            if old is not None:  # its connection broke, and we have not noticed
+                old.sink.fail(CancelledError("the same client opened this task again"))
+            self._window.attach(client, trainer, opening.max_bytes, opening.received, opening.consumed)
+            reading = self._readings[client] = TaskReading(self, client, sink)
+            if not self._started:
+                self._started = True
+                self._producer.start()
+            self._window.credit(client, opening.granted, opening.consumed)
+            self._pump(reading)
+            self._changed.notify_all()
+            return reading
+
+    def credit(self, reading: TaskReading, granted: int, consumed: int) -> None:
+        with self._changed:
+            if self._readings.get(reading.client) is reading:
+                self._window.credit(reading.client, granted, consumed)
+                self._pump(reading)
+                self._changed.notify_all()
+
+    def recall(self, reading: TaskReading) -> None:
+        with self._changed:
+            if self._readings.get(reading.client) is reading:
+                reading.sink.recalled(self._window.recall(reading.client))
+
+    def leave(self, client: str, consumed: int | None = None, reading: TaskReading | None = None) -> None:
+        """Let a client go: by its own word, or by the dispatcher's that it is gone."""
+        with self._changed:
+            if reading is not None and self._readings.get(client) is not reading:
+                return
+            self._readings.pop(client, None)
+            self._window.leave(client, consumed)
+            self._pump_all()
+            self._changed.notify_all()
+
+    def _pump_all(self) -> None:
+        for reading in list(self._readings.values()):
+            self._pump(reading)
+
+    def _pump(self, reading: TaskReading) -> None:
+        """Deliver what the reader's credit allows. Under the lock, so pieces keep their order; a sink only queues."""
+        while (taken := self._window.take(reading.client)) is not None:
+            piece = Piece(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation)
+            self._sent_elements += piece.count
+            self._sent_bytes += piece.nbytes
+            reading.sink.deliver(piece)
+        if not reading.ended and self._window.at_end(reading.client):
+            reading.ended = True
+            if self._refusal is not None:
+                reading.sink.fail(self._refusal)
+            else:
+                reading.sink.end()
+
+    # ---- the producer's outlet
+
+    def wait_for_room(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._window.wants_more())
+            return not self._stopped
+
+    def frame_bytes(self) -> int:
+        if not self.order.cached:
+            return FRAME_BYTES
+        return max(1, min(FRAME_BYTES, self._window.capacity // 8))
+
+    def element_bytes(self) -> int:
+        return self._window.capacity if self.order.cached else 1 << 62
+
+    def add(self, frame: Frame) -> None:
+        with self._changed:
+            self._errors += frame.failure is not None
+            self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
+            self._pump_all()
+
+    def finish(self) -> None:
+        with self._changed:
+            self._window.finish()
+            if self.order.cached:
+                self._refusal = InvalidArgumentError(
+                    f"the cross-trainer cache of job {self.order.job_name!r} requires the input dataset to be infinite, "
+                    f"and it ended after {self._window.head} elements",
+                    did="everything before the end was delivered",
+                    hint="put .repeat() at the end of the dataset, before distribute",
+                )
+            self._pump_all()
+        self._on_end(self.order.task_id)
+
+    # ---- the worker's side
+
+    def resize(self, capacity: int) -> None:
+        """Change the bytes that the window may hold; what is over is let go with the next frame."""
+        with self._changed:
+            self._window.capacity = capacity
+
+    def stop(self, error: Exception) -> None:
+        """End production and tell the readers why; waits shortly for the pipeline, unless user code holds it."""
+        with self._changed:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._changed.notify_all()
+            readings = list(self._readings.values())
+            self._readings.clear()
+        if self._producer.stage is not None:
+            self._producer.stage.cancel()
+        for reading in readings:
+            reading.sink.fail(error)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the producer's end; False where user code still runs after `timeout` seconds."""
+        if self._producer.ident is None or self._producer is threading.current_thread():
+            return True
+        self._producer.join(timeout)
+        return not self._producer.is_alive()
+
+    def report(self) -> TaskReport:
+        """What this task did so far."""
+        with self._changed:
+            window = self._window
+            trainers = tuple(self._trainer_report(name) for name in window.trainers)
+            consumed = min((report.offset for report in trainers), default=0)
+            return TaskReport(
+                task_id=self.order.task_id,
+                state=self._state(),
+                head=window.head,
+                tail=window.tail,
+                window_bytes=window.nbytes,
+                capacity_bytes=window.capacity,
+                evicted=window.evicted,
+                errors=self._errors,
+                sent_elements=self._sent_elements,
+                sent_bytes=self._sent_bytes,
+                trainers=trainers,
+                stages=self._stages(),
+                splits_done=self._feed.done(consumed) if self._feed else (),
+                readers=len(self._readings),
+            )
+
+    def last_report(self) -> TaskReport:
+        """The report of a task that was dropped."""
+        return replace(self.report(), state="dropped")
+
+    def _trainer_report(self, name: str) -> TrainerReport:
+        trainer = self._window.trainers[name]
+        return TrainerReport(
+            trainer_id=name,
+            clients=len(trainer.readers),
+            consumed=trainer.consumed,
+            offset=self._window.offset(name),
+            hits=trainer.hits,
+            misses=trainer.misses,
+            skipped=trainer.skipped,
+        )
+
+    def _state(self) -> str:
+        if not self._started:
+            return "pending"
+        return "ended" if self._window.finished else "running"
+
+    def _stages(self) -> tuple[StageReport, ...]:
+        stage = self._producer.stage
+        if stage is None:
+            return ()
+        return tuple(
+            StageReport(
+                name=r.name,
+                depth=r.depth,
+                elements=r.elements,
+                busy_ns=r.busy_ns,
+                wait_ns=r.wait_ns,
+                buffered=r.buffered,
+                capacity=r.capacity,
+            )
+            for r in reports(stage)
+        )
+
+    @property
+    def head(self) -> int:
+        """Elements produced so far."""
+        return self._window.head
+
+
+class TaskReading:
+    """One client's hold on a task; see `wire.transfer.handover.Reading`."""
+
+    def __init__(self, task: Task, client: str, sink: Sink) -> None:
+        self.client = client
+        self.sink = sink
+        self.ended = False
+        self._task = task
+
+    def credit(self, granted: int, consumed: int) -> None:
+        self._task.credit(self, granted, consumed)
+
+    def recall(self) -> None:
+        self._task.recall(self)
+
+    def leave(self, consumed: int) -> None:
+        self._task.leave(self.client, consumed, self)

@@ -1,0 +1,253 @@
+"""The commands on real services, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import dsnb
+from tests.support.processes import PythonProcess
+from tests.support.waiting import wait_for
+
+
+def command(*arguments: str, env: dict[str, str] | None = None) -> PythonProcess:
+    return PythonProcess(["-m", "dsnb", *arguments], env=env)
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """The exit code, the output and the errors of a command that ends by itself."""
+    with command(*arguments, env=env) as process:
+        return process.ended(), process.stdout, process.stderr
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[PythonProcess]:
+    with command("dispatcher", "--json") as process:
+        process.line("{")
+        yield process
+        process.terminate()
+        assert process.ended() == 0
+
+
+@pytest.fixture
+def target(dispatcher: PythonProcess) -> str:
+    return str(json.loads(dispatcher.line("{"))["target"])
+
+
+# ------------------------------------------------------------------------------------------- dispatcher and worker
+
+
+def test_a_dispatcher_and_workers_from_the_command_line_serve_a_reader(target: str) -> None:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(command("worker", "--dispatcher", target)) for _ in range(2)]
+        for worker in workers:
+            assert re.fullmatch(
+                rf"worker ready at \S+:\d+, joined {re.escape(target)}; Ctrl-C stops it", worker.line("worker ready")
+            )
+        numbers = dsnb.Dataset.range(1000).map(lambda x: x + 1).apply(dsnb.distribute("distributed_epoch", target))
+        assert sorted(numbers) == list(range(1, 1001))
+        for worker in workers:
+            worker.interrupt()
+            assert worker.ended() == 0
+
+
+@pytest.mark.parametrize("end", ["interrupt", "terminate"])
+def test_a_dispatcher_ends_in_order(end: str, tmp_path: Path) -> None:
+    with command("dispatcher", env={"DSNB_RUNTIME_DIR": str(tmp_path)}) as process:
+        line = process.line("dispatcher ready at grpc://127.0.0.1:")
+        assert line.endswith("; Ctrl-C stops it")
+        getattr(process, end)()
+        assert process.ended(timeout=10) == 0
+        assert process.stderr == ""
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_finds_the_only_service_by_itself(dispatcher: PythonProcess, target: str) -> None:
+    with command("worker", "--json", "--cache-bytes", "1MB") as worker:
+        told = json.loads(worker.line("{"))
+        assert told["dispatcher"].removeprefix("grpc://") == target.removeprefix("grpc://")
+        with dsnb.connect(target) as service:
+            (status,) = service.status().workers
+            assert (status.address, status.capacity_bytes) == (told["address"], 1_000_000)
+        worker.terminate()
+        assert worker.ended() == 0
+
+
+def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path) -> None:
+    token, elsewhere = tmp_path / "token", {"DSNB_RUNTIME_DIR": str(tmp_path / "other user")}
+    texts = []
+    for _ in range(2):
+        with command("dispatcher", "--json", "--token-file", str(token)) as process:
+            told = json.loads(process.line("{"))
+            assert told["token_file"] == str(token)
+            assert stat.S_IMODE(token.stat().st_mode) == 0o600
+            texts.append(token.read_text())
+            code, out, err = run("status", told["target"], "--json", "--token-file", str(token), env=elsewhere)
+            assert (code, err) == (0, "")
+            assert json.loads(out)["target"] == told["target"]
+            process.terminate()
+            process.ended()
+    assert texts[0] == texts[1]
+
+
+def test_a_taken_port_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = run("dispatcher", "--port", str(port))
+    assert (code, out) == (1, "")
+    assert err.startswith(f"dsnb dispatcher: the dispatcher cannot listen on 127.0.0.1:{port}")
+    assert "\n  try:  " in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments,told",
+    [
+        (["dispatcher", "--port", "70000"], "the port 70000 does not exist"),
+        (["dispatcher", "--host", "everywhere"], "'everywhere' is not an IP address"),
+        (["worker", "--dispatcher", "127.0.0.1:1", "--cache-bytes", "much"], "'much' is no size"),
+    ],
+)
+def test_a_value_that_can_never_be_right_is_a_wrong_use(arguments: list[str], told: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_a_worker_without_a_dispatcher_gives_up_with_advice() -> None:
+    code, out, err = run("worker", "--dispatcher", "127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert "127.0.0.1:1" in err
+    assert "\n  try:  " in err
+    assert "Traceback" not in err
+
+
+def test_a_worker_with_a_wrong_token_is_refused(target: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("wrong")
+    code, out, err = run("worker", "--dispatcher", target, "--token-file", str(tmp_path / "token"))
+    assert (code, out) == (1, "")
+    assert "the token is wrong" in err
+    assert "Traceback" not in err
+
+
+# ---------------------------------------------------------------------------------------------------------- status
+
+
+def test_status_without_a_service_says_how_to_start_one() -> None:
+    code, out, err = run("status")
+    assert (code, out) == (1, "")
+    assert err.startswith("dsnb status: no dsnb service")
+    assert "dsnb.start()" in err
+
+
+def test_status_of_the_only_service_is_a_report() -> None:
+    with dsnb.start(workers=1, name="digits") as service:
+        squares = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
+        assert len(list(squares)) == 10
+        code, out, err = run("status")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"digits at {service.target}, up ")
+    assert "\njob train: DYNAMIC, iteration 0, " in out
+
+
+def test_status_as_json_is_the_whole_snapshot() -> None:
+    with dsnb.start(workers=2, name="digits") as service:
+        code, out, err = run("status", "digits", "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert (told["service"], told["target"], len(told["workers"])) == ("digits", service.target, 2)
+    assert service.token not in out
+
+
+def test_several_services_are_listed_without_their_tokens(target: str) -> None:
+    with dsnb.start(workers=1, name="digits") as service:
+        code, out, err = run("status", "--json")
+        assert (code, err) == (0, "")
+        listed = json.loads(out)["services"]
+        assert {"name": "digits", "target": service.target, "pid": os.getpid()} in listed
+        assert target in [entry["target"] for entry in listed]
+        code, text, err = run("status")
+        assert (code, err) == (0, "")
+        assert text.startswith("2 services run here; name one:\n  name ")
+        assert service.token not in out + text
+
+
+@pytest.mark.parametrize("command_name", ["status", "dashboard"])
+def test_a_name_that_nobody_has_is_told_with_those_that_run(command_name: str) -> None:
+    with dsnb.start(workers=1, name="digits"):
+        code, out, err = run(command_name, "letters")
+    assert (code, out) == (1, "")
+    assert "no service 'letters'" in err
+    assert "digits" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command_name", ["status", "dashboard"])
+def test_an_address_where_nothing_listens_is_told(command_name: str) -> None:
+    code, out, err = run(command_name, "127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert "127.0.0.1:1" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command_name", ["status", "dashboard"])
+def test_a_wrong_token_is_refused(command_name: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("wrong")
+    with dsnb.start(workers=1) as service:
+        code, out, err = run(command_name, service.target, "--token-file", str(tmp_path / "token"))
+    assert (code, out) == (1, "")
+    assert "the token is wrong" in err
+    assert "Traceback" not in err
+
+
+def test_a_token_file_that_is_missing_is_told(tmp_path: Path) -> None:
+    code, _, err = run("status", "127.0.0.1:1", "--token-file", str(tmp_path / "nothing"))
+    assert code == 1
+    assert f"the token file {tmp_path / 'nothing'} cannot be read" in err
+
+
+def test_output_that_nobody_reads_to_its_end_is_no_error() -> None:
+    with dsnb.start(workers=1), PythonProcess(["-c", CLOSED_PIPE]) as process:
+        assert process.ended() == 0
+        assert process.stderr == ""
+
+
+CLOSED_PIPE = """
+import os, subprocess, sys
+reader, writer = os.pipe()
+os.close(reader)
+sys.exit(subprocess.run([sys.executable, "-m", "dsnb", "status"], stdout=writer).returncode)
+"""
+
+
+# ------------------------------------------------------------------------------------------------------- dashboard
+
+
+def test_the_dashboard_serves_a_page_until_it_is_told_to_stop() -> None:
+    from urllib.request import urlopen
+
+    from tests.support.requires import require_module
+
+    require_module("panel")
+    with dsnb.start(workers=1, name="digits"), command("dashboard", "digits", "--no-open", "--json") as process:
+        url = json.loads(process.line("{"))["url"]
+        with urlopen(url, timeout=30) as page:
+            assert page.status == 200
+        process.terminate()
+        assert process.ended() == 0
+        assert wait_for(lambda: refuses(url), what="the port to be closed")
+
+
+def refuses(url: str) -> bool:
+    host, port = re.findall(r"//(.+):(\d+)", url)[0]
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) != 0

@@ -1,0 +1,57 @@
+"""What holds for every test: a place of its own for files, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.support.leaks import KINDS, nothing_left
+
+# On a shared machine an example may take long for no fault of its own; pytest's timeout guards against hanging.
+settings.register_profile("dsnb", parent=settings(), deadline=None)
+settings.load_profile("dsnb")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary folders and connection files of this run, away from those of services that a person runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        places = tmp_path_factory.mktemp("run")
+        for variable, name in (("TMPDIR", "tmp"), ("DSNB_RUNTIME_DIR", "runtime")):
+            (places / name).mkdir(mode=0o700)
+            patch.setenv(variable, str(places / name))
+        patch.setattr(tempfile, "tempdir", os.environ["TMPDIR"])
+        patch.delenv("DSNB_TOKEN", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_leaves_nothing(own_places: None) -> Iterator[None]:
+    with nothing_left("a fixture of this session"):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module_leaves_nothing(session_leaves_nothing: None) -> Iterator[None]:
+    with nothing_left("a fixture of this module"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(module_leaves_nothing: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    with nothing_left("this test", except_for=_spared(request.node)):
+        yield
+
+
+def _spared(item: pytest.Item) -> list[str]:
+    kinds = []
+    for marker in item.iter_markers("may_leave"):
+        kind, reason = marker.args[0], marker.kwargs["reason"]
+        assert kind in KINDS, f"may_leave knows {sorted(KINDS)}, not {kind!r}"
+        assert reason
+        kinds.append(kind)
+    return kinds

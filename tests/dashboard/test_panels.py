@@ -1,0 +1,156 @@
+"""What the panels say, in words and in exact values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from dsnb.dashboard.markup import Html
+from dsnb.dashboard.panels import stages as stages_panel
+from dsnb.dashboard.panels.cards import cards
+from dsnb.dashboard.panels.events import events
+from dsnb.dashboard.panels.header import banner, header
+from dsnb.dashboard.panels.jobs import jobs
+from dsnb.dashboard.panels.splits import parts, splits
+from dsnb.dashboard.panels.stages import stages
+from dsnb.dashboard.panels.strip import strip
+from dsnb.dashboard.panels.trainers import trainers
+from dsnb.dashboard.panels.workers import workers
+from dsnb.dashboard.view import View
+from dsnb.monitor.snapshot import EventStatus, Snapshot, SplitStatus
+from tests.dashboard.snapshots import SECOND, job, place, seen, snapshot, stage, task, trainer, worker
+
+
+def value(markup: Html, field: str) -> str:
+    """The exact value of the first number of that field."""
+    found = re.search(rf'data-field="{field}" data-value="([^"]*)"', markup)
+    assert found, f"no {field} in {markup}"
+    return found[1]
+
+
+def text(markup: Html) -> str:
+    """What a person reads."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", markup)).strip()
+
+
+def test_sharing_is_told_as_work_saved() -> None:
+    made = cards(seen(snapshot(jobs=(job(produced=100, consumed=400),))))
+    assert (value(made, "produced"), value(made, "consumed")) == ("100", "400")
+    assert "each used 4.0 times" in text(made)
+    assert "75 % of the work saved" in text(made)
+
+
+def test_the_worst_wait_is_named_and_judged() -> None:
+    def at(seconds: int, wait: float) -> Snapshot:
+        fast = trainer("fast", elements=10 * seconds, active_ns=seconds * SECOND)
+        slow = trainer("slow", elements=10 * seconds, active_ns=seconds * SECOND, wait_ns=int(wait * SECOND))
+        return snapshot(seconds, jobs=(job(trainers=(fast, slow)),))
+
+    made = cards(seen(at(1, 0.0), at(2, 0.3)))
+    assert value(made, "worst-wait") == "0.3"
+    assert "slow waits most: training is held up by its input" in text(made)
+
+
+def test_losers_are_named_and_the_past_is_not_forgotten() -> None:
+    def at(seq: int, skipped: int) -> Snapshot:
+        return snapshot(seq, jobs=(job(trainers=(trainer("b", skipped=skipped),)),))
+
+    losing = cards(seen(at(1, 0), at(2, 97)))
+    assert 'data-card="losing" data-level="bad"' in losing
+    before = cards(seen(at(1, 97), at(2, 97)))
+    assert 'data-card="losing" data-level="warn"' in before
+    assert value(before, "skipped") == "97"
+
+
+def test_an_empty_page_says_what_to_do() -> None:
+    assert "svc = dsnb.start" in cards(seen())
+    assert "dsnb.distribute" in cards(seen(snapshot()))
+
+
+@pytest.mark.parametrize("panel", [strip, trainers, workers, splits, stages, jobs, events])
+def test_each_panel_has_words_for_nothing(panel: Callable[[View], Html]) -> None:
+    for view in (seen(), seen(snapshot()), seen(snapshot(jobs=(job(),)))):
+        assert text(panel(view))
+
+
+def test_names_cannot_reach_into_the_page() -> None:
+    nasty = "<img src=x onerror=alert(1)>"
+    one = job(nasty, pipeline=nasty, trainers=(trainer(nasty, places=(place(),)),), tasks=(task(head=5),))
+    view = seen(
+        snapshot(jobs=(one,), workers=(worker(nasty),), events=(EventStatus(time=0, level="info", text=nasty),))
+    )
+    for panel in (header, cards, strip, trainers, workers, jobs, events):
+        assert "<img" not in panel(view)
+
+
+def test_trainers_have_exact_numbers() -> None:
+    one = trainer("lr=0.1", elements=1234, hits=1000, misses=234, skipped=7, places=(place(offset=90, lag=3),))
+    made = trainers(seen(snapshot(jobs=(job(trainers=(one,)),))))
+    assert 'data-trainer="lr=0.1"' in made
+    read = {field: value(made, field) for field in ("elements", "hits", "misses", "skipped", "offset", "lag")}
+    assert read == {"elements": "1234", "hits": "1000", "misses": "234", "skipped": "7", "offset": "90", "lag": "3"}
+
+
+def test_workers_have_exact_numbers_and_late_ones_are_marked() -> None:
+    one = worker(produced=10, sent_bytes=2_000_000, cache_bytes=500, capacity_bytes=1000, heartbeat_age_s=30.0)
+    made = workers(seen(snapshot(workers=(one,))))
+    assert value(made, "produced") == "10"
+    assert value(made, "sent_bytes") == "2000000"
+    assert '<td class="num bad" data-field="heard"' in made
+
+
+def test_splits_fill_their_bar() -> None:
+    split = SplitStatus(source="range", repetition=0, total=10, done=4, in_hand=2, lost=1)
+    assert parts(split) == {"done": 0.4, "in-hand": 0.2, "lost": 0.1}
+    made = splits(seen(snapshot(jobs=(job(mode="DYNAMIC", splits=(split,)),))))
+    assert [value(made, field) for field in ("done", "in_hand", "lost")] == ["4", "2", "1"]
+
+
+def test_losses_of_earlier_repetitions_do_not_burst_the_bar() -> None:
+    split = SplitStatus(source="range", repetition=3, total=4, done=2, in_hand=1, lost=5)
+    assert sum(parts(split).values()) <= 1
+
+
+def test_stages_stand_in_the_order_of_the_data_with_their_share() -> None:
+    def at(seq: int) -> Snapshot:
+        found = (stage("batch", depth=0, busy_ns=seq * 1000), stage("map(f)", depth=1, busy_ns=seq * SECOND // 2))
+        return snapshot(seq, jobs=(job(stages=found),))
+
+    rows = stages_panel.rows(seen(at(1), at(2)))
+    assert [(row.stage.name, row.heaviest) for row in rows] == [("map(f)", True), ("batch", False)]
+    assert rows[0].share == pytest.approx(1.0, abs=0.01)
+
+
+def test_at_rest_stages_show_all_work_since_the_beginning() -> None:
+    still = snapshot(1, jobs=(job(stages=(stage("a", busy_ns=3), stage("b", depth=1, busy_ns=1))),))
+    assert [row.share for row in stages_panel.rows(seen(still))] == [0.25, 0.75]
+
+
+def test_a_job_that_does_not_share_says_how_to() -> None:
+    assert "CrossTrainerCache" in strip(seen(snapshot(jobs=(job(cached=False),))))
+
+
+def test_the_strip_offers_each_workers_task() -> None:
+    tasks = (task("w0", head=9), task("w1", head=9))
+    one = trainer(places=(place("w0", lag=1), place("w1", lag=2)))
+    made = strip(seen(snapshot(jobs=(job(tasks=tasks, trainers=(one,)),))))
+    assert re.findall(r'data-pick="task" data-value="([^"]*)"', made) == ["", "t-w0", "t-w1"]
+    assert value(made, "lag") == "2"
+
+
+def test_a_stale_page_says_so() -> None:
+    fresh, old = seen(snapshot()), seen(snapshot(), age_s=12.0)
+    assert banner(fresh) == ""
+    assert 'data-state="live"' in header(fresh)
+    assert "No news for 12 s." in text(banner(old))
+    assert 'data-state="stale"' in header(old)
+    assert 'data-state="waiting"' in header(seen())
+
+
+def test_events_have_the_newest_on_top() -> None:
+    found = tuple(EventStatus(time=float(at), level="info", text=f"event {at}") for at in range(60))
+    made = events(seen(snapshot(events=found)))
+    assert re.findall(r"event \d+<", made)[:2] == ["event 59<", "event 58<"]
+    assert made.count("<li") == 40

@@ -1,0 +1,91 @@
+"""Where trainers stand in the cache window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsnb.dashboard.panels.places import cliff_of, layout, newest_tasks, round_up
+from dsnb.dashboard.view import Choice, View
+from dsnb.monitor.snapshot import JobStatus, TaskStatus
+from tests.dashboard.snapshots import job, place, seen, snapshot, task, trainer
+
+FULL: dict[str, Any] = {"window_bytes": 1000, "capacity_bytes": 1000}
+
+
+def shown(*jobs: JobStatus, choice: Choice | None = None) -> tuple[View, JobStatus]:
+    view = seen(*(snapshot(seq, jobs=(one,)) for seq, one in enumerate(jobs, start=1)), choice=choice)
+    assert view.job is not None
+    return view, view.job
+
+
+@pytest.mark.parametrize(
+    "one, cliff",
+    [
+        (None, None),
+        (task(head=0), None),
+        (task(head=100, tail=0), None),  # nobody knows yet how many will fit
+        (task(head=100, tail=40, evicted=40), 60),
+        (task(head=100, tail=0, window_bytes=250, capacity_bytes=1000), 400),
+        (task(head=500, tail=400, evicted=400, **FULL), 100),
+    ],
+)
+def test_the_cliff_follows_from_what_an_element_weighs(one: TaskStatus | None, cliff: int | None) -> None:
+    assert cliff_of(one) == cliff
+
+
+def test_scales_step_in_round_numbers() -> None:
+    assert [round_up(number) for number in (0, 1, 3, 16, 21, 120, 501)] == [1, 1, 5, 20, 50, 200, 1000]
+
+
+def test_a_trainer_is_shown_where_it_has_least_room() -> None:
+    tasks = (task("w0", head=300, tail=200, **FULL), task("w1", head=300, tail=100, **FULL))
+    one = trainer(places=(place("w0", lag=90), place("w1", lag=120)))
+    lane = layout(*shown(job(tasks=tasks, trainers=(one,)))).lanes[0]
+    assert (lane.worker, lane.lag, lane.cliff, lane.level) == ("w0", 90, 100, "warn")
+
+
+def test_a_picked_task_shows_each_trainer_there() -> None:
+    tasks = (task("w0", head=300, tail=200, **FULL), task("w1", head=300, tail=100, **FULL))
+    one = trainer(places=(place("w0", lag=90), place("w1", lag=120)))
+    lanes = layout(*shown(job(tasks=tasks, trainers=(one,)), choice=Choice(task="t-w1"))).lanes
+    assert [(lane.worker, lane.words) for lane in lanes] == [("w1", "120 behind")]
+
+
+def test_who_loses_data_is_told_in_words() -> None:
+    def at(skipped: int) -> JobStatus:
+        one = trainer(skipped=skipped, places=(place(lag=100),))
+        return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
+
+    lane = layout(*shown(at(90), at(97))).lanes[0]
+    assert (lane.level, lane.words) == ("bad", "LOSING DATA, skipped 97")
+    lane = layout(*shown(at(97), at(97))).lanes[0]
+    assert (lane.level, lane.words) == ("warn", "100 behind · skipped 97 before")
+
+
+def test_who_will_fall_off_is_told_when() -> None:
+    def at(lag: int) -> JobStatus:
+        return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
+
+    assert layout(*shown(at(40), at(50))).lanes[0].words == "50 behind · falls off in 5.0 s"
+    assert layout(*shown(at(50), at(40))).lanes[0].words == "40 behind"
+    assert layout(*shown(at(0), at(0))).lanes[0].words == "up to date"
+
+
+def test_the_cliff_is_on_the_scale_unless_all_are_far_from_it() -> None:
+    def at(lag: int) -> JobStatus:
+        return job(tasks=(task(head=3000, tail=2000, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
+
+    assert layout(*shown(at(500))).scale == 1120
+    assert layout(*shown(at(5))).scale == 20
+    assert layout(*shown(at(500), at(5))).scale == 1120, "the scale remembers the last seconds"
+
+
+def test_a_trainer_without_places_has_no_lane() -> None:
+    assert layout(*shown(job(trainers=(trainer(),)))).lanes == ()
+
+
+def test_each_worker_has_its_newest_task() -> None:
+    tasks = (task("w10", iteration=1), task("w2", iteration=0), task("w2", iteration=1, head=5))
+    assert [(one.worker, one.iteration) for one in newest_tasks(job(tasks=tasks))] == [("w2", 1), ("w10", 1)]

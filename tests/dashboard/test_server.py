@@ -1,0 +1,124 @@
+"""The dashboard's server: it starts, refuses, and leaves nothing behind.
+
+The snapshots are written by hand: what is tested is the server; `tests/browser` has the pages under a real service.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dsnb.errors import AlreadyExistsError, InvalidArgumentError
+from dsnb.monitor.snapshot import Snapshot
+from tests.dashboard.snapshots import job, snapshot
+from tests.support.requires import require_module
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def server() -> Any:
+    require_module("panel")
+    from dsnb.dashboard import server
+
+    return server
+
+
+def source(stop: threading.Event) -> Iterator[Snapshot]:
+    yield snapshot(jobs=(job(produced=3),))
+    stop.wait()
+
+
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_it_serves_a_page_and_stops_whole(server: Any) -> None:
+    running = server.start_in_thread(source)
+    try:
+        assert "data-panel" in page(running.url)
+        assert "cdn" not in page(running.url).lower().replace("cdndist", "")
+    finally:
+        running.stop()
+    assert not running.running
+    running.stop()
+    with pytest.raises(OSError):
+        page(running.url)
+
+
+def test_the_same_source_has_one_server(server: Any) -> None:
+    first = server.start_in_thread(source)
+    try:
+        assert server.start_in_thread(source) is first
+        assert server.start_in_thread(source, port=first.port) is first
+    finally:
+        first.stop()
+    second = server.start_in_thread(source)
+    assert second is not first
+    second.stop()
+
+
+def test_a_stopped_port_can_be_taken_again(server: Any) -> None:
+    first = server.start_in_thread(source)
+    first.stop()
+    second = server.start_in_thread(source, port=first.port)
+    try:
+        assert second.port == first.port
+    finally:
+        second.stop()
+
+
+def test_a_taken_port_is_an_error_in_the_caller(server: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AlreadyExistsError, match=f"the port {port} of 127.0.0.1 is taken") as caught:
+            server.start_in_thread(source, port=port)
+    assert "leave `port` out" in caught.value.hint
+
+
+def test_it_listens_on_loopback_only(server: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="loopback only") as caught:
+        server.start_in_thread(source, address="0.0.0.0")
+    assert "ssh -L" in caught.value.hint
+
+
+def websocket_status(url: str, origin: str) -> str:
+    """The first line of the answer to a websocket's opening request from a page of that origin."""
+    host, port = url.removeprefix("http://").rstrip("/").split(":")
+    request = (
+        f"GET /ws HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nOrigin: {origin}\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Protocol: bokeh, none\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=10) as wire:
+        wire.sendall(request.encode())
+        return wire.recv(4096).decode().splitlines()[0]
+
+
+def test_pages_of_another_origin_are_refused(server: Any) -> None:
+    running = server.start_in_thread(source)
+    try:
+        assert "403" in websocket_status(running.url, "http://evil.example")
+        assert "403" in websocket_status(running.url, "http://127.0.0.1:1")
+        # The right origin comes past that check, and is refused only for its missing token.
+        assert "403" not in websocket_status(running.url, f"http://localhost:{running.port}")
+    finally:
+        running.stop()
+
+
+def test_serving_for_ever_ends_when_it_is_stopped(server: Any) -> None:
+    known: list[str] = []
+    thread = threading.Thread(target=server.serve_forever, args=(source,), kwargs={"port": 0, "announce": known.append})
+    thread.start()
+    url = wait_for(lambda: known and known[0], what="the address to be announced", timeout=30)
+    assert isinstance(url, str)
+    assert "data-panel" in page(url)
+    server.start_in_thread(source).stop()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,70 @@
+"""The points of the throughput figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from dsnb.dashboard.feed import Moment
+from tests.dashboard.snapshots import SECOND, job, seen, snapshot, task, trainer
+from tests.support.requires import require_module
+
+
+@pytest.fixture
+def chart() -> Any:
+    require_module("bokeh")
+    from dsnb.dashboard.panels import throughput
+
+    return throughput
+
+
+def moments(*heads: Sequence[int], wait: float = 0.0) -> tuple[Moment, ...]:
+    """Moments a second apart, with the heads of w0, w1 and so on."""
+    snapshots = []
+    for second, row in enumerate(heads):
+        tasks = tuple(task(f"w{number}", head=head) for number, head in enumerate(row))
+        reader = trainer(elements=sum(row), active_ns=second * SECOND, wait_ns=int(second * wait * SECOND))
+        snapshots.append(snapshot(second + 1, jobs=(job(produced=sum(row), tasks=tasks, trainers=(reader,)),)))
+    return seen(*snapshots).recent
+
+
+def since(found: Sequence[Moment]) -> Callable[[float], Sequence[Moment]]:
+    return lambda at: [moment for moment in found if moment.at >= at]
+
+
+def test_bands_lie_one_on_the_other(chart: Any) -> None:
+    found = moments([0, 0], [10, 5], [30, 10], wait=0.5)
+    names = chart.bands(found, "train")
+    rows = chart.points(found, "train", names)
+    assert names == ("w0", "w1")
+    assert rows["b0"] == [10, 20]
+    assert rows["b1"] == rows["made"] == [15, 25]
+    assert rows["demand"] == [30, 50]
+
+
+def test_more_workers_than_bands_share_the_last(chart: Any) -> None:
+    found = moments([0] * 12, [1] * 12)
+    names = chart.bands(found, "train")
+    assert len(names) == len(chart.COLOURS)
+    assert names[-1] == "others"
+    assert chart.points(found, "train", names)["made"] == [12]
+
+
+def test_demand_far_above_does_not_flatten_the_rest(chart: Any) -> None:
+    assert chart.top_of({"made": [100.0], "demand": [120.0]}) == 150
+    assert chart.top_of({"made": [100.0], "demand": [9000.0]}) == 250
+    assert chart.top_of({"made": [0.2], "demand": [math.nan]}) == 1
+
+
+def test_only_new_points_are_streamed_and_another_job_begins_anew(chart: Any) -> None:
+    one = chart.Chart()
+    found = moments([0], [10], [30])
+    one.update(seen(found[0].snapshot), since(found[:2]), 5.0)
+    assert list(one.source.data["made"]) == [10]
+    one.update(seen(found[0].snapshot), since(found), 5.0)
+    assert list(one.source.data["made"]) == [10, 20]
+    one.update(seen(snapshot(jobs=(job("other"),))), since(found), 5.0)
+    assert list(one.source.data["made"]) == [0, 0]

@@ -1,0 +1,100 @@
+"""The demo's figures follow from the service's status and the trainers' own counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsnb.demo.result import DemoResult, result_of
+from dsnb.demo.table import progress, table
+from dsnb.demo.trainer import Course, Goal, Trainer
+from dsnb.monitor.snapshot import JobStatus, PlaceStatus, StageStatus, TrainerStatus
+
+JOB = JobStatus(
+    name="digits",
+    anonymous=False,
+    dataset_id="d",
+    pipeline="list_files | batch(32)",
+    mode="DYNAMIC",
+    cached=True,
+    iteration=0,
+    state="running",
+    clients=2,
+    produced=1010,
+    consumed=1800,
+    trainers=(
+        TrainerStatus(trainer_id="fast", clients=1, elements=1000, hits=100, misses=900),
+        TrainerStatus(
+            trainer_id="slow",
+            clients=1,
+            elements=800,
+            hits=700,
+            misses=100,
+            skipped=3,
+            places=(PlaceStatus(task_id="t", worker="w0", offset=803, lag=207),),
+        ),
+    ),
+    stages=(
+        StageStatus(name="batch(32)", depth=0, elements=1010, busy_ns=1_010_000_000),
+        StageStatus(name="list_files", depth=1, elements=32_320, busy_ns=4_040_000_000),
+    ),
+)
+
+
+def trainers() -> list[Trainer]:
+    held_out = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
+    made = []
+    for name, batches, accuracy in (("fast", 1000, 0.95), ("slow", 800, 0.94)):
+        course = Course(trainer_id=name, learning_rate=0.1, hidden=(8,))
+        trainer = Trainer(course, Goal(batches=1, accuracy=0.9), held_out)
+        trainer.batches, trainer.accuracy, trainer.seconds = batches, accuracy, 7.5
+        made.append(trainer)
+    return made
+
+
+def result() -> DemoResult:
+    return result_of(JOB, trainers(), {"slow": 400}, batch_size=32, target_accuracy=0.9, seconds=10.0)
+
+
+def test_each_trainer_has_its_own_figures() -> None:
+    fast, slow = result().trainers
+
+    assert (fast.elements, fast.hits, fast.misses, fast.skipped, fast.lag) == (1000, 100, 900, 0, 0)
+    assert (slow.elements, slow.hits, slow.misses, slow.skipped, slow.lag) == (800, 700, 100, 3, 207)
+    assert (fast.largest_lag, slow.largest_lag) == (0, 400)
+
+
+def test_seconds_saved_is_the_time_of_one_element_for_each_hit() -> None:
+    found = result()
+
+    assert found.preprocessing_seconds == 5.05
+    assert found.elements_consumed == 1800
+    assert round(found.seconds_saved, 6) == 800 * 0.005
+
+
+def test_a_trainer_that_the_service_has_not_heard_of_has_no_hits() -> None:
+    unknown = JobStatus(**{**{name: getattr(JOB, name) for name in JOB.__slots__}, "trainers": ()})
+
+    found = result_of(unknown, trainers(), {}, batch_size=32, target_accuracy=0.9, seconds=1.0)
+
+    assert [trainer.hits for trainer in found.trainers] == [0, 0]
+    assert [trainer.elements for trainer in found.trainers] == [1000, 800]
+
+
+def test_the_table_shows_every_figure_in_columns() -> None:
+    lines = table(result()).splitlines()
+    rows = [line for line in lines if line.startswith(("trainer ", "fast", "slow"))]
+
+    assert "An element is a batch of 32 digits" in "".join(lines)
+    assert len({len(row) for row in rows}) == 1, "the columns are aligned"
+    assert rows[1].split() == ["fast", "2-8-10", "1,000", "0.950", "100", "0", "0", "0", "7.5", "s"]
+    assert rows[2].split() == ["slow", "2-8-10", "800", "0.940", "700", "3", "207", "400", "7.5", "s"]
+    assert any("1,010" in line and "once" in line for line in lines)
+    assert any("4.0 s" in line and "800 hits x 5.0 ms" in line for line in lines)
+
+
+def test_a_line_of_progress_is_one_line_with_both_trainers() -> None:
+    line = progress(4.2, JOB, trainers())
+
+    assert line.splitlines() == [line]
+    for part in ("4 s", "1,010", "fast", "0.95", "slow", "0.94", "207"):
+        assert part in line

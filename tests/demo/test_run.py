@@ -1,0 +1,107 @@
+"""The demo in a process of its own, as a user runs it: its figures, and what it leaves behind, however it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import PythonProcess
+from tests.support.requires import require_module
+from tests.support.waiting import wait_for
+
+
+@contextmanager
+def demo(temporary: Path, *options: str) -> Iterator[PythonProcess]:
+    """`dsnb demo`, with a temporary folder in which everything left behind shows."""
+    require_module("PIL")
+    command = ["-m", "dsnb", "demo", "--no-dashboard", *options]
+    with PythonProcess(command, env={"TMPDIR": str(temporary)}) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """What the demo prints for a script: its figures, and its progress."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    with demo(temporary, "--json") as process:
+        assert process.ended(timeout=100) == 0
+        figures: dict[str, Any] = json.loads(process.stdout)  # one object and nothing else
+        assert list(temporary.iterdir()) == []
+        return figures, process.stderr
+
+
+@pytest.fixture
+def figures(whole_run: tuple[dict[str, Any], str]) -> dict[str, Any]:
+    return whole_run[0]
+
+
+def test_both_trainers_pass_the_accuracy(figures: dict[str, Any]) -> None:
+    assert len(figures["trainers"]) == 2
+    for trainer in figures["trainers"]:
+        assert trainer["accuracy"] >= figures["target_accuracy"] > 0.9
+
+
+def test_each_element_is_produced_about_once(figures: dict[str, Any]) -> None:
+    faster = max(trainer["elements"] for trainer in figures["trainers"])
+
+    assert faster <= figures["elements_produced"] <= 1.2 * faster
+
+
+def test_the_trainers_share_and_none_skips(figures: dict[str, Any]) -> None:
+    hits = sum(trainer["hits"] for trainer in figures["trainers"])
+
+    assert [trainer["skipped"] for trainer in figures["trainers"]] == [0, 0]
+    assert hits >= 0.8 * min(trainer["elements"] for trainer in figures["trainers"])
+    assert figures["elements_consumed"] >= 1.6 * figures["elements_produced"]
+    assert figures["seconds_saved"] > 0
+
+
+def test_one_trainer_is_slower_and_its_lag_shows(figures: dict[str, Any]) -> None:
+    assert max(trainer["largest_lag"] for trainer in figures["trainers"]) > 50
+
+
+def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) -> None:
+    progress = whole_run[1]
+
+    assert len([line for line in progress.splitlines() if "accuracy" in line]) >= 2
+    assert "Traceback" not in progress
+
+
+def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
+    with demo(tmp_path, "--batches", "50", "--accuracy", "0.1") as process:
+        assert process.ended() == 0
+        first, *rest = process.stdout.splitlines()
+
+    assert "workers started" in first
+    for word in ("lr=0.2", "lr=0.05", "produced", "consumed", "saved"):
+        assert any(word in line for line in rest)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missed_accuracy_is_an_error_with_advice(tmp_path: Path) -> None:
+    with demo(tmp_path, "--json", "--accuracy", "1.0", "--deadline", "1") as process:
+        assert process.ended() == 1
+        assert process.stdout == ""
+        assert "accuracy" in process.stderr
+        assert "--deadline" in process.stderr
+        assert "Traceback" not in process.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how, code", [("interrupt", 130), ("terminate", 143)])
+def test_ended_in_the_middle_it_leaves_nothing(tmp_path: Path, how: str, code: int) -> None:
+    with demo(tmp_path, "--json") as process:
+        wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=30)
+        assert list(tmp_path.glob("dsnb-digits-*")), "the digits are unpacked there"
+
+        getattr(process, how)()
+
+        assert process.ended() == code
+        assert process.stdout == ""
+        assert "Traceback" not in process.stderr
+    assert list(tmp_path.iterdir()) == []

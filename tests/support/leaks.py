@@ -1,0 +1,155 @@
+"""What a test may not leave behind, and how it is found.
+
+A kind of thing (threads, descriptors, ...) has a `look` that gives a key for each one there is now, and a `describe`
+that puts one into words. What is there after a test and was not before it is a leak, unless it goes away by itself
+within `GRACE` seconds: threads need a moment to end after whoever waited for their work was told.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.sockets import describe_socket
+
+GRACE = 5.0
+
+Keys = frozenset[Hashable]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of thing that can be left behind."""
+
+    look: Callable[[], Iterable[Hashable]]
+    describe: Callable[[Hashable], str] = str
+
+
+def _threads() -> Iterator[threading.Thread]:
+    for thread in threading.enumerate():
+        # tqdm's monitor is one thread for the whole process, made with the first bar and kept on purpose.
+        if type(thread).__name__ != "TMonitor":
+            yield thread
+
+
+def _describe_thread(thread: Hashable) -> str:
+    assert isinstance(thread, threading.Thread)
+    frame = sys._current_frames().get(thread.ident or 0)
+    stack = "".join(traceback.format_stack(frame)) if frame is not None else "  (just ended)\n"
+    return f"{thread!r}, which stands at\n{stack}"
+
+
+def _children() -> Iterator[tuple[int, str]]:
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            # The name in parentheses may hold anything; what follows its last parenthesis is state and parent.
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state not in "ZX":
+                yield int(folder.name), (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it ended while we looked
+            continue
+
+
+def _descriptors() -> Iterator[tuple[int, str]]:
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except OSError:  # the descriptor of this very listing, closed since
+            continue
+        # nbval opens /dev/null for each kernel and leaves it to the collector; it is nobody's connection or file.
+        if target != os.devnull:
+            yield int(link.name), target
+
+
+def _describe_descriptor(key: Hashable) -> str:
+    assert isinstance(key, tuple)
+    number, target = key
+    return f"{number} -> {describe_socket(target) if target.startswith('socket:') else target}"
+
+
+def _files(folder: str, pattern: str) -> list[str]:
+    return [str(path) for path in Path(folder).glob(pattern)]
+
+
+KINDS = {
+    "threads": Kind(look=_threads, describe=_describe_thread),
+    "temporary folders": Kind(look=lambda: _files(tempfile.gettempdir(), "dsnb*")),
+    "connection files": Kind(look=lambda: _files(os.environ["DSNB_RUNTIME_DIR"], "**/*")),
+}
+if Path("/proc/self/fd").exists():  # elsewhere than on Linux the rest cannot be told without more tools
+    KINDS |= {
+        "child processes": Kind(look=_children),
+        "descriptors": Kind(look=_descriptors, describe=_describe_descriptor),
+        "shared memory": Kind(look=lambda: _files("/dev/shm", "*dsnb*")),
+    }
+
+_told: set[Hashable] = set()
+
+
+def census() -> dict[str, Keys]:
+    """Everything there is now, by kind."""
+    return {name: frozenset(kind.look()) for name, kind in KINDS.items()}
+
+
+def leftovers(before: dict[str, Keys]) -> dict[str, list[Hashable]]:
+    """What is there now, was not `before`, does not go away by itself, and has not been told of."""
+    deadline = time.monotonic() + GRACE
+    found = _new_since(before)
+    if found:
+        gc.collect()  # an iterator that nobody holds releases its stream when it is collected
+    while found and time.monotonic() < deadline:
+        time.sleep(0.02)
+        found = _new_since(before)
+    return found
+
+
+def _new_since(before: dict[str, Keys]) -> dict[str, list[Hashable]]:
+    new = {name: [key for key in now - before[name] if key not in _told] for name, now in census().items()}
+    if "descriptors" in new:
+        new["descriptors"] = _without_grpc(new["descriptors"])
+    return {name: keys for name, keys in new.items() if keys}
+
+
+def _without_grpc(descriptors: list[Hashable]) -> list[Hashable]:
+    # gRPC's event engine has one epoll descriptor and one eventfd for the whole process. It makes them at the first
+    # use and closes them at a time of its own after the last; servers and channels that leak show as sockets, threads.
+    spared: set[str] = set()
+    kept: list[Hashable] = []
+    for key in descriptors:
+        assert isinstance(key, tuple)
+        target = key[1]
+        if target in {"anon_inode:[eventpoll]", "anon_inode:[eventfd]"} and target not in spared:
+            spared.add(target)
+        else:
+            kept.append(key)
+    return kept
+
+
+@contextmanager
+def nothing_left(what: str, except_for: Iterable[str] = ()) -> Iterator[None]:
+    """Fail with a description of all that the body left behind; each thing is told of once.
+
+    Args:
+        what: Who is to blame, as in "this test" or "a fixture of this module".
+        except_for: Kinds that are not looked at.
+    """
+    before = census()
+    yield
+    spared = set(except_for)
+    lines = []
+    for name, keys in leftovers(before).items():
+        lines += [f"{name}: {KINDS[name].describe(key)}" for key in keys if name not in spared]
+        _told.update(keys)
+    if lines:
+        raise AssertionError("\n".join([f"{what} left behind:", *lines]))

@@ -1,0 +1,34 @@
+"""Programs and modules that a test needs and a machine may lack."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from typing import NoReturn
+
+import pytest
+
+# Debian, Fedora and Google name the same browser differently.
+_OTHER_NAMES = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
+
+
+def require(program: str) -> str:
+    """The path of a program, as in `require("redis-server")`.
+
+    Where it is missing the test is skipped with that reason, or fails if `DSNB_REQUIRE_ALL=1` says that nothing may be.
+    """
+    paths = filter(None, map(shutil.which, _OTHER_NAMES.get(program, (program,))))
+    return next(paths, None) or _miss(f"the program {program} is not installed")
+
+
+def require_module(name: str) -> None:
+    """Go on only where a Python module can be imported, as in `require_module("panel")`; else as `require` does."""
+    if importlib.util.find_spec(name) is None:
+        _miss(f"the Python module {name} is not installed")
+
+
+def _miss(reason: str) -> NoReturn:
+    if os.environ.get("DSNB_REQUIRE_ALL") == "1":
+        pytest.fail(f"{reason}, and DSNB_REQUIRE_ALL=1 lets no test be skipped for that", pytrace=False)
+    pytest.skip(reason)

@@ -1,0 +1,31 @@
+"""Wait for a condition with a deadline: what tests do instead of sleeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], *, what: str, timeout: float = 10.0, every: float = 0.01) -> T:
+    """Call `condition` until what it gives is true, and return that.
+
+    Args:
+        condition: Something cheap that tells how things are now. What it raises is not caught.
+        what: What is waited for, as in "both workers to register"; the failure is told with it.
+        timeout: Seconds until the wait fails. Generous: a passing test never waits for it.
+        every: Seconds between two looks.
+
+    Raises:
+        AssertionError: the deadline came first; the text has the last value seen.
+    """
+    began = time.monotonic()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() - began > timeout:
+            raise AssertionError(f"waited {timeout:g} s in vain for {what}; the last look gave {value!r}")
+        time.sleep(every)

@@ -1,0 +1,71 @@
+"""The measures of the house: the lengths of files and functions, and no promise without an issue."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 60
+
+
+def sources(*folders: str) -> list[Path]:
+    """The Python files that people write."""
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return sorted(path for path in found if not path.stem.endswith("_pb2"))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def lines(path: Path) -> int:
+    return path.read_text().count("\n")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_no_file_is_over_400_lines() -> None:
+    long = [f"{name(path)}: {lines(path)}" for path in sources("dsnb", "tests", "tools", "benchmarks")]
+    assert [entry for entry in long if int(entry.rpartition(" ")[2]) > LONGEST_FILE] == []
+
+
+def test_no_function_is_over_60_lines() -> None:
+    long = [
+        f"{name(path)}:{node.lineno} {node.name}"
+        for path in sources("dsnb", "tools", "dashboard")
+        for node in functions(path)
+        if (node.end_lineno or node.lineno) - node.lineno + 1 > LONGEST_FUNCTION
+    ]
+    assert long == []
+
+
+def test_nothing_is_promised_without_an_issue() -> None:
+    promise = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
+    promises = [
+        f"{name(path)}:{number}: {line.strip()}"
+        for path in sources("dsnb", "tests", "tools", "dashboard", "benchmarks")
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if promise.search(line)
+    ]
+    assert promises == []
+
+
+def test_each_suppression_has_a_code() -> None:
+    bare = re.compile(r"#\s*(type: ignore(?!\[)|noqa(?!: ?[A-Z]))")
+    found = [
+        f"{name(path)}:{number}"
+        for path in sources("dsnb", "tests", "tools", "dashboard", "benchmarks")
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if bare.search(line)
+    ]
+    assert found == []

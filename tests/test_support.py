@@ -1,0 +1,146 @@
+"""The helpers of the tests, tried on things that really leak, hang and die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies
+
+from tests.support import leaks
+from tests.support.leaks import nothing_left
+from tests.support.processes import PythonProcess, python
+from tests.support.requires import require, require_module
+from tests.support.waiting import wait_for
+
+
+@contextmanager
+def leaky_thread() -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="leaky", daemon=True)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@contextmanager
+def leaky_socket() -> Iterator[None]:
+    with socket.create_server(("127.0.0.1", 0)):
+        yield
+
+
+@contextmanager
+def leaky_process() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield
+        process.kill()
+
+
+@contextmanager
+def leaky_folder() -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="dsnb-leaky-"):
+        yield
+
+
+@contextmanager
+def leaky_memory() -> Iterator[None]:
+    path = Path(f"/dev/shm/dsnb-leaky-{os.getpid()}")
+    path.touch()
+    yield
+    path.unlink()
+
+
+@contextmanager
+def leaky_connection_file() -> Iterator[None]:
+    path = Path(os.environ["DSNB_RUNTIME_DIR"]) / "leaky.json"
+    path.touch()
+    yield
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    "leak,told",
+    [
+        (leaky_thread, "threads: .*leaky.* which stands at(.|\n)*wait"),
+        (leaky_socket, r"descriptors: \d+ -> socket:\[\d+\] tcp 127.0.0.1:\d+ <-> 0.0.0.0:0"),
+        (leaky_process, r"child processes: \(\d+, .*input"),
+        (leaky_folder, "temporary folders: .*dsnb-leaky-"),
+        (leaky_memory, "shared memory: /dev/shm/dsnb-leaky-"),
+        (leaky_connection_file, "connection files: .*leaky.json"),
+    ],
+)
+def test_a_leak_is_found_and_described(
+    leak: Callable[[], AbstractContextManager[None]], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaks, "GRACE", 0.1)
+    with (
+        ExitStack() as later,
+        pytest.raises(AssertionError, match=f"^this test left behind:\n(.|\n)*{told}"),
+        nothing_left("this test"),
+    ):
+        later.enter_context(leak())
+
+
+def test_what_ends_by_itself_soon_is_no_leak() -> None:
+    with nothing_left("this test"):
+        threading.Timer(0.1, lambda: None).start()
+
+
+@given(strategies.integers())
+def test_hypothesis_goes_with_the_leak_check(number: int) -> None:
+    assert isinstance(number, int)
+
+
+def test_wait_for_returns_what_was_waited_for() -> None:
+    looks = iter([0, None, "here"])
+    assert wait_for(lambda: next(looks), what="the third look") == "here"
+
+
+def test_wait_for_says_what_did_not_come() -> None:
+    with pytest.raises(AssertionError, match=r"waited 0.05 s in vain for two workers; the last look gave 0"):
+        wait_for(lambda: 0, what="two workers", timeout=0.05)
+
+
+def test_a_process_is_waited_for_and_killed() -> None:
+    with python("print('READY', 42); print('more'); input()") as process:
+        assert process.line("READY") == "READY 42"
+        assert process.line("more") == "more"
+    assert process.popen.returncode == -signal.SIGKILL
+
+
+def test_a_process_that_dies_before_it_is_ready_tells_why() -> None:
+    with pytest.raises(AssertionError, match="no line 'READY' before the end") as caught, python("1 / 0"):
+        pass
+    assert "ZeroDivisionError" in caught.value.__notes__[0]
+
+
+def test_a_process_gets_signals() -> None:
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('READY'); signal.pause()"
+    with PythonProcess(["-c", code]) as process:
+        process.line("READY")
+        process.terminate()
+        assert process.ended() == 7
+
+
+def test_what_is_missing_skips_the_test_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DSNB_REQUIRE_ALL", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="the program no-such-program is not installed"):
+        require("no-such-program")
+    with pytest.raises(pytest.skip.Exception, match="the Python module no_such_module is not installed"):
+        require_module("no_such_module")
+
+
+def test_what_is_missing_fails_the_test_where_nothing_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSNB_REQUIRE_ALL", "1")
+    with pytest.raises(pytest.fail.Exception, match="no-such-program is not installed, and DSNB_REQUIRE_ALL=1"):
+        require("no-such-program")

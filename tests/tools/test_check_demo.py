@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from tools.check_demo import problems
+
+
+def figures(produced: int = 100, accuracy: float = 0.95, count: int = 2) -> dict[str, object]:
+    trainer = {"trainer_id": "t", "accuracy": accuracy, "elements": 100}
+    return {"elements_produced": produced, "trainers": [trainer] * count}
+
+
+def test_good_figures_pass() -> None:
+    assert problems(figures()) == []
+
+
+@pytest.mark.parametrize(
+    "result,told",
+    [
+        (figures(produced=121), "121 elements produced, but the faster trainer consumed 100"),
+        (figures(produced=79), "79 elements produced"),
+        (figures(accuracy=0.9), "t has an accuracy of 0.9"),
+        (figures(count=1), "1 trainers instead of two"),
+    ],
+)
+def test_bad_figures_are_told(result: dict[str, object], told: str) -> None:
+    assert told in "; ".join(problems(result))

@@ -1,0 +1,38 @@
+"""Checks what `dsnb demo --json` printed against what the demo promises.
+
+python tools/check_demo.py demo.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+ACCURACY = 0.9
+SHARED = 0.2
+"""How far what was produced may lie from what the faster trainer consumed."""
+
+
+def problems(result: dict[str, object]) -> list[str]:
+    """What is wrong with the figures."""
+    produced, trainers = result["elements_produced"], result["trainers"]
+    assert isinstance(produced, int)
+    assert isinstance(trainers, list)
+    found = [
+        f"{trainer['trainer_id']} has an accuracy of {trainer['accuracy']}"
+        for trainer in trainers
+        if trainer["accuracy"] <= ACCURACY
+    ]
+    if len(trainers) != 2:
+        found.append(f"{len(trainers)} trainers instead of two")
+    most = max(trainer["elements"] for trainer in trainers)
+    if abs(produced - most) > SHARED * most:
+        found.append(f"{produced} elements produced, but the faster trainer consumed {most}")
+    return found
+
+
+if __name__ == "__main__":
+    text = Path(sys.argv[1]).read_text(encoding="utf-8")
+    print(text)
+    sys.exit("; ".join(problems(json.loads(text))) or 0)
