@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from dsnb.notebook.service import DataService as DataService
     from dsnb.notebook.service import connect as connect
     from dsnb.notebook.service import start as start
-    from dsnb.pipeline.dataset import AUTOTUNE as AUTOTUNE
     from dsnb.pipeline.dataset import Dataset as Dataset
     from dsnb.pipeline.dataset import TextLineDataset as TextLineDataset
     from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from dsnb.pipeline.validate import AUTOTUNE as AUTOTUNE
     from dsnb.worker.config import WorkerConfig as WorkerConfig
     from dsnb.worker.server import WorkerServer as WorkerServer
 
@@ -45,7 +45,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. tests/test_exports.py holds this, the imports above and `__all__` together.
 _HOMES = {
-    "AUTOTUNE": "dsnb.pipeline.dataset",
+    "AUTOTUNE": "dsnb.pipeline.validate",
     "INFINITE_CARDINALITY": "dsnb.pipeline.operation",
     "UNKNOWN_CARDINALITY": "dsnb.pipeline.operation",
     "CrossTrainerCache": "dsnb.client.options",

@@ -28,13 +28,21 @@ def lines(path: Path) -> int:
     return path.read_text().count("\n")
 
 
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function, its docstring left out: documentation has no limit."""
+    first = function.body[0]
+    documented = ast.get_docstring(function) is not None
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
 def test_no_file_is_over_400_lines() -> None:
-    long = [f"{name(path)}: {lines(path)}" for path in sources("dsnb", "tests", "tools", "benchmarks")]
-    assert [entry for entry in long if int(entry.rpartition(" ")[2]) > LONGEST_FILE] == []
+    lengths = {name(path): lines(path) for path in sources("dsnb", "tools", "dashboard", "benchmarks")}
+    assert {path: length for path, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
 def test_no_function_is_over_60_lines() -> None:
@@ -42,7 +50,7 @@ def test_no_function_is_over_60_lines() -> None:
         f"{name(path)}:{node.lineno} {node.name}"
         for path in sources("dsnb", "tools", "dashboard")
         for node in functions(path)
-        if (node.end_lineno or node.lineno) - node.lineno + 1 > LONGEST_FUNCTION
+        if code_lines(node) > LONGEST_FUNCTION
     ]
     assert long == []
 

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Run a dispatcher until it is told to stop."""
     from dsnb.dispatcher.config import DispatcherConfig
     from dsnb.dispatcher.server import DispatchServer
+    from dsnb.wire.discovery import free_name
 
     if args.token_file is not None:
         make_token_file(Path(args.token_file))
@@ -58,15 +58,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"dispatcher ready at {server.target}; Ctrl-C stops it", flush=True)
         wait_for_end(stop, server.join)
     return 0
-
-
-def free_name() -> str:
-    """The first of `default`, `default-2`, `default-3` and so on that no service here has."""
-    from dsnb.wire.discovery import running
-
-    taken = {connection.name for connection in running()}
-    names = chain(["default"], (f"default-{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
 
 
 @contextmanager

@@ -33,6 +33,8 @@ class ReadStage(Stage):
         repetition: Which pass of this dataset object it is; passes of one number are one iteration of the job.
     """
 
+    closes_slowly = True
+
     def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions, repetition: int) -> None:
         super().__init__("from the service")
         token = service.find_token()

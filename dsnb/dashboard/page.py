@@ -85,8 +85,9 @@ class Session:
         self.board.param.update(**changed, **self._changes(seen))
         self.chart.update(seen, self._feed.since, time.time())
 
-    def picked(self, message: Any) -> None:
+    def picked(self, event: Any) -> None:
         """Take a choice that was made on the page; what is no choice is ignored."""
+        message = event.data
         if isinstance(message, dict):
             self._choice = self._choice.pick(str(message.get("pick")), str(message.get("value", "")))
             self.tick()

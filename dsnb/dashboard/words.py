@@ -35,6 +35,8 @@ def size(number: float) -> str:
 
 def duration(seconds: float) -> str:
     """A length of time in its one fitting unit."""
+    if 0 < seconds < 1e-6:
+        return f"{seconds * 1e9:.0f} ns"
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:

@@ -127,5 +127,5 @@ def _by_path(given: Fingerprint) -> dict[str, Component]:
 def _against(mine: Component, its: Component) -> str:
     if mine.detail != its.detail:
         return f"{mine.detail} against {its.detail}"
-    what = {"function": "its code differs", "code": "its code differs", "array": "its contents differ"}
+    what = {"function": "what it refers to differs", "code": "its code differs", "array": "its contents differ"}
     return f"{what.get(mine.kind, 'it differs')} ({mine.detail})"

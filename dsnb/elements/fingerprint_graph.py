@@ -12,6 +12,7 @@ from dsnb.elements.fingerprint_code import CODE_LOOKERS, look_by_meta
 from dsnb.elements.fingerprint_parts import Look, Looker, encode, short
 from dsnb.elements.fingerprint_values import VALUE_LOOKERS, look_at_instance, look_by_base, look_by_hook
 
+_PATH_STEPS = 24
 _LOOKERS: dict[type, Looker] = {**VALUE_LOOKERS, **CODE_LOOKERS}
 
 
@@ -44,6 +45,23 @@ class _Node:
     def merge(self, reached: Iterable[bytes]) -> bytes:
         """The digest of this node, given those of what it reaches."""
         return _hash(self.own, *(sorted(reached) if self.look.unordered else reached))
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Where a part is. The middle of a long way is told by its length: the paths of a deep tree would fill memory."""
+
+    start: str
+    depth: int = 0
+    label: str = ""
+
+    def to(self, label: str) -> _Path:
+        if self.depth < _PATH_STEPS:
+            return _Path(f"{self.start} > {label}", self.depth + 1)
+        return _Path(self.start, self.depth + 1, label)
+
+    def __str__(self) -> str:
+        return f"{self.start} > ({self.depth - _PATH_STEPS} steps) > {self.label}" if self.label else self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +110,40 @@ class Walk:
         """Give digests to nodes that reach each other; what else they reach has its digest already.
 
         In a cycle, a node is told apart by what is around it, once more in each round, until a round tells no more
-        nodes apart than the one before.
+        nodes apart than the one before. What is further away than that comes in with a digest of the whole cycle.
         """
-        for number in group:
-            self._nodes[number].digest = self._nodes[number].own
-        rounds = 1 if len(group) == 1 and group[0] not in self._nodes[group[0]].targets else len(group) + 1
+        nodes = [self._nodes[number] for number in group]
+        if len(group) == 1 and group[0] not in nodes[0].targets:
+            nodes[0].digest = self._merged(nodes[0])
+            return
+        for node in nodes:
+            node.digest = node.own
         told_apart = 0
-        for _ in range(rounds):
-            new = [self._nodes[n].merge([self._nodes[t].digest for t in self._nodes[n].targets]) for n in group]
-            for number, digest in zip(group, new, strict=True):
-                self._nodes[number].digest = digest
-            if told_apart == len(set(new)):
-                break
-            told_apart = len(set(new))
+        digests = self._round(nodes)
+        while len(digests) > told_apart:
+            told_apart = len(digests)
+            digests = self._round(nodes)
+        cycle = _hash(*sorted(digests))
+        for node in nodes:
+            node.digest = _hash(node.digest, cycle)
+
+    def _round(self, nodes: list[_Node]) -> set[bytes]:
+        for node, digest in zip(nodes, [self._merged(node) for node in nodes], strict=True):
+            node.digest = digest
+        return {node.digest for node in nodes}
+
+    def _merged(self, node: _Node) -> bytes:
+        return node.merge(self._nodes[target].digest for target in node.targets)
 
     def emit(self, root: str) -> Iterator[Emitted]:
         """The parts, from the source of a pipeline on; what is reached twice is told where it is reached first."""
-        waiting = self._operations(root) or deque([(root, self._nodes[0])])
+        waiting = self._operations(root) or deque([(_Path(root), self._nodes[0])])
         seen = {node.digest for _, node in waiting}
         while waiting:
             path, node = waiting.popleft()
             look = node.look
-            yield Emitted(path, look.kind, node.own, look.detail, look.problem)
-            reached = [(f"{path} > {label}", self._nodes[target]) for (label, _), target in self._edges(node)]
+            yield Emitted(str(path), look.kind, node.own, look.detail, look.problem)
+            reached = [(path.to(label), self._nodes[target]) for (label, _), target in self._edges(node)]
             for place in sorted(reached, key=lambda pair: pair[1].digest) if look.unordered else reached:
                 # Told at each place: plain values, for they are what most often differs, and what has no value at all.
                 if place[1].digest not in seen or place[1].look.kind in {"value", "unhashable"}:
@@ -125,7 +154,7 @@ class Walk:
     def _edges(node: _Node) -> Iterator[tuple[tuple[str, Any], int]]:
         return zip(node.look.edges, node.targets, strict=True)
 
-    def _operations(self, root: str) -> deque[tuple[str, _Node]]:
+    def _operations(self, root: str) -> deque[tuple[_Path, _Node]]:
         """The operations of a pipeline, inputs first, numbered so."""
         order: dict[int, _Node] = {}
         waiting = [0] if self._nodes[0].look.kind == "operation" else []
@@ -137,7 +166,7 @@ class Walk:
             if not missing:
                 order.setdefault(number, self._nodes[number])
                 waiting.pop()
-        return deque((f"{root}[{place}]", node) for place, node in enumerate(order.values(), 1))
+        return deque((_Path(f"{root}[{place}]"), node) for place, node in enumerate(order.values(), 1))
 
 
 def _hash(*parts: bytes) -> bytes:

@@ -93,12 +93,12 @@ def _is_users(name: str, file: str | None, *, bare: bool) -> bool:
 
 
 def _is_installed(file: str) -> bool:
-    for path in (os.path.normpath(file), os.path.realpath(file)):
-        if not _INSTALLED.isdisjoint(path.split(os.sep)):
-            return True
-        if any(path.startswith(root) for root in _library_roots()):
-            return True
-    return False
+    # As it is named first: to resolve the links of a thousand modules takes 30 ms.
+    return _is_below_library(os.path.normpath(file)) or _is_below_library(os.path.realpath(file))
+
+
+def _is_below_library(path: str) -> bool:
+    return not _INSTALLED.isdisjoint(path.split(os.sep)) or path.startswith(_library_roots())
 
 
 @lru_cache(maxsize=1)

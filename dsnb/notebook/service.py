@@ -281,7 +281,7 @@ def start(
         known = _known(name)
         if known is not None:
             return _again(known, workers, settings)
-        chosen = discovery.check_name(name) if name is not None else _free_name()
+        chosen = discovery.check_name(name) if name is not None else discovery.free_name()
         service = _start(chosen, settings)
         try:
             service.scale(workers)
@@ -311,12 +311,6 @@ def _again(service: DataService, workers: int, settings: tuple[Any, ...]) -> Dat
     change = f"; now {workers} worker(s) instead of {before}" if workers != before else ""
     print(f"dsnb: the service {service.name!r} is running already{change}")
     return service
-
-
-def _free_name() -> str:
-    taken = {connection.name for connection in discovery.running()}
-    candidates = ["default", *(f"default-{number}" for number in range(2, len(taken) + 3))]
-    return next(name for name in candidates if name not in taken)
 
 
 def _start(name: str, settings: tuple[Any, ...]) -> DataService:

@@ -8,10 +8,10 @@ whose parts fails.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import socket
 import types
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from io import IOBase
 from typing import Any
 
@@ -57,7 +57,9 @@ def _find(first: _Step, failure: Exception, attempt: Attempt) -> list[_Step]:
     trail = [first]
     seen = {id(first.value)}
     # What is nested too deeply fails level by level: it is named by the variable that holds all of it.
-    while not _is_too_deep(failure) or isinstance(trail[-1].value, types.FunctionType | types.MethodType | partial):
+    while not _is_too_deep(failure) or isinstance(
+        trail[-1].value, types.FunctionType | types.MethodType | functools.partial
+    ):
         for step in _parts(trail[-1].value):
             if id(step.value) in seen:
                 continue
@@ -82,10 +84,13 @@ def _parts(value: Any) -> Iterator[_Step]:
         for variable in variables(value):
             yield _Step(variable.name, variable.value)
         yield from _named(".", vars(value))
+    elif isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
+        inner = value.func if isinstance(value, functools.cached_property) else value.__wrapped__
+        yield _Step(_name_of(inner), inner)
     elif isinstance(value, types.MethodType):
         yield _Step("self", value.__self__)
         yield _Step(value.__name__, value.__func__)
-    elif isinstance(value, partial):
+    elif isinstance(value, functools.partial):
         yield _Step(_name_of(value.func), value.func)
         yield from _numbered(value.args)
         yield from _named("", value.keywords)
@@ -155,7 +160,7 @@ def _words(trail: list[_Step]) -> tuple[str, list[str]]:
     for step in trail:
         if names and step.label[0] in ".[ ":
             names[-1] += step.label
-        else:
+        elif names[-1:] != [step.label]:
             names.append(step.label)
     # The first is the operation's own field, which its user never named, unless it is all there is.
     return names[-1], names[1:-1]

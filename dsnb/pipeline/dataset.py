@@ -6,11 +6,12 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from dsnb.elements.spec import check_spec
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.pipeline import validate
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.graph import describe
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
@@ -24,6 +25,9 @@ from dsnb.pipeline.sources.tensors import Tensors
 from dsnb.pipeline.sources.text_line import BUFFER_BYTES, COMPRESSIONS, TextLines
 from dsnb.pipeline.transformations import Transformations
 from dsnb.pipeline.validate import function_of, operation_of, optional_flag, optional_whole, whole
+
+AUTOTUNE: Final = validate.AUTOTUNE
+"""For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
 
 
 class UnknownLengthError(FailedPreconditionError, TypeError):

@@ -17,6 +17,7 @@ Three things are done here that cloudpickle leaves open.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 import sys
 import threading
@@ -31,11 +32,12 @@ import cloudpickle as _cloudpickle
 import numpy as np
 
 from dsnb.elements.reach import variables
-from dsnb.elements.usercode import is_user_module, namespace, user_modules
+from dsnb.elements.usercode import is_user_module, is_user_namespace, namespace, user_modules
 
 BLOB_BYTES = 1 << 20
 """An array above this size leaves the pickle."""
 
+_CACHED = functools._lru_cache_wrapper
 _NUMERIC = frozenset("biufcmM?")
 # What the import system keeps in a module; the restored one has no importer.
 _MACHINERY = {"__builtins__", "__cached__", "__loader__", "__spec__", "__file__", "__path__", "__name__", "__doc__"}
@@ -86,6 +88,11 @@ class Pickler(_cloudpickle.Pickler):
         elif isinstance(value, _Round):
             filling = self._modules.unwritten()
             return _fill_shells, (filling, _Round() if filling else None)
+        elif isinstance(value, _CACHED) and is_user_namespace(getattr(value.__wrapped__, "__globals__", {})):
+            return _cache_again, (value.cache_parameters(), value.__wrapped__)
+        elif type(value) is functools.cached_property:
+            # In Python 3.11 it holds a lock.
+            return _cached_property, (value.func, value.attrname)
         elif isinstance(value, TextIOWrapper):
             return _reduce_text_file(value)
         elif isinstance(value, type):
@@ -155,6 +162,16 @@ class _SentModules:
 
 class _Round:
     """Stands in the pickle for what is wanted of modules by the time that the pickler comes to it."""
+
+
+def _cache_again(parameters: dict[str, Any], function: Callable[..., Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _cached_property(function: Callable[[Any], Any], name: str | None) -> functools.cached_property[Any]:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
 
 
 def _fill_shells(filling: list[tuple[ModuleType, dict[str, Any]]], _following: object) -> None:

@@ -106,6 +106,13 @@ def running() -> list[Connection]:
     return [connection for connection in map(read, names) if connection is not None]
 
 
+def free_name() -> str:
+    """The first of "default", "default-2", "default-3" and so on that no service of this user has here."""
+    taken = {connection.name for connection in running()}
+    candidates = ["default", *(f"default-{number}" for number in range(2, len(taken) + 3))]
+    return next(name for name in candidates if name not in taken)
+
+
 def find(service: str | None = None) -> Connection:
     """The connection of a service.
 

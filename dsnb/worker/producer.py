@@ -15,6 +15,7 @@ import numpy as np
 
 from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
+from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Run, Stage
 
@@ -98,7 +99,7 @@ class Producer(threading.Thread):
                 return
             self._gather(run, began)
             self._adapt(len(run), took)
-            if took > _RUN_S or time.monotonic() - self._since > _AGE_S or self._gathered >= self._most():
+            if took > _RUN_S or self._gathered >= self._most() or time.monotonic() - self._since > _AGE_S:
                 self._flush()
 
     def _adapt(self, count: int, took: float) -> None:
@@ -109,12 +110,13 @@ class Producer(threading.Thread):
             self._want = max(1, self._want // 2)
 
     def _most(self) -> int:
-        """Elements of one frame, by the size of those before."""
+        """Elements of one frame, by the size of the newest."""
         return max(1, min(FRAME_ELEMENTS, self._outlet.frame_bytes() // self._element_bytes))
 
     def _gather(self, run: Run, began: float) -> None:
         if not self._pending:
             self._since = began
+        self._element_bytes = _bytes_of_first(run)
         self._pending.append(run)
         self._gathered += len(run)
 
@@ -128,7 +130,6 @@ class Producer(threading.Thread):
                 self._add_failure(part)
             else:
                 self._schema = self._schema or part.schema
-                self._element_bytes = max(1, part.nbytes // part.count)
                 self._add(part)
 
     def _add(self, frame: Frame) -> None:
@@ -157,6 +158,17 @@ class Producer(threading.Thread):
             did="the element was dropped; its place is taken by this error",
             hint="raise cross_trainer_cache_size_bytes of the workers, or make smaller batches",
         )
+
+
+def _bytes_of_first(run: Run) -> int:
+    """About how large the elements of a run are; frames that come out too large all the same are cut."""
+    if isinstance(run, np.ndarray):
+        return max(1, run.nbytes // len(run))
+    return max(1, sum(getattr(leaf, "nbytes", None) or _length(leaf) for leaf in flatten(run[0])))
+
+
+def _length(leaf: Any) -> int:
+    return len(leaf) if isinstance(leaf, (bytes, str)) else 8
 
 
 def _joined(runs: list[Run]) -> Run:

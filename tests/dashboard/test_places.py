@@ -89,3 +89,12 @@ def test_a_trainer_without_places_has_no_lane() -> None:
 def test_each_worker_has_its_newest_task() -> None:
     tasks = (task("w10", iteration=1), task("w2", iteration=0), task("w2", iteration=1, head=5))
     assert [(one.worker, one.iteration) for one in newest_tasks(job(tasks=tasks))] == [("w2", 1), ("w10", 1)]
+
+
+def test_who_reads_from_its_own_buffer_is_not_said_to_lose() -> None:
+    def at(lag: int) -> JobStatus:
+        return job(tasks=(task(head=3000, tail=2900, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
+
+    lane = layout(*shown(at(700), at(900))).lanes[0]
+    assert (lane.level, lane.lag, lane.at) == ("good", 900, 100)
+    assert lane.words == "900 behind · read from its own buffer"

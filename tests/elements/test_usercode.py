@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json.decoder
 import subprocess
 import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
 
-import json.decoder
 import numpy as np
 import pytest
 

@@ -52,8 +52,12 @@ def stacked(column: Sequence[Any], first_number: int = 0) -> Array:
         array([1, 2, 3])
     """
     kinds = set(map(type, column))
-    if all(issubclass(kind, (str, bytes)) for kind in kinds):
-        array = _text(column, kinds, first_number)
+    sort = _sort(type(column[0]))
+    if len(set(map(_sort, kinds))) > 1:
+        index = next(i for i, leaf in enumerate(column) if _sort(type(leaf)) is not sort)
+        raise OddElement(index, _unequal("type", type(column[index]), type(column[0]), first_number + index))
+    if sort is not object:
+        array = _text(column, sort, first_number)
     elif kinds == {np.ndarray}:
         array = _arrays(column, first_number)
     elif all(issubclass(kind, (int, float, complex, np.number, np.bool_)) for kind in kinds):
@@ -62,6 +66,11 @@ def stacked(column: Sequence[Any], first_number: int = 0) -> Array:
         array = _arrays([_as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
     array.flags.writeable = False
     return array
+
+
+def _sort(kind: type) -> type:
+    """`str`, `bytes`, or `object` for everything else: what can share an array."""
+    return str if issubclass(kind, str) else bytes if issubclass(kind, bytes) else object
 
 
 def _as_array(leaf: Any, index: int) -> Array:
@@ -106,12 +115,8 @@ def _joined(column: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...])
     return np.frombuffer(body, dtype).reshape(len(column), *shape)
 
 
-def _text(column: Sequence[Any], kinds: set[type], first_number: int) -> Array:
-    texts = [issubclass(kind, str) for kind in kinds]
-    if any(texts) and not all(texts):
-        index = next(i for i, value in enumerate(column) if isinstance(value, str) != isinstance(column[0], str))
-        raise OddElement(index, _unequal("type", type(column[index]), type(column[0]), first_number + index))
-    nul: Any = "\0" if all(texts) else b"\0"
+def _text(column: Sequence[Any], sort: type, first_number: int) -> Array:
+    nul: Any = "\0" if sort is str else b"\0"
     for index, value in enumerate(column):
         if value.endswith(nul):
             raise OddElement(index, _ends_in_nul(value, first_number + index))
@@ -119,7 +124,7 @@ def _text(column: Sequence[Any], kinds: set[type], first_number: int) -> Array:
 
 
 def _unequal(what: str, its: Any, first: Any, number: int) -> InvalidArgumentError:
-    cure = {"shape": "by cropping or padding", "dtype": "with x.astype(...)", "type": "with x.decode()"}[what]
+    cure = {"shape": "by cropping or padding", "dtype": "with x.astype(...)", "type": "with x.decode() or str(x)"}[what]
     return InvalidArgumentError(
         f"element {number} has the {what} {its}, the first of its batch {first}",
         did="the element was left out; reading goes on with the next",

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from dsnb.pipeline.engine.leaving import Outlet
 from dsnb.pipeline.engine.pace import MOST, Pace
-from dsnb.pipeline.engine.stage import Stage, StageReport, reports
+from dsnb.pipeline.engine.stage import Stage, StageReport, closes_slowly, reports
 
 _CLOSE_SECONDS: Final = 1.0
 
@@ -40,7 +40,7 @@ class ElementIterator(Iterator[Any]):
         self._source = _Source(stage, most)
         self._run: Iterator[Any] = iter(())
         self._lock = threading.RLock()
-        self._finalizer = weakref.finalize(self, self._source.close)
+        self._finalizer = weakref.finalize(self, self._source.drop)
 
     def __iter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class ElementIterator(Iterator[Any]):
                     self._run = self._source.next_run()
                     for element in self._run:
                         return element
-                    self._finalizer()
+                    self._finish()
         except BaseException:
             del self
             raise
@@ -81,11 +81,15 @@ class ElementIterator(Iterator[Any]):
         # Another thread may be reading; it lets go as soon as user code does.
         locked = self._lock.acquire(timeout=_CLOSE_SECONDS)
         try:
-            self._finalizer()
+            self._finish()
             self._run = iter(())
         finally:
             if locked:
                 self._lock.release()
+
+    def _finish(self) -> None:
+        if self._finalizer.detach() is not None:
+            self._source.close()
 
     def reports(self) -> tuple[StageReport, ...]:
         """What each operation did so far, the last one first."""
@@ -137,3 +141,17 @@ class _Source:
     def close(self) -> None:
         """Close the pipeline, telling it what was never yielded."""
         self.stage.close(length_hint(self._run) + len(self._waiting))
+
+    def drop(self) -> None:
+        """Close the pipeline of an iterator that was dropped, without holding up whoever dropped it.
+
+        That may be a garbage collection: at any moment, in any thread, under any lock.
+        """
+        self.stage.cancel()
+        if not closes_slowly(self.stage):
+            self.close()
+            return
+        try:
+            threading.Thread(target=self.close, name="dsnb-close", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending and starts no more threads
+            self.close()

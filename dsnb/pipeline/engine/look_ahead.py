@@ -2,8 +2,8 @@
 
 Theory of operation. One thread pulls runs and appends them to a deque; the reader takes them from the other end. All
 waits are on one condition and end when an element, room, the end, or `cancel` comes: nothing polls and nothing waits
-for ever. Errors of single elements travel in the deque at their places. Once the buffer was full, the thread sleeps
-until half of it is free, so that two fast sides do not wake each other for every element.
+for ever. Errors of single elements travel in the deque at their places. Once the buffer was full of
+cheap elements, the thread sleeps until half of it is free, so that two fast sides do not wake each other for each one.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class LookAhead:
         self.buffered = 0
         self.wait_ns = 0
         self._full = False
+        self._low = 0
         self._ended = False
         self._cancelled = False
         self._finished = False
@@ -138,14 +139,14 @@ class LookAhead:
 
     def _taken(self, count: int) -> None:
         self.buffered -= count
-        if self._full and self.buffered <= self.capacity // 2:
+        if self._full and self.buffered <= self._low:
             self._full = False
             self._changed.notify_all()
 
     def _work(self) -> None:
         pace = Pace()
         try:
-            while room := self._wait_for_room():
+            while room := self._wait_for_room(slow=pace.want == 1):
                 began = perf_counter_ns()
                 item = self._pull(min(pace.want, room))
                 pace.note(perf_counter_ns() - began)
@@ -158,11 +159,12 @@ class LookAhead:
             if abandoned:
                 self._stage.close()
 
-    def _wait_for_room(self) -> int:
+    def _wait_for_room(self, *, slow: bool) -> int:
         """How many more elements may lie ready; 0 when there is nothing more to do."""
         with self._changed:
             if self.buffered >= self.capacity:
                 self._full = True
+                self._low = self.capacity - 1 if slow else self.capacity // 2
             self._changed.wait_for(lambda: not self._full or self._cancelled)
             return 0 if self._cancelled or self._ended else max(1, self.capacity - self.buffered)
 

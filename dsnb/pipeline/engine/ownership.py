@@ -82,7 +82,9 @@ def _own(value: Any) -> Any:
 def _own_child(value: Any, parent_alone: bool) -> Any:
     if type(value) in IMMUTABLE:
         return value
-    return _owned(value, parent_alone and getrefcount(value) <= _ALONE_INSIDE)
+    # Counted before the call: an argument that waits for it is one reference more.
+    alone = parent_alone and getrefcount(value) <= _ALONE_INSIDE
+    return _owned(value, alone)
 
 
 def _owned(value: Any, alone: bool) -> Any:

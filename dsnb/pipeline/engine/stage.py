@@ -60,6 +60,9 @@ class Stage:
     one_to_one = False
     """Whether each element out stands for one element in, in order: then unread elements can be given back."""
 
+    closes_slowly = False
+    """Whether closing waits for others: a server, a thread that runs user code."""
+
     def __init__(self, name: str, *inputs: Stage) -> None:
         self.name = name
         self.inputs = inputs
@@ -165,6 +168,11 @@ def reports(stage: Stage, depth: int = 0) -> Iterator[StageReport]:
     yield stage.report(depth)
     for source in stage.inputs:
         yield from reports(source, depth + 1)
+
+
+def closes_slowly(stage: Stage) -> bool:
+    """Whether closing a stage or any of its inputs waits for others."""
+    return stage.closes_slowly or any(map(closes_slowly, stage.inputs))
 
 
 def as_list(run: Run) -> list[Any]:

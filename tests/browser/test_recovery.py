@@ -1,0 +1,92 @@
+"""What a page says when what it shows is gone, and that it recovers by itself."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import dsnb
+from tests.browser.conftest import Tab
+from tests.support.processes import ROOT, PythonProcess, python
+from tests.support.waiting import wait_for
+
+SERVE = """
+import dsnb
+service = dsnb.start(workers=1, name="elsewhere")
+print("READY", service.target)
+input()
+"""
+
+
+def test_a_killed_service_is_stale_and_a_returned_one_resumes(tab: Tab, artefacts: Path) -> None:
+    from dsnb.dashboard.server import start_in_thread
+    from dsnb.dashboard.source import source_for
+
+    server = start_in_thread(source_for("elsewhere"))
+    try:
+        tab.open(server.url)
+        wait_for(lambda: tab.state() == "waiting", what="the page to say that there is no service")
+        assert "svc = dsnb.start" in tab.text("[data-card='no-service']")
+        with python(SERVE) as first:
+            wait_for(lambda: tab.state() == "live", what="the page to find the service", timeout=20)
+            first.kill()
+            wait_for(lambda: tab.state() == "stale", what="the page to say that it is stale", timeout=20)
+            assert "No news for" in tab.text("[data-field='banner']")
+            assert tab.page.title().startswith("stale")
+            tab.page.screenshot(path=artefacts / "stale.png")
+        with python(SERVE) as second:
+            target = second.line("READY").split()[1].removeprefix("grpc://")
+            wait_for(lambda: tab.state() == "live", what="the page to find the service again", timeout=20)
+            wait_for(lambda: tab.text(".service code") == target, what="the new service's address")
+            assert tab.text("[data-field='banner']") == ""
+    finally:
+        server.stop()
+
+
+def test_a_page_without_its_server_says_so_and_comes_back(tab: Tab, service: dsnb.DataService) -> None:
+    from dsnb.dashboard.server import start_in_thread
+    from dsnb.dashboard.source import source_for
+
+    source = source_for(service.name)
+    server = start_in_thread(source)
+    tab.open(server.url)
+    server.stop()
+    tab.wait("!document.getElementById('lost').hidden")
+    assert "lost its dashboard server" in tab.text("#lost")
+    assert tab.page.title().startswith("lost")
+    server = start_in_thread(source, port=server.port)
+    try:
+        tab.wait("document.getElementById('lost').hidden && document.querySelector('.badge')", timeout=30)
+        wait_for(lambda: tab.state() == "live", what="the page to be live again", timeout=20)
+    finally:
+        server.stop()
+
+
+def test_panel_serves_the_folder_of_a_checkout(tab: Tab, service: dsnb.DataService) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    arguments = ["-m", "panel", "serve", str(ROOT / "dashboard"), "--port", str(port), "--address", "127.0.0.1"]
+    origin = ["--allow-websocket-origin", f"127.0.0.1:{port}"]
+    with PythonProcess([*arguments, *origin], env={"DSNB_SERVICE": service.name}) as panel:
+        wait_for(lambda: answers(port) or panel.popen.poll() is not None, what="panel serve to listen", timeout=30)
+        tab.open(f"http://127.0.0.1:{port}/dashboard")
+        wait_for(lambda: tab.state() == "live", what="the page to find the service", timeout=20)
+        assert tab.text("[data-field='service']") == service.name
+        assert tab.strangers() == []
+        assert tab.complaints == []
+        panel.interrupt()
+        panel.ended()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_dashboard_is_not_imported_with_dsnb() -> None:
+    code = "import sys, dsnb; print(*[name for name in ('panel', 'bokeh') if name in sys.modules])"
+    with PythonProcess(["-c", code]) as process:
+        assert process.ended() == 0
+        assert process.stdout.split() == []
+    assert sys.version_info >= (3, 11)

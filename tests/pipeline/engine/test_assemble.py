@@ -1,0 +1,83 @@
+"""Leaves of several elements become one array, or the one that does not fit is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from dsnb.elements.structure import structure_of
+from dsnb.pipeline.engine.assemble import OddElement, batch_of, stacked
+
+
+@given(st.integers(1, 4).flatmap(lambda n: arrays.arrays(st.sampled_from(["i8", "f4", ">i2", "?", "M8[s]"]), (n, 2, 3))))
+def test_arrays_are_stacked_as_numpy_does(rows: Any) -> None:
+    array = stacked([row.copy() for row in rows])
+    np.testing.assert_array_equal(array, np.stack(list(rows)))
+    assert array.dtype == rows.dtype
+
+
+@pytest.mark.parametrize(
+    "column, dtype",
+    [
+        ([1, 2], "int64"),
+        ([1.5, 2.0], "float64"),
+        ([True, False], "bool"),
+        ([np.float32(1), np.float32(2)], "float32"),
+        ([np.int64(1), 2], "int64"),
+        ([1, 2.5], "float64"),
+        (["a", "long"], "<U4"),
+        ([b"a", b"long"], "S4"),
+        ([np.datetime64("2020-01-01"), np.datetime64("2021-01-01")], "datetime64[D]"),
+        ([np.zeros((2, 2)).T, np.zeros((2, 2)).T], "float64"),
+        ([np.zeros((0, 2)), np.zeros((0, 2))], "float64"),
+    ],
+    ids=str,
+)
+def test_each_kind_of_leaf_has_its_dtype_and_is_read_only(column: list[Any], dtype: str) -> None:
+    array = stacked(column)
+    assert array.dtype == np.dtype(dtype)
+    assert len(array) == len(column)
+    assert not array.flags.writeable
+    assert array.tolist() == [x.tolist() if isinstance(x, np.ndarray | np.generic) else x for x in column]
+
+
+@pytest.mark.parametrize(
+    "column, index, said",
+    [
+        ([np.zeros(2), np.zeros(3)], 1, "element 11 has the shape (3,), the first of its batch (2,)"),
+        ([np.zeros(2), 1.0], 1, "shape ()"),
+        ([np.zeros(2), np.zeros(2, "f4")], 1, "element 11 has the dtype float32"),
+        (["a", "b\0"], 1, "ends in a NUL"),
+        ([b"a", b"b\0"], 1, "ends in a NUL"),
+        ([b"a", "b"], 1, "type"),
+        (["a", 1], 1, "type"),
+        ([np.zeros(2), object()], 1, "no leaf"),
+        ([1, 2**70], 1, "64 bits"),
+    ],
+    ids=["shape", "scalar", "dtype", "str", "bytes", "mixed text", "text and number", "object", "big int"],
+)
+def test_what_does_not_fit_is_named_with_advice(column: list[Any], index: int, said: str) -> None:
+    with pytest.raises(OddElement) as caught:
+        stacked(column, 10)
+    assert caught.value.index == index
+    assert said in caught.value.error.what
+    assert caught.value.error.hint
+
+
+def test_structures_are_batched_leaf_by_leaf() -> None:
+    run = [{"x": np.full(2, i), "y": (i, "a")} for i in range(3)]
+    batch = batch_of(structure_of(run[0]), run, 0)
+    assert batch["x"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert batch["y"][0].tolist() == [0, 1, 2]
+
+
+def test_an_element_of_another_structure_is_named() -> None:
+    with pytest.raises(OddElement) as caught:
+        batch_of(structure_of((1, 2)), [(1, 2), (1, 2, 3)], 0)
+    assert caught.value.index == 1
+    assert "built as (·, ·, ·), the first one as (·, ·)" in caught.value.error.what

@@ -1,0 +1,181 @@
+"""What user code hands in is copied if anybody could still write to it, and only then."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsnb.pipeline.engine.ownership import all_immutable, is_immutable, owned, settled
+
+Pair = namedtuple("Pair", ["image", "label"])  # noqa: PYI024 - the test needs an untyped one
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def made(function: Callable[[int], Any], count: int = 3) -> list[Any]:
+    return list(owned(map(function, range(count))))
+
+
+def test_one_buffer_returned_again_and_again_gives_distinct_elements() -> None:
+    buffer = np.zeros(2)
+
+    def reuse(x: int) -> Any:
+        buffer[:] = x
+        return buffer
+
+    assert [array.tolist() for array in made(reuse)] == [[0, 0], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda array: (array, 1),
+        lambda array: {"x": array},
+        lambda array: [array],
+        lambda array: Pair(array, "a"),
+        lambda array: {"x": (array, {"y": array})},
+    ],
+    ids=["tuple", "dict", "list", "named tuple", "nested"],
+)
+def test_a_reused_buffer_inside_a_structure_is_copied(wrap: Callable[[Any], Any]) -> None:
+    buffer = np.zeros(1)
+
+    def reuse(x: int) -> Any:
+        buffer[0] = x
+        return wrap(buffer)
+
+    elements = made(reuse)
+    assert type(elements[0]) is type(wrap(buffer))
+    assert [str(element) for element in elements] == [str(wrap(np.array([float(x)]))) for x in range(3)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.zeros(2),
+        lambda: np.zeros((2, 3)).T,
+        lambda: np.zeros(6)[1:].reshape(5, 1),
+    ],
+    ids=["array", "transposed", "view of a fresh array"],
+)
+def test_a_fresh_array_is_not_copied(make: Callable[[], Any]) -> None:
+    addresses = []
+
+    def fresh(_: int) -> Any:
+        array = make()
+        addresses.append(address(array))
+        return array
+
+    assert [address(array) for array in made(fresh)] == addresses
+
+
+@pytest.mark.parametrize("wrap", [lambda a: (a, 1), lambda a: {"x": a}, lambda a: [a]], ids=["tuple", "dict", "list"])
+def test_a_fresh_array_in_a_fresh_structure_is_not_copied(wrap: Callable[[Any], Any]) -> None:
+    addresses = []
+
+    def fresh(_: int) -> Any:
+        array = np.zeros(2)
+        addresses.append(address(array))
+        return wrap(array)
+
+    found = [element["x"] if isinstance(element, dict) else element[0] for element in made(fresh)]
+    assert [address(array) for array in found] == addresses
+
+
+def test_a_view_of_a_buffer_that_the_user_keeps_is_copied() -> None:
+    buffer = np.zeros(4)
+
+    def reuse(x: int) -> Any:
+        buffer[:] = x
+        return buffer[:2]
+
+    assert [array.tolist() for array in made(reuse)] == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_a_read_only_view_of_a_writable_buffer_is_copied() -> None:
+    buffer = np.zeros(1)
+
+    def reuse(x: int) -> Any:
+        buffer[0] = x
+        view = buffer[:]
+        view.flags.writeable = False
+        return view
+
+    assert [float(array[0]) for array in made(reuse)] == [0, 1, 2]
+
+
+def test_an_array_over_a_bytearray_that_the_user_keeps_is_copied() -> None:
+    memory = bytearray(1)
+
+    def reuse(x: int) -> Any:
+        memory[0] = x
+        return np.frombuffer(memory, np.uint8)
+
+    assert [int(array[0]) for array in made(reuse)] == [0, 1, 2]
+
+
+def test_an_array_over_bytes_is_not_copied() -> None:
+    array = np.frombuffer(b"abc", np.uint8)
+    assert next(owned(iter([array]))) is array
+
+
+def test_a_dict_that_the_user_keeps_and_changes_is_copied() -> None:
+    kept: dict[str, int] = {}
+
+    def reuse(x: int) -> Any:
+        kept["x"] = x
+        return kept
+
+    assert made(reuse) == [{"x": 0}, {"x": 1}, {"x": 2}]
+
+
+def test_an_array_that_only_a_shared_tuple_refers_to_is_copied() -> None:
+    shared = (np.zeros(1),)
+
+    def reuse(x: int) -> Any:
+        shared[0][0] = x
+        return shared
+
+    assert [float(array[0]) for (array,) in made(reuse)] == [0, 1, 2]
+
+
+def test_what_a_generator_yields_is_copied_before_it_goes_on() -> None:
+    def generate() -> Iterator[Any]:
+        buffer = np.zeros(1)
+        for x in range(3):
+            buffer[0] = x
+            yield {"x": buffer}
+
+    assert [float(element["x"][0]) for element in owned(generate())] == [0, 1, 2]
+
+
+def test_something_that_is_no_element_goes_through_as_it_is() -> None:
+    image = object()
+    assert next(owned(iter([image]))) is image
+
+
+@pytest.mark.parametrize("value", [1, 2.0, True, "a", b"a", None, np.float32(1), (1, ("a", np.int64(2)))], ids=repr)
+def test_scalars_and_tuples_of_them_are_immutable(value: Any) -> None:
+    assert is_immutable(value)
+    assert all_immutable([value, value])
+
+
+@pytest.mark.parametrize("value", [np.zeros(1), [1], {"a": 1}, (1, np.zeros(1)), object()], ids=repr)
+def test_nothing_else_is_immutable(value: Any) -> None:
+    assert not is_immutable(value)
+    assert not all_immutable([1, value])
+
+
+def test_an_array_is_settled_when_no_array_under_it_can_be_written() -> None:
+    base = np.zeros(2)
+    view = base[:]
+    view.flags.writeable = False
+    assert not settled(view)
+    base.flags.writeable = False
+    assert settled(view)

@@ -1,0 +1,220 @@
+"""What a cell or a local module defined goes to the workers by value, and nothing here is changed by that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import cloudpickle as untyped_cloudpickle
+import pytest
+
+import dsnb.errors
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.graph import describe, restore, serialise
+from dsnb.pipeline.operation import Operation
+from tests.support.graphs import Each, Numbers, Zip, each, fetch, local_package, no_blobs, there_and_back
+
+ROOT = str(Path(dsnb.errors.__file__).parent.parent)
+cloudpickle: Any = untyped_cloudpickle  # it has no annotations
+
+
+@pytest.fixture
+def helpers(tmp_path: Path) -> Iterator[types.ModuleType]:
+    with local_package(tmp_path) as package:
+        yield package
+
+
+def run(code: str, *arguments: str, path: str = ROOT) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}, cwd="/",
+    )  # fmt: skip
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+CELL = """
+import sys
+from dataclasses import dataclass
+from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.graph import serialise
+import numpy as np
+import graph_cell_helper
+
+SCALE = 10
+BIG = np.arange(200_000.0)
+
+@dataclass(frozen=True, kw_only=True)
+class Each(Operation):
+    function: object
+    @property
+    def name(self): return "map"
+
+class Augment:
+    def __init__(self, offset): self.offset = offset
+    def __call__(self, x): return helper(x) + self.offset
+
+def helper(x): return graph_cell_helper.prepare(x) * SCALE + BIG[x]
+
+graph = serialise(Each(function=Augment(0.5)))
+open(sys.argv[1], "wb").write(graph.definition)
+(blob,) = graph.blobs
+open(sys.argv[2], "wb").write(blob.data)
+"""
+
+WORKER = """
+import sys
+from dsnb.pipeline.graph import restore
+definition, blob = (open(name, "rb").read() for name in sys.argv[1:])
+operation = restore(definition, lambda digest: blob)
+try:
+    import graph_cell_helper
+except ModuleNotFoundError:
+    print(operation.name, operation.function(2))
+"""
+
+
+def test_a_pipeline_of_a_cell_runs_in_a_process_that_has_neither_the_cell_nor_its_helper_module(tmp_path: Path) -> None:
+    (tmp_path / "graph_cell_helper.py").write_text("OFFSET = 5\ndef prepare(x): return x + OFFSET\n")
+    files = str(tmp_path / "definition"), str(tmp_path / "blob")
+    run(f"exec(compile({CELL!r}, '<cell>', 'exec'))", *files, path=f"{ROOT}{os.pathsep}{tmp_path}")
+    assert run(WORKER, *files) == "map 72.5"
+
+
+def test_a_function_sees_its_globals_as_they_were_when_it_was_written_down() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("SCALE = 2\ndef scale(x): return x * SCALE", namespace)
+    graph = serialise(each(namespace["scale"]))
+    namespace["SCALE"] = 100
+    restored: Any = restore(graph.definition, fetch(graph))
+    assert restored.function(3) == 6
+
+
+def test_of_modules_that_import_each_other_only_what_functions_ask_goes_along(helpers: types.ModuleType) -> None:
+    """Their locks cannot be pickled, and nobody needs them."""
+    namespace = {"__name__": "__main__", "graph_local": helpers}
+    exec("def scale(x): return graph_local.inner.scale(x)", namespace)
+    restored = there_and_back(namespace["scale"])
+    module = restored.__globals__["graph_local"]
+    assert restored(2) == 6
+    assert module is not helpers
+    assert not hasattr(module, "lock")
+    assert not hasattr(module.inner, "lock")
+
+
+def test_dsnb_itself_goes_by_reference_though_it_runs_from_a_checkout() -> None:
+    restored: Any = restore(serialise(Numbers()).definition, no_blobs)
+    assert isinstance(restored, Operation)
+    assert there_and_back(dsnb.errors.DsnbError) is dsnb.errors.DsnbError
+    assert there_and_back(describe) is describe
+
+
+def test_pickling_by_value_ends_with_the_dump(helpers: types.ModuleType) -> None:
+    serialise(each(helpers.inner.scale))
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+    with pytest.raises(InvalidArgumentError):
+        serialise(each(helpers.inner.locked))
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+def test_what_the_user_registered_with_cloudpickle_stays_registered(helpers: types.ModuleType) -> None:
+    cloudpickle.register_pickle_by_value(helpers)
+    try:
+        serialise(each(helpers.inner.scale))
+        assert cloudpickle.list_registry_pickle_by_value() == {"graph_local"}
+    finally:
+        cloudpickle.unregister_pickle_by_value(helpers)
+
+
+def test_restoring_a_class_in_the_kernel_that_made_it_leaves_the_kernels_class_alone() -> None:
+    """cloudpickle would write the pickled methods, with a frozen copy of their globals, into the class in use."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("SCALE = 1\nclass Scale:\n    seen = 0\n    def __call__(self, x): return x * SCALE", namespace)
+    scale_class = namespace["Scale"]
+    restored = there_and_back(scale_class())
+    namespace["SCALE"] = 10
+    scale_class.seen = 5
+    assert there_and_back(scale_class())(2) == 20
+    assert (scale_class()(2), scale_class.seen) == (20, 5)
+    assert restored(2) == 2
+    assert type(restored) is not scale_class
+
+
+def test_an_exception_of_the_users_is_the_same_class_in_the_kernel_that_made_it(helpers: types.ModuleType) -> None:
+    """So that `except MyError` works around a loop that reads from a worker in this process."""
+    fail = there_and_back(helpers.inner.fail)
+    before = dict(vars(helpers.inner.Odd))
+    with pytest.raises(helpers.inner.Odd):
+        fail(1)
+    assert dict(vars(helpers.inner.Odd)) == before
+
+
+def test_a_dataclass_of_the_users_can_be_derived_from_on_the_worker() -> None:
+    @dataclass
+    class Settings:
+        scale: int
+
+    def derive() -> Any:
+        return dataclass(type("More", (Settings,), {"__annotations__": {"offset": int}}))
+
+    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+        there_and_back(derive)()()
+
+
+def test_a_cached_function_of_the_users_goes_along_without_what_it_keeps() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import functools\n@functools.lru_cache(maxsize=7)\ndef table(x): return [x]\ndef f(x): return table(x)",
+        namespace,
+    )
+    kept = namespace["f"](1)
+    restored = there_and_back(namespace["f"])
+    assert restored(1) == kept
+    assert restored(1) is restored(1)
+    assert restored(1) is not kept
+    assert restored.__globals__["table"].cache_parameters() == {"maxsize": 7, "typed": False}
+
+
+def test_a_pipeline_of_a_thousand_operations_goes_along() -> None:
+    operation: Operation = Numbers()
+    for _ in range(1000):
+        operation = Each(function=len, inputs=(operation,))
+    restored = restore(serialise(operation).definition, no_blobs)
+    assert describe(restored).count("map(len)") == 1000
+
+
+def test_an_input_that_is_used_twice_is_one_input_afterwards() -> None:
+    source = Numbers()
+    restored = restore(serialise(Zip(inputs=(source, source))).definition, no_blobs)
+    assert restored.inputs[0] is restored.inputs[1]
+
+
+def test_standard_output_goes_along_as_the_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path(os.devnull).open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert isinstance(out, TextIOWrapper)
+        assert there_and_back(lambda: out)() is out
+
+
+def test_threads_may_serialise_at_the_same_time(helpers: types.ModuleType) -> None:
+    sizes: list[int] = []
+
+    def work() -> None:
+        sizes.extend(len(serialise(each(helpers.inner.scale)).definition) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # By reference, as after another thread's unregistering, it would be a tenth as long.
+    assert len(sizes) == 80
+    assert len(set(sizes)) == 1

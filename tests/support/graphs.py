@@ -1,0 +1,97 @@
+"""Small pipelines of the tests' own, and a worker's way to them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.graph import Graph, restore, serialise
+from dsnb.pipeline.operation import Operation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Numbers(Operation):
+    """A source."""
+
+    count: int = 3
+
+    @property
+    def name(self) -> str:
+        return f"numbers({self.count})"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Each(Operation):
+    """An operation with a function."""
+
+    function: Any
+
+    @property
+    def name(self) -> str:
+        return f"map({getattr(self.function, '__name__', 'function')})"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Zip(Operation):
+    """An operation with several inputs."""
+
+
+def each(function: Any) -> Each:
+    """A pipeline with this function."""
+    return Each(function=function, inputs=(Numbers(),))
+
+
+def fetch(graph: Graph) -> Callable[[str], bytes]:
+    """Hands out a graph's blobs as copies."""
+    return {blob.digest: bytes(blob.data) for blob in graph.blobs}.__getitem__
+
+
+def no_blobs(digest: str) -> bytes:
+    """For graphs that have none."""
+    raise AssertionError(digest)
+
+
+def there_and_back(function: Any) -> Any:
+    """The function as a worker has it."""
+    graph = serialise(each(function))
+    restored: Any = restore(graph.definition, fetch(graph))
+    return restored.function
+
+
+def refusal(function: Any) -> str:
+    """What is said of a pipeline with this function."""
+    with pytest.raises(InvalidArgumentError) as refused:
+        serialise(each(function))
+    assert refused.value.did == "nothing was registered"
+    return refused.value.what
+
+
+@contextmanager
+def local_package(folder: Path) -> Iterator[ModuleType]:
+    """A package `graph_local` of the user's whose modules import each other and hold what cannot be pickled."""
+    package = folder / "graph_local"
+    package.mkdir()
+    (package / "__init__.py").write_text("import threading\nfrom graph_local import inner\nlock = threading.Lock()\n")
+    (package / "inner.py").write_text(
+        "import threading\nimport graph_local\nlock = threading.Lock()\nSCALE = 3\n"
+        "class Odd(ValueError): pass\n"
+        "def factor(): return graph_local.inner.SCALE\n"
+        "def scale(x): return x * factor()\n"
+        "def fail(x): raise Odd(x)\n"
+        "def locked(x):\n    with lock: return x\n"
+    )
+    sys.path.insert(0, str(folder))
+    try:
+        yield __import__("graph_local")
+    finally:
+        sys.path.remove(str(folder))
+        for name in [name for name in sys.modules if name.startswith("graph_local")]:
+            del sys.modules[name]
