@@ -135,7 +135,8 @@ def main() -> None:
     if options.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, medians of {options.runs} runs (slowest to fastest)")
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    print(f"{machine}, medians of {options.runs} runs (slowest to fastest)")
     for name, row in rows.items():
         if "ms" in row:
             print(f"{name:36} {row['ms']:10.1f} ms            (slowest {row['slowest_ms']:.1f} ms)")

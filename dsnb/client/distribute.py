@@ -213,8 +213,8 @@ def _register(
     graph = serialise(operation)
     if graph.fingerprint.unhashable:
         warnings.warn(
-            f"this pipeline cannot be recognised when it is registered again, because of {graph.fingerprint.unhashable[0]}; "
-            "readers share a job only if they use this very dataset object, or its id",
+            "this pipeline cannot be recognised when it is registered again, because of "
+            f"{graph.fingerprint.unhashable[0]}; readers share a job only through this dataset object, or its id",
             DsnbWarning,
             stacklevel=4,
         )

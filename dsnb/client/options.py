@@ -210,7 +210,9 @@ def _check_job_name(job_name: str | None) -> None:
 
 def _check_consumers(index: int | None, count: int | None, job_name: str | None) -> None:
     if (index is None) != (count is None):
-        raise InvalidArgumentError("consumer_index and num_consumers must be given together", hint="give both or neither")
+        raise InvalidArgumentError(
+            "consumer_index and num_consumers must be given together", hint="give both or neither"
+        )
     if count is None:
         return
     if job_name is None:
@@ -229,5 +231,7 @@ def _target_workers(target: str) -> str:
     if name not in known:
         raise InvalidArgumentError(f"target_workers is {target!r}", hint='use "AUTO", "ANY" or "LOCAL"')
     if name == "LOCAL":
-        raise UnimplementedError('target_workers="LOCAL" is not there yet', hint='use "AUTO": local workers are read locally')
+        raise UnimplementedError(
+            'target_workers="LOCAL" is not there yet', hint='use "AUTO": local workers are read locally'
+        )
     return name

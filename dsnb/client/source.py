@@ -68,7 +68,8 @@ class FromService(Operation):
         repetition = next(self.passes)
         if self.options.cached and repetition > 1:
             raise InvalidArgumentError(
-                "the cross-trainer cache requires infinite datasets and disallows multiple repetitions of the same dataset",
+                "the cross-trainer cache requires infinite datasets and disallows multiple repetitions of the same "
+                "dataset",
                 did="no further pass was begun",
                 hint="make one iterator, `elements = iter(dataset)`, and take from it as often as you like",
             )
@@ -90,7 +91,9 @@ class FromService(Operation):
         return ("from the service", self.service, self.dataset_id, self.options)
 
 
-def _restore(service: ServiceAddress, dataset_id: str, options: ReadOptions, spec: Any, cardinality: int) -> FromService:
+def _restore(
+    service: ServiceAddress, dataset_id: str, options: ReadOptions, spec: Any, cardinality: int
+) -> FromService:
     return FromService(
         service=service, dataset_id=dataset_id, options=options, spec=spec, registered_cardinality=cardinality
     )
@@ -104,7 +107,8 @@ def check_cache(options: ReadOptions, cardinality: int) -> None:
     """
     if options.cached and cardinality >= 0:
         raise InvalidArgumentError(
-            f"the cross-trainer cache requires the input dataset to be infinite, and this one has {cardinality} elements",
+            "the cross-trainer cache requires the input dataset to be infinite, and this one has "
+            f"{cardinality} elements",
             hint="put .repeat() at its end, before distribute",
         )
 

@@ -1,5 +1,7 @@
-"""The tasks of one reader: opened as the dispatcher names them, opened again when their connection breaks, given credit,
-and closed when they are gone."""
+"""The tasks of one reader: opened as the dispatcher names them, given credit, closed when they are gone.
+
+One whose connection breaks is opened again with what it had.
+"""
 
 from __future__ import annotations
 

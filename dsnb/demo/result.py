@@ -15,14 +15,13 @@ class TrainerResult:
 
     Attributes:
         widths: Of the model's layers, from the inputs to the classes.
-        elements: Batches that it trained on.
-        accuracy: On the held-out digits, 0 to 1, when it stopped.
+        elements: Batches that it consumed.
+        accuracy: On the held-out digits, 0 to 1, at the end.
         hits: Batches that it found in the cache, produced for the other trainer.
         misses: Batches that were produced for it.
         skipped: Batches that had left the window before it came to them.
         lag: Batches produced and not consumed by it, at the end.
         largest_lag: The most that `lag` was seen at while training went on.
-        seconds: How long it trained.
     """
 
     trainer_id: str
@@ -35,7 +34,6 @@ class TrainerResult:
     skipped: int
     lag: int
     largest_lag: int
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ class DemoResult:
 
     @property
     def elements_consumed(self) -> int:
-        """Batches that all trainers trained on, together."""
+        """Batches that all trainers consumed, together."""
         return sum(trainer.elements for trainer in self.trainers)
 
     @property
@@ -70,39 +68,17 @@ class DemoResult:
         return hits * self.preprocessing_seconds / max(1, self.elements_produced)
 
 
-def result_of(
-    job: JobStatus,
-    trainers: Sequence[Trainer],
-    largest_lags: Mapping[str, int],
-    *,
-    batch_size: int,
-    target_accuracy: float,
-    seconds: float,
-) -> DemoResult:
-    """Put together what the service says of the job and what its trainers say of themselves."""
-    return DemoResult(
-        elements_produced=job.elements_produced,
-        batch_size=batch_size,
-        target_accuracy=target_accuracy,
-        preprocessing_seconds=sum(stage.busy_ns for stage in job.stages) / 1e9,
-        seconds=seconds,
-        trainers=tuple(_trainer_result(job, trainer, largest_lags) for trainer in trainers),
-    )
-
-
-def _trainer_result(job: JobStatus, trainer: Trainer, largest_lags: Mapping[str, int]) -> TrainerResult:
-    course = trainer.course
-    served = job.trainer(course.trainer_id) or TrainerStatus(trainer_id=course.trainer_id, clients=0, elements=0)
+def trainer_result(served: TrainerStatus, trainer: Trainer, *, accuracy: float, largest_lag: int) -> TrainerResult:
+    """Put together what the service says of a trainer and what is known of it here."""
     return TrainerResult(
-        trainer_id=course.trainer_id,
-        learning_rate=course.learning_rate,
+        trainer_id=served.trainer_id,
+        learning_rate=trainer.course.learning_rate,
         widths=trainer.widths,
-        elements=trainer.batches,
-        accuracy=trainer.accuracy,
+        elements=served.elements,
+        accuracy=accuracy,
         hits=served.hits,
         misses=served.misses,
         skipped=served.skipped,
         lag=served.lag,
-        largest_lag=max(served.lag, largest_lags.get(course.trainer_id, 0)),
-        seconds=trainer.seconds,
+        largest_lag=max(served.lag, largest_lag),
     )

@@ -174,8 +174,10 @@ class Desk:
     def hang_up(self) -> None:
         """End all control streams."""
         with self._changed:
-            for mailbox in (*self.workers.values(), *self.clients.values()):
-                mailbox.messages.put(None)
+            for worker in self.workers.values():
+                worker.messages.put(None)
+            for client in self.clients.values():
+                client.messages.put(None)
 
     # ---- reports
 

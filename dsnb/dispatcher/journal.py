@@ -16,7 +16,7 @@ class MemoryJournal:
         self.complete = True
 
     def append(self, records: Iterable[Record]) -> None:
-        """Keep records; beyond a bound the journal only counts them, for nobody could read it in this process's place."""
+        """Keep records; those of a long life are let go, for nothing reads them again in this process."""
         self._records.extend(records)
         if len(self._records) > self._keep:
             self._records.clear()

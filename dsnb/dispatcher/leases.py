@@ -77,7 +77,8 @@ def _check_cursor(task: Task, event: e.SplitsRequested) -> None:
         return  # an old question; it is told that its repetition is over
     if event.cursor != expected:
         raise FailedPreconditionError(
-            f"the task {task.task_id} asks for splits from {event.cursor} on, and had {expected}", did="no split was given"
+            f"the task {task.task_id} asks for splits from {event.cursor} on, and had {expected}",
+            did="no split was given",
         )
 
 

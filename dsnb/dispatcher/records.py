@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRegistered:
-    """`definition` is the digest of the pickled pipeline, which is kept beside the journal; `chosen` tells whether the
-    user gave the id, and so will come back for it."""
+    """A pipeline has an id.
+
+    `definition` is the digest of the pickled pipeline, which is kept beside the journal; `chosen` tells whether the
+    user gave the id, and so will come back for it.
+    """
 
     dataset_id: str
     chosen: bool

@@ -10,7 +10,7 @@ import grpc
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
-from dsnb.errors import FailedPreconditionError, NotFoundError
+from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.wire import messages as m
 from dsnb.wire import methods
 from dsnb.wire.codec import encode
@@ -221,7 +221,7 @@ class DispatcherService:
         """Snapshots at an interval; a viewer that reads slowly gets fewer, and holds nobody up."""
         interval = max(100, request.interval_ms) / 1000
         if request.interval_ms > 60_000:
-            raise FailedPreconditionError("an interval above a minute is no watching", hint="ask for the status instead")
+            raise InvalidArgumentError("an interval above a minute is no watching", hint="ask for the status instead")
         while context.is_active():
             began = time.monotonic()
             yield encode(self._desk.status())

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from dsnb.dispatcher import records as r
@@ -259,7 +260,7 @@ class State:
                 if (g := self.tasks[t].grants.get(number)) and g.repetition == provider.repetition
             ]
             held.sort()
-            assert all(a[1] <= b[0] for a, b in zip(held, held[1:], strict=False)), "a split was given twice"
+            assert all(a[1] <= b[0] for a, b in pairwise(held)), "a split was given twice"
 
 
 _APPLY: dict[type, Any] = {

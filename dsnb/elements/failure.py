@@ -48,7 +48,7 @@ class Failure:
         if self.pickled:
             try:
                 error = pickle.loads(self.pickled)
-            except Exception:  # the user's own class may fail in any way when it is rebuilt
+            except Exception:  # noqa: BLE001 - the user's own class may fail in any way when it is rebuilt
                 error = None
             if isinstance(error, Exception) and not isinstance(error, _CONTROL_FLOW):
                 return error
@@ -82,7 +82,7 @@ def _pickled(error: BaseException) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(error)
         pickle.loads(data)  # an error that cannot be rebuilt here cannot be rebuilt anywhere
-    except Exception:  # errors carry anything, also what cannot be pickled
+    except Exception:  # noqa: BLE001 - errors carry anything, also what cannot be pickled
         return b""
     return data
 

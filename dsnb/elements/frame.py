@@ -50,8 +50,9 @@ class Frame:
         return cls(LEAF, (), 1, failure)
 
     def elements(self, start: int, stop: int) -> Sequence[Any]:
-        """The elements from `start` up to `stop`; references where they were made in this process, else copies of
-        what is small and views of what is large.
+        """The elements from `start` up to `stop`.
+
+        References where they were made in this process, else copies of what is small and views of what is large.
 
         Raises:
             Exception: the error that stands here, if it is a frame of one.

@@ -151,7 +151,7 @@ def _fits(structure: Structure) -> Callable[[Any], bool]:
         isinstance(element, tuple)
         and len(element) == len(structure.children)
         and hasattr(element, "_fields") == named
-        and (not named or element._fields == structure.keys)
+        and (not named or getattr(element, "_fields", ()) == structure.keys)
     )
 
 

@@ -41,5 +41,5 @@ def watch_snapshots(target: str, token: str, interval_s: float, stop: threading.
                 return
             yield decode(Snapshot, data)
     finally:
-        replies.close()  # type: ignore[attr-defined]  # a generator
+        replies.close()
         channel.close()

@@ -1,4 +1,4 @@
-"""How a service looks in a cell: a stable text, an HTML that reads well without style or script, the dashboard's frame."""
+"""How a service looks in a cell: a stable text, HTML that needs no style or script, the dashboard's frame."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _workers(snapshot: Snapshot) -> str:
 def _job(job: JobStatus) -> str:
     sharing = ", shared through the cross-trainer cache" if job.cached else ""
     title = (
-        f"<p><b>job {escape(job.name)}</b> ({job.mode}{sharing}): {job.state}, {job.produced:,} elements produced once, "
-        f"{job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
+        f"<p><b>job {escape(job.name)}</b> ({job.mode}{sharing}): {job.state}, "
+        f"{job.produced:,} elements produced once, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
     )
     rows = [
         [t.trainer_id, f"{t.elements:,}", f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]

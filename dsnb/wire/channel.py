@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
 import grpc
@@ -72,7 +72,7 @@ class Channel:
             try:
                 return stub(request, timeout=left, metadata=self._credentials, wait_for_ready=True)  # type: ignore[no-any-return]
             except grpc.RpcError as error:
-                code = error.code()  # type: ignore[attr-defined]
+                code = error.code()
                 out_of_time = time.monotonic() >= deadline - 0.01
                 if code is grpc.StatusCode.UNAVAILABLE and not out_of_time:
                     time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
@@ -84,7 +84,7 @@ class Channel:
                 raise UnavailableError(f"the connection to {self.address} was closed") from error
 
     def stream(self, method: Method[Request, Reply], requests: Any, timeout: float | None = None) -> Any:
-        """Start a streaming call and return it: iterate it for replies, `cancel` it to end it. Its errors are gRPC's."""
+        """Start a streaming call: iterate it for replies, `cancel` it to end it. Its errors are gRPC's."""
         return self._stub(method)(requests, timeout=timeout, metadata=self._credentials)
 
     def upload(self, method: Method[Request, Reply], requests: Iterator[Request], timeout: float) -> Reply:
@@ -94,7 +94,9 @@ class Channel:
         except grpc.RpcError as error:
             raise error_from(error, self.address) from None
 
-    def replies(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Iterator[Reply]:
+    def replies(
+        self, method: Method[Request, Reply], request: Request, timeout: float | None = None
+    ) -> Generator[Reply, None, None]:
         """Make a call that gets a stream of replies, with errors of ours; dropping the iterator cancels it."""
         call = self.stream(method, request, timeout)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import DecodeError, Message
@@ -68,20 +67,23 @@ def _from_proto(cls: type[T], proto: Any) -> T:
     return cls(**values)
 
 
-@lru_cache(maxsize=None)
-def _plan(cls: type) -> _Plan:
+_plans: dict[Any, _Plan] = {}
+
+
+def _plan(cls: Any) -> _Plan:
     """For each field: its name, whether it is repeated, and the dataclass of its values if they are messages."""
-    hints = get_type_hints(cls)
-    plan = []
-    for field in fields(cls):
-        hint = hints[field.name]
-        repeated = get_origin(hint) is tuple
-        kinds = [kind for kind in (get_args(hint) or (hint,)) if hasattr(kind, "__dataclass_fields__")]
-        plan.append((field.name, repeated, kinds[0] if kinds else None))
-    return tuple(plan)
+    if cls not in _plans:
+        hints = get_type_hints(cls)
+        _plans[cls] = tuple(_field(field.name, hints[field.name]) for field in fields(cls))
+    return _plans[cls]
 
 
-@lru_cache(maxsize=None)
-def _proto_class(cls: type) -> type[Message]:
-    found = getattr(control_pb2, cls.__name__, None) or getattr(frame_pb2, cls.__name__)
-    return found  # type: ignore[no-any-return]  # looked up by name
+def _field(name: str, hint: Any) -> tuple[str, bool, type | None]:
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if hasattr(kind, "__dataclass_fields__")]
+    return name, get_origin(hint) is tuple, kinds[0] if kinds else None
+
+
+def _proto_class(cls: Any) -> type[Message]:
+    name = cls.__name__
+    found: type[Message] = getattr(control_pb2, name, None) or getattr(frame_pb2, name)
+    return found

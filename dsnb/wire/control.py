@@ -122,7 +122,7 @@ class ControlStream(Generic[Up, Down]):
                 self._receive(message)
         except grpc.RpcError as error:
             stated = error_from(error, self._channel.address)
-            code = error.code()  # type: ignore[attr-defined]
+            code = error.code()
             passing = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
             return UnavailableError(stated.what) if code in passing else stated
         except ValueError as error:  # the channel was closed

@@ -19,7 +19,7 @@ from dsnb.errors import FailedPreconditionError, NotFoundError, PermissionDenied
 from dsnb.wire.status import abort
 
 PROTOCOL_VERSION = "1"
-_TOKEN = "dsnb-token"
+_TOKEN = "dsnb-token"  # noqa: S105 - the name of a header
 _VERSION = "dsnb-version"
 _HINT = (
     "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with --token-file; "
@@ -47,7 +47,7 @@ def credentials(token: str) -> tuple[tuple[str, str], ...]:
     return ((_TOKEN, token), (_VERSION, PROTOCOL_VERSION))
 
 
-class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc's stubs leave the base untyped
+class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # the class takes no arguments when it runs
     """Refuses calls without the token, or of another version of the protocol."""
 
     def __init__(self, token: str) -> None:
@@ -62,8 +62,11 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc's stubs leave
             what = "the token is wrong" if given.get(_TOKEN) else "the service wants a token and none was given"
             return _refusal(handler, PermissionDeniedError(what, did="nothing was changed", hint=_HINT))
         if given.get(_VERSION) != PROTOCOL_VERSION:
-            text = f"the caller speaks version {given.get(_VERSION)!s} of dsnb's protocol, this server {PROTOCOL_VERSION}"
-            return _refusal(handler, FailedPreconditionError(text, hint="install the same version of dsnb on both sides"))
+            other = FailedPreconditionError(
+                f"the caller speaks version {given.get(_VERSION)!s} of the protocol, this server {PROTOCOL_VERSION}",
+                hint="install the same version of dsnb on both sides",
+            )
+            return _refusal(handler, other)
         return handler
 
 

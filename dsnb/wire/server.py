@@ -38,7 +38,12 @@ class GrpcServer:
     def __init__(self, name: str, handlers: Handlers, token: str) -> None:
         self._name = name
         self._executor = OnDemandExecutor(f"dsnb-{name}")
-        self._server = grpc.server(self._executor, options=_OPTIONS, interceptors=(Guard(token),))
+        # Any executor serves; the stubs know the standard library's only.
+        self._server = grpc.server(
+            self._executor,  # type: ignore[arg-type]
+            options=_OPTIONS,
+            interceptors=[Guard(token)],
+        )
         for method, handler in handlers.items():
             generic = grpc.method_handlers_generic_handler(method.service, {method.name: _adapted(method, handler)})
             self._server.add_generic_rpc_handlers((generic,))
@@ -82,7 +87,7 @@ def check_loopback(host: str) -> None:
         raise FailedPreconditionError(
             f"dsnb does not listen on {host}: whoever can call a service can run code on its workers",
             did="nothing was started",
-            hint="use 127.0.0.1 with a tunnel (ssh -L); listening beyond loopback comes with TLS, which is not there yet",
+            hint="use 127.0.0.1 and a tunnel (ssh -L); listening beyond loopback comes with TLS, not there yet",
         )
 
 

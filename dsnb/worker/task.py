@@ -146,8 +146,8 @@ class Task:
             self._window.finish()
             if self.order.cached:
                 self._refusal = InvalidArgumentError(
-                    f"the cross-trainer cache of job {self.order.job_name!r} requires the input dataset to be infinite, "
-                    f"and it ended after {self._window.head} elements",
+                    f"the cross-trainer cache of job {self.order.job_name!r} requires the input dataset to be "
+                    f"infinite, and it ended after {self._window.head} elements",
                     did="everything before the end was delivered",
                     hint="put .repeat() at the end of the dataset, before distribute",
                 )

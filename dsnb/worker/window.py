@@ -1,5 +1,6 @@
-"""What of a task's element sequence is in memory, who has had what, and what may be produced next. A pure core: no
-threads, no clock, no sockets.
+"""What of a task's elements is in memory, who has had what, and what may be produced next.
+
+A pure core: no threads, no clock, no sockets.
 
 Theory of operation. A task produces one sequence of elements, numbered from 0. The window holds a contiguous piece of
 it, `tail` up to `head`, as frames. *Trainers* walk along the sequence, each with its own place (`next`: the first
@@ -47,7 +48,7 @@ class Entry:
 
 @dataclass(slots=True, order=True)
 class Run:
-    """Consecutive elements that were sent to one reader; those below `hits_until` were there before its trainer came."""
+    """Consecutive elements sent to one reader; those below `hits_until` were asked for by another trainer before."""
 
     first: int
     count: int
@@ -331,7 +332,7 @@ class Window:
         while at < end:
             entry = self._entry_at(at)
             stop = min(end, entry.end)
-            total += entry.nbytes * (stop - entry.first) // entry.count - entry.nbytes * (at - entry.first) // entry.count
+            total += _share(entry, stop) - _share(entry, at)
             at = stop
         return total
 
@@ -354,3 +355,8 @@ class Window:
         for reader in self.readers.values():
             assert reader.consumed + sum(run.count for run in reader.runs) == reader.sent, "sent elements are missing"
             assert reader.nbytes == sum(run.nbytes for run in reader.runs), "a reader's bytes are miscounted"
+
+
+def _share(entry: Entry, index: int) -> int:
+    """Bytes charged for a frame's elements before `index`."""
+    return entry.nbytes * (index - entry.first) // entry.count

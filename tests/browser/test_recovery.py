@@ -40,6 +40,9 @@ def test_a_killed_service_is_stale_and_a_returned_one_resumes(tab: Tab, artefact
             wait_for(lambda: tab.state() == "live", what="the page to find the service again", timeout=20)
             wait_for(lambda: tab.text(".service code") == target, what="the new service's address")
             assert tab.text("[data-field='banner']") == ""
+            assert second.popen.stdin is not None
+            second.popen.stdin.close()  # it ends by itself, and takes its connection file along
+            second.ended()
     finally:
         server.stop()
 

@@ -22,6 +22,7 @@ def test_shares_tell_nothing_from_little(part: float | None, read: str) -> None:
 @pytest.mark.parametrize(
     "seconds, read",
     [
+        (3e-7, "300 ns"),
         (2e-5, "20 µs"),
         (0.004, "4.0 ms"),
         (0.25, "250 ms"),

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsnb.wire import discovery
 from tests.support.sockets import describe_socket
 
 GRACE = 5.0
@@ -82,10 +83,15 @@ def _files(folder: str, pattern: str) -> list[str]:
     return [str(path) for path in Path(folder).glob(pattern)]
 
 
+def _connection_files() -> list[str]:
+    discovery.running()  # removes what killed processes had to leave, as it promises
+    return _files(os.environ["DSNB_RUNTIME_DIR"], "**/*")
+
+
 KINDS = {
     "threads": Kind(look=_threads, describe=_describe_thread),
     "temporary folders": Kind(look=lambda: _files(tempfile.gettempdir(), "dsnb*")),
-    "connection files": Kind(look=lambda: _files(os.environ["DSNB_RUNTIME_DIR"], "**/*")),
+    "connection files": Kind(look=_connection_files),
 }
 if Path("/proc/self/fd").exists():  # elsewhere than on Linux the rest cannot be told without more tools
     KINDS |= {

@@ -63,7 +63,7 @@ def _sharing(job: JobStatus) -> Card:
     if made and used > made:
         small = join(f"each used {used / made:.1f} times: ", tag("b", share(1 - made / used)), " of the work saved")
     else:
-        small = join(f"pass {count(job.iteration + 1)} over the data")
+        small = join(f"{count(made - used)} made ahead of the readers")
     big = join(
         number(count(made), "produced", made),
         tag("span", " made once, " if used > made else " made, ", class_="unit"),

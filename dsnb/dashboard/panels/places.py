@@ -27,6 +27,7 @@ class Lane:
     """One trainer on the strip.
 
     Attributes:
+        at: How far behind the newest it is drawn: its lag, but within the window while nothing is lost.
         cliff: Lag at which elements of its task leave the window; None while that is not known.
         level: "good", "warn" (close to the cliff) or "bad" (losing data).
         words: Where it stands, in words.
@@ -37,10 +38,16 @@ class Lane:
     task_id: str
     worker: str
     lag: int
+    at: int
     offset: int
     cliff: int | None
     level: str
     words: str
+
+    @property
+    def buffered(self) -> bool:
+        """Whether it reads elements that have left the window, but lie in its own buffer already."""
+        return self.level != "bad" and self.cliff is not None and self.lag > self.cliff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +110,10 @@ def _lane(view: View, job: JobStatus, trainer: TrainerStatus, tasks: Mapping[str
         task_id=place.task_id,
         worker=place.worker,
         lag=place.lag,
+        at=_within(place.lag, cliff),
         offset=place.offset,
         cliff=cliff,
-        level="bad" if losing else "warn" if cliff is not None and place.lag > CLOSE * cliff else "good",
+        level="bad" if losing else "warn" if _is_close(place.lag, cliff) else "good",
         words=f"LOSING DATA, skipped {count(trainer.skipped)}" if losing else _words(place, cliff, trainer, rates),
     )
 
@@ -122,11 +130,22 @@ def _room(place: PlaceStatus, tasks: Mapping[str, TaskStatus]) -> int:
     return -place.lag if cliff is None else cliff - place.lag
 
 
+def _within(lag: int, cliff: int | None) -> int:
+    """Where to draw a trainer: one that is farther than the window reaches has the rest in its own buffer already."""
+    return lag if cliff is None else min(lag, cliff)
+
+
+def _is_close(lag: int, cliff: int | None) -> bool:
+    return cliff is not None and CLOSE * cliff < lag <= cliff
+
+
 def _words(place: PlaceStatus, cliff: int | None, trainer: TrainerStatus, rates: TrainerRates) -> str:
     parts = ["up to date" if place.lag <= 0 else f"{count(place.lag)} behind"]
     drift = rates.drift.get(place.task_id, 0.0)
+    if cliff is not None and place.lag > cliff:
+        parts.append("read from its own buffer")
     # Near the newest element each frame looks like a drift: only who has used up a third of the room is falling.
-    if cliff is not None and drift > 0 and 3 * place.lag > cliff and (cliff - place.lag) / drift < _SOON_S:
+    if cliff is not None and drift > 0 and cliff < 3 * place.lag < 3 * cliff and (cliff - place.lag) / drift < _SOON_S:
         parts.append(f"falls off in {duration(max(1.0, (cliff - place.lag) / drift))}")
     if trainer.skipped:
         parts.append(f"skipped {count(trainer.skipped)} before")
@@ -134,9 +153,11 @@ def _words(place: PlaceStatus, cliff: int | None, trainer: TrainerStatus, rates:
 
 
 def _furthest(view: View, job: JobStatus) -> int:
-    """The largest lag of the last seconds: one late frame must not change the scale twice."""
+    """The farthest place of the last seconds: one late frame must not change the scale twice."""
     jobs: Sequence[JobStatus] = [past for m in view.recent if (past := m.snapshot.job(job.name)) is not None]
-    return max((place.lag for past in (*jobs, job) for t in past.trainers for place in t.places), default=0)
+    cliffs = {task.task_id: cliff_of(task) for task in job.tasks}
+    places = (place for past in (*jobs, job) for trainer in past.trainers for place in trainer.places)
+    return max((_within(place.lag, cliffs.get(place.task_id)) for place in places), default=0)
 
 
 def _scale(cliff: int, furthest: int) -> int:

@@ -64,7 +64,7 @@ def _draw(lane: Lane, scale: int) -> Html:
         tag("div", tag("i", class_="dot"), tag("span", lane.trainer_id, title=lane.trainer_id), class_="who"),
         _track(lane, scale),
         tag("div", lane.words, class_="words", data_field="words"),
-        class_=f"lane {lane.colour} {lane.level}",
+        class_=f"lane {lane.colour} {lane.level}{' buffered' if lane.buffered else ''}",
         data_trainer=lane.trainer_id,
         data_level=lane.level,
         data_key=lane.trainer_id,
@@ -72,7 +72,7 @@ def _draw(lane: Lane, scale: int) -> Html:
 
 
 def _track(lane: Lane, scale: int) -> Html:
-    at = min(lane.lag / scale, 1.0)
+    at = min(lane.at / scale, 1.0)
     words = f"{lane.trainer_id}: next is element {count(lane.offset)} of {lane.worker}, {count(lane.lag)} behind"
     return tag(
         "div",

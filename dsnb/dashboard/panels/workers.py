@@ -48,9 +48,13 @@ def row(view: View, worker: WorkerStatus) -> TableRow:
         _window(worker),
         Cell(field="tasks", text=count(worker.tasks), value=worker.tasks),
         Cell(field="errors", text=count(worker.errors), value=worker.errors, level="bad" if worker.errors else ""),
-        Cell(field="heard", text=duration(worker.heartbeat_age_s), level="bad" if late else ""),
+        Cell(field="heard", text=_age(worker.heartbeat_age_s), level="bad" if late else ""),
     )
     return TableRow(kind="worker", key=worker.name, cells=cells)
+
+
+def _age(seconds: float) -> str:
+    return "now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
 def _sent(per_second: float) -> str:

@@ -1,5 +1,6 @@
-"""Frames to messages and back. The messages are protobuf; the large field is written and read past the library, which
-would copy it several times.
+"""Frames to messages and back.
+
+The messages are protobuf; the large field is written and read past the library, which would copy it several times.
 
 A message carries at most `PART` bytes of a frame's body, because larger ones are slower and hold more memory. A frame
 that fits is encoded by one join of its header and its buffers, and decoded as views of the message; a larger one comes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -115,7 +116,7 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
     A connection that breaks is no leaving: what was sent and not consumed waits for the client to come back, until the
     dispatcher says that it is gone.
     """
-    try:
+    with suppress(Exception):  # grpc raises a bare Exception when the stream breaks
         for request in requests:
             if request.leave:
                 reading.leave(request.consumed)
@@ -124,8 +125,6 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
                 reading.recall()
             else:
                 reading.credit(request.granted, request.consumed)
-    except Exception:  # noqa: BLE001 - grpc raises a bare Exception when the stream breaks
-        pass
     sink.items.put(None)
 
 

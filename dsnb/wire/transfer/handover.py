@@ -63,7 +63,7 @@ class Piece:
 
 
 class Sink(Protocol):
-    """Where a reading puts what it gets. Called from any thread, briefly, and never under a lock of the sink's owner."""
+    """Where a reading puts what it gets. Called from any thread, and only queues: it holds nobody up."""
 
     def deliver(self, piece: Piece) -> None:
         """Take some elements."""

@@ -14,7 +14,9 @@ from dsnb.elements.structure import structure_of
 from dsnb.pipeline.engine.assemble import OddElement, batch_of, stacked
 
 
-@given(st.integers(1, 4).flatmap(lambda n: arrays.arrays(st.sampled_from(["i8", "f4", ">i2", "?", "M8[s]"]), (n, 2, 3))))
+@given(
+    st.integers(1, 4).flatmap(lambda n: arrays.arrays(st.sampled_from(["i8", "f4", ">i2", "?", "M8[s]"]), (n, 2, 3)))
+)
 def test_arrays_are_stacked_as_numpy_does(rows: Any) -> None:
     array = stacked([row.copy() for row in rows])
     np.testing.assert_array_equal(array, np.stack(list(rows)))

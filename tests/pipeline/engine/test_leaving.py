@@ -51,7 +51,11 @@ def test_arrays_are_read_only(run: Any) -> None:
         array[0] = 1
 
 
-@pytest.mark.parametrize("wrap", [lambda x: (x, "a"), lambda x: [x], lambda x: {"k": x}, lambda x: Point(x, x)], ids=["tuple", "list", "dict", "named tuple"])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda x: (x, "a"), lambda x: [x], lambda x: {"k": x}, lambda x: Point(x, x)],
+    ids=["tuple", "list", "dict", "named tuple"],
+)
 def test_structures_stay_and_their_leaves_are_converted(wrap: Any) -> None:
     element = convert([wrap(1), wrap(2)])[1]
     assert element == wrap(2)

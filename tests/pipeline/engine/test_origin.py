@@ -73,7 +73,9 @@ def test_a_function_written_in_c_has_no_place() -> None:
     assert place_of(len) == ""
 
 
-@pytest.mark.parametrize("function", [Decoder(), Decoder().method, functools.partial(decode, 1)], ids=["object", "method", "partial"])
+@pytest.mark.parametrize(
+    "function", [Decoder(), Decoder().method, functools.partial(decode, 1)], ids=["object", "method", "partial"]
+)
 def test_objects_methods_and_partials_have_the_place_of_their_code(function: Any) -> None:
     assert place_of(function).startswith(f"{__file__}:")
 

@@ -1,0 +1,33 @@
+"""Clusters for the conformance lines, and both ways of handing elements over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import pytest
+
+from tests.support.cluster import Cluster
+
+
+class MakeCluster(Protocol):
+    """Starts a cluster that ends with the test; see `tests.support.cluster.Cluster`."""
+
+    def __call__(self, workers: int = 1, **settings: Any) -> Cluster: ...
+
+
+@pytest.fixture
+def cluster() -> Iterator[MakeCluster]:
+    with ExitStack() as stack:
+
+        def make(workers: int = 1, **settings: Any) -> Cluster:
+            return stack.enter_context(Cluster(workers, **settings))
+
+        yield make
+
+
+@pytest.fixture(params=["grpc", "local"])
+def transfer(request: pytest.FixtureRequest) -> str:
+    """What goes into `data_transfer_protocol`."""
+    return str(request.param)

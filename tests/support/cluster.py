@@ -1,0 +1,92 @@
+"""A dispatcher and workers in this process, on real ports, with the times of the original's own test harness."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import dsnb
+from dsnb.monitor.snapshot import JobStatus, Snapshot
+
+HEARTBEAT_MS = 100
+DISPATCHER_TIMEOUT_MS = 1_000
+WORKER_TIMEOUT_MS = 200
+JOB_GC_CHECK_MS = 1_000
+
+
+class Cluster:
+    """A service made of its parts, so that a test can stop one of them and start it again.
+
+    Args:
+        workers: How many to begin with.
+        dispatcher: Settings of the dispatcher, on top of the harness's.
+        worker: Settings of all workers, on top of the harness's.
+
+    Example:
+        >>> with Cluster(workers=2) as cluster:
+        ...     ds = dsnb.Dataset.range(4).apply(dsnb.distribute("distributed_epoch", cluster.service))
+        ...     sorted(int(x) for x in ds)
+        [0, 1, 2, 3]
+    """
+
+    def __init__(
+        self, workers: int = 1, *, dispatcher: dict[str, Any] | None = None, worker: dict[str, Any] | None = None
+    ) -> None:
+        settings = {"worker_timeout_ms": WORKER_TIMEOUT_MS, "job_gc_check_interval_ms": JOB_GC_CHECK_MS}
+        self.dispatcher = dsnb.DispatchServer(dsnb.DispatcherConfig(**{**settings, **(dispatcher or {})}))
+        self.workers: list[dsnb.WorkerServer] = []
+        self._worker_settings = worker or {}
+        try:
+            self.service = dsnb.connect(self.dispatcher.target, token=self.dispatcher.token)
+            for _ in range(workers):
+                self.add_worker()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def address(self) -> str:
+        """The dispatcher's "host:port"."""
+        return self.dispatcher.target.removeprefix("grpc://")
+
+    def add_worker(self, **settings: Any) -> dsnb.WorkerServer:
+        """Start one more worker, with settings on top of those of all."""
+        config = {
+            "dispatcher_address": self.dispatcher.target,
+            "token": self.dispatcher.token,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "dispatcher_timeout_ms": DISPATCHER_TIMEOUT_MS,
+            **self._worker_settings,
+            **settings,
+        }
+        worker = dsnb.WorkerServer(dsnb.WorkerConfig(**config))
+        self.workers.append(worker)
+        return worker
+
+    def restart_worker(self, index: int = 0, *, same_port: bool) -> dsnb.WorkerServer:
+        """Stop a worker and start another one in its place."""
+        worker = self.workers.pop(index)
+        port = int(worker.address.rpartition(":")[2])
+        worker.stop()
+        return self.add_worker(port=port if same_port else 0)
+
+    def status(self) -> Snapshot:
+        return self.service.status()
+
+    def job(self, name: str) -> JobStatus:
+        """One job of the status."""
+        job = self.status().job(name)
+        assert job is not None, f"there is no job {name!r}"
+        return job
+
+    def stop(self) -> None:
+        """Stop everything, workers first; harmless twice."""
+        for worker in self.workers:
+            worker.stop()
+        self.dispatcher.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
