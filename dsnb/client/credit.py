@@ -75,4 +75,3 @@ def to_recall(accounts: Iterable[Account], now: float) -> Account | None:
         return None
     idle = [account for account in open_ones if account.unused and now - account.active_at >= IDLE_S]
     return min(idle, key=lambda account: account.active_at, default=None)
-

@@ -199,9 +199,7 @@ def from_dataset_id(
     return Dataset(source)
 
 
-def _register(
-    address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str
-) -> str:
+def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str) -> str:
     if not isinstance(dataset, Dataset):
         raise InvalidArgumentError(
             f"a dsnb.Dataset is wanted, got {type(dataset).__name__}", hint="Dataset.from_generator reads any iterable"

@@ -11,13 +11,17 @@ from dsnb.client.credit import Account
 from dsnb.wire.messages import ClientUpdate, TaskInfo
 from dsnb.wire.transfer.handover import Piece, Reading
 
+FIRST_BYTES = 128 << 10
+"""Bytes that a task may have on its way at first; doubled when the reader starves."""
+
 
 class Hold:
     """A reader's side of one task: its account, its reading, and what came of it. A `Sink` for its pieces."""
 
-    def __init__(self, inbox: Inbox, info: TaskInfo, max_bytes: int) -> None:
+    def __init__(self, inbox: Inbox, info: TaskInfo, share_bytes: int) -> None:
         self.info = info
-        self.max_bytes = max_bytes
+        self.share_bytes = share_bytes
+        self.max_bytes = min(share_bytes, FIRST_BYTES)
         self.account = Account()
         self.reading: Reading | None = None
         self.local = False

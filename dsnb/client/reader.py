@@ -171,8 +171,10 @@ class ReadStage(Stage):
                         return True
                     stirred = self._inbox.stirred
                 if not stirred:
+                    if not began:
+                        began = time.perf_counter_ns()
+                        self._tasks.starving()
                     self._tasks.settle(time.monotonic())  # the last moment to ask for more
-                    began = began or time.perf_counter_ns()
                 if not self._look_after():
                     return False
         finally:

@@ -111,5 +111,3 @@ def check_cache(options: ReadOptions, cardinality: int) -> None:
             f"{cardinality} elements",
             hint="put .repeat() at its end, before distribute",
         )
-
-

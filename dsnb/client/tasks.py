@@ -81,11 +81,11 @@ class TaskTable:
         named = {task.task_id: task for task in tasks}
         for task_id in self._holds.keys() - named.keys():
             self._close(task_id)
-        share = max(1, BUFFER_BYTES // max(1, len(named)))
+        share = BUFFER_BYTES // max(1, len(named))
         for task_id, info in named.items():
             hold = self._holds.get(task_id)
             if hold is None:
-                hold = self._holds[task_id] = Hold(self._inbox, info, share)
+                self._holds[task_id] = Hold(self._inbox, info, share)
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
                 self._disconnect(hold)
                 hold.info = info
@@ -189,6 +189,11 @@ class TaskTable:
         self._top_up(now)
         self.tell_consumed()
 
+    def starving(self) -> None:
+        """The reader has nothing left and waits: let each task have more on its way, up to its share."""
+        for hold in self._holds.values():
+            hold.max_bytes = min(hold.share_bytes, 2 * hold.max_bytes)
+
     def tell_consumed(self) -> None:
         """Tell all workers what was consumed. From any thread: the counters only grow."""
         for hold in list(self._holds.values()):
@@ -199,7 +204,7 @@ class TaskTable:
         hold.told = hold.account.consumed
         hold.untold_bytes = 0
         if hold.reading is not None:
-            hold.reading.credit(hold.account.granted, hold.account.consumed)
+            hold.reading.credit(hold.account.granted, hold.account.consumed, hold.max_bytes)
 
     # ---- the end
 

@@ -31,7 +31,7 @@ they never saw, the demo ends with a table of what was shared. It needs no netwo
 
 OPTION_HELP = {
     "workers": "thread workers of the service",
-    "batches": "batches that each trainer trains on, at least",
+    "batches": "batches that each trainer reads, at least",
     "accuracy": "what each has to reach on the held-out digits, 0 to 1",
     "deadline": "seconds after which the demo gives up with an error",
     "hold": "seconds to keep the service and the dashboard open at the end",

@@ -13,7 +13,7 @@ class DemoOptions:
 
     Attributes:
         workers: Thread workers of the service.
-        batches: Each trainer trains on at least so many batches.
+        batches: Each trainer reads at least so many batches.
         accuracy: What each has to reach on the held-out digits, 0 to 1.
         deadline: Seconds after which training counts as failed.
         dashboard: Whether to serve the dashboard meanwhile.
@@ -25,8 +25,8 @@ class DemoOptions:
     """
 
     workers: int = 2
-    batches: int = 2500
-    accuracy: float = 0.93
+    batches: int = 1200
+    accuracy: float = 0.92
     deadline: float = 120.0
     dashboard: bool = True
     hold: float = 0.0
@@ -34,7 +34,7 @@ class DemoOptions:
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("batches", 1), ("deadline", 0), ("hold", 0)):
             self._check(name, getattr(self, name) >= least, f"it must be {least} or more")
-        self._check("accuracy", 0 <= self.accuracy <= 1, "it is a part of one, as in 0.93")
+        self._check("accuracy", 0 <= self.accuracy <= 1, "it is a part of one, as in 0.92")
 
     def _check(self, name: str, fits: bool, rule: str) -> None:  # noqa: FBT001 - a condition, always written out
         if not fits:

@@ -46,7 +46,7 @@ class DemoResult:
         target_accuracy: What each trainer had to reach.
         preprocessing_seconds: Time that the workers spent inside the operations of the pipeline, over all of them, by
             the clock on the wall: it includes waiting for a core or for the interpreter.
-        seconds: From the first read to the last trainer's end.
+        seconds: Since the first read.
     """
 
     elements_produced: int
@@ -55,6 +55,12 @@ class DemoResult:
     preprocessing_seconds: float
     seconds: float
     trainers: tuple[TrainerResult, ...]
+
+    def reached(self, elements: int) -> bool:
+        """Whether each trainer has the accuracy, and so many elements at the least."""
+        return all(
+            trainer.elements >= elements and trainer.accuracy >= self.target_accuracy for trainer in self.trainers
+        )
 
     @property
     def elements_consumed(self) -> int:
@@ -68,17 +74,39 @@ class DemoResult:
         return hits * self.preprocessing_seconds / max(1, self.elements_produced)
 
 
-def trainer_result(served: TrainerStatus, trainer: Trainer, *, accuracy: float, largest_lag: int) -> TrainerResult:
-    """Put together what the service says of a trainer and what is known of it here."""
+def result_of(
+    job: JobStatus,
+    trainers: Sequence[Trainer],
+    largest_lags: Mapping[str, int],
+    *,
+    batch_size: int,
+    target_accuracy: float,
+    seconds: float,
+) -> DemoResult:
+    """Put together what the service says of the job and what its trainers say of themselves."""
+    return DemoResult(
+        elements_produced=job.elements_produced,
+        batch_size=batch_size,
+        target_accuracy=target_accuracy,
+        preprocessing_seconds=sum(stage.busy_ns for stage in job.stages) / 1e9,
+        seconds=seconds,
+        trainers=tuple(_trainer_result(job, trainer, largest_lags) for trainer in trainers),
+    )
+
+
+def _trainer_result(job: JobStatus, trainer: Trainer, largest_lags: Mapping[str, int]) -> TrainerResult:
+    course = trainer.course
+    # The service hears of a trainer with its first report; before that it has consumed nothing.
+    served = job.trainer(course.trainer_id) or TrainerStatus(trainer_id=course.trainer_id, clients=0, elements=0)
     return TrainerResult(
-        trainer_id=served.trainer_id,
-        learning_rate=trainer.course.learning_rate,
+        trainer_id=course.trainer_id,
+        learning_rate=course.learning_rate,
         widths=trainer.widths,
         elements=served.elements,
-        accuracy=accuracy,
+        accuracy=trainer.accuracy,
         hits=served.hits,
         misses=served.misses,
         skipped=served.skipped,
         lag=served.lag,
-        largest_lag=max(served.lag, largest_lag),
+        largest_lag=max(served.lag, largest_lags.get(course.trainer_id, 0)),
     )

@@ -15,9 +15,8 @@ from dsnb.demo.options import DemoOptions
 from dsnb.demo.pipeline import BATCH_SIZE, held_out, training_batches
 from dsnb.demo.result import DemoResult, result_of
 from dsnb.demo.table import progress
-from dsnb.demo.trainer import Course, Goal, Trainer
+from dsnb.demo.trainer import Course, Trainer
 from dsnb.errors import DeadlineExceededError
-from dsnb.monitor.snapshot import JobStatus
 
 if TYPE_CHECKING:
     from dsnb.notebook.service import DataService
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 
 JOB = "digits"
 COURSES = (
-    Course(trainer_id="lr=0.2", learning_rate=0.2, hidden=(256,)),
-    # Some thirty times the work for each batch: so this one is slower, and lags behind in the window.
-    Course(trainer_id="lr=0.05", learning_rate=0.05, hidden=(1024, 512)),
+    Course(trainer_id="lr=0.5", learning_rate=0.5, hidden=(256,)),
+    # Ten times the work for each batch: so this one is slower, and lags behind in the window.
+    Course(trainer_id="lr=0.3", learning_rate=0.3, hidden=(512, 256)),
 )
 WINDOW_BYTES = 16 << 20
-"""Of each worker: all that the demo produces fits in, so that the slower trainer never skips, however slow it is."""
+"""Of each worker: 2,000 batches, so that the slower trainer need not skip."""
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_BETWEEN_LOOKS = 0.25
 SECONDS_TO_STOP = 5.0
@@ -55,32 +54,20 @@ def run(options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
         unpacked() as folder,
         dsnb.start(options.workers, name=name, cross_trainer_cache_size_bytes=WINDOW_BYTES) as service,
     ):
-        url = service.dashboard().url if options.dashboard else ""
+        url = service.dashboard_url() if options.dashboard else ""
         say(f"{options.workers} workers started" + (f"; dashboard: {url}" if url else ""))
         result = _train(service, folder, options, say)
         if options.hold:
-            say(f"training has ended; the service stays open for {options.hold:.0f} s: {url or service.target}")
+            say(f"training has ended; the service stays open for {options.hold:g} s: {url or service.target}")
             time.sleep(options.hold)
         return result
 
 
 def _train(service: DataService, folder: Path, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
     samples = held_out(folder)
-    goal = Goal(batches=options.batches, accuracy=options.accuracy)
-    trainers = [Trainer(course, goal, samples) for course in COURSES]
-    batches = training_batches(folder)
-    began = time.monotonic()
-    with _reading(service, batches, trainers):
-        largest_lags = _watch(service, trainers, began, options.deadline, say)
-        seconds = time.monotonic() - began
-        return result_of(
-            _settled(service, trainers),
-            trainers,
-            largest_lags,
-            batch_size=BATCH_SIZE,
-            target_accuracy=options.accuracy,
-            seconds=seconds,
-        )
+    trainers = [Trainer(course, samples) for course in COURSES]
+    with _reading(service, training_batches(folder), trainers):
+        return _watch(service, trainers, options, say)
 
 
 @contextmanager
@@ -100,54 +87,50 @@ def _reading(service: DataService, batches: Dataset, trainers: Sequence[Trainer]
 
 
 def _watch(
-    service: DataService, trainers: Sequence[Trainer], began: float, deadline: float, say: Callable[[str], None]
-) -> dict[str, int]:
-    """Tell of the progress until all trainers have passed; the largest lag of each that was seen."""
+    service: DataService, trainers: Sequence[Trainer], options: DemoOptions, say: Callable[[str], None]
+) -> DemoResult:
+    """Tell of the progress until all trainers are there at once. Until then all go on, so that they keep sharing."""
+    began = time.monotonic()
+    next_line = SECONDS_BETWEEN_LINES
     largest_lags: dict[str, int] = {}
-    next_line = began + SECONDS_BETWEEN_LINES
-    while not _all_ended(trainers, SECONDS_BETWEEN_LOOKS):
-        now = time.monotonic()
-        if now - began > deadline:
-            raise _too_late(trainers, deadline)
+    while True:
+        _pause(trainers)
         job = service.status().job(JOB)
         if job is None:
             continue
-        for served in job.trainers:
-            largest_lags[served.trainer_id] = max(served.lag, largest_lags.get(served.trainer_id, 0))
-        if now >= next_line:
-            next_line = now + SECONDS_BETWEEN_LINES
-            say(progress(now - began, job, trainers))
-    return largest_lags
+        result = result_of(
+            job,
+            trainers,
+            largest_lags,
+            batch_size=BATCH_SIZE,
+            target_accuracy=options.accuracy,
+            seconds=time.monotonic() - began,
+        )
+        if result.reached(options.batches):
+            return result
+        if result.seconds > options.deadline:
+            raise _too_late(result, options)
+        largest_lags = {trainer.trainer_id: trainer.largest_lag for trainer in result.trainers}
+        if result.seconds >= next_line:
+            next_line += SECONDS_BETWEEN_LINES
+            say(progress(result))
 
 
-def _all_ended(trainers: Sequence[Trainer], seconds: float) -> bool:
-    """Wait so long for the trainers to end; whether they all did. A failure of one is raised at once."""
-    waiting = [trainer for trainer in trainers if not trainer.ended]
-    if waiting:
-        waiting[0].wait(seconds)
+def _pause(trainers: Sequence[Trainer]) -> None:
+    """Wait until it is time for the next look. A trainer that has ended did so for an error, which is raised."""
     for trainer in trainers:
-        if trainer.failure is not None:
+        if trainer.wait(SECONDS_BETWEEN_LOOKS / len(trainers)) and trainer.failure is not None:
             raise trainer.failure
-    return all(trainer.ended for trainer in trainers)
 
 
-def _settled(service: DataService, trainers: Sequence[Trainer]) -> JobStatus:
-    """The job's status, once the service has heard of all that was consumed; after a second, as far as it has."""
-    deadline = time.monotonic() + 1
-    while True:
-        job = service.status().job(JOB)
-        assert job is not None, "a job is kept for minutes after its last reader"
-        heard = {served.trainer_id: served.elements for served in job.trainers}
-        if all(heard.get(t.course.trainer_id, 0) >= t.batches for t in trainers) or time.monotonic() > deadline:
-            return job
-        time.sleep(0.05)
-
-
-def _too_late(trainers: Sequence[Trainer], deadline: float) -> DeadlineExceededError:
-    late = next(trainer for trainer in trainers if not trainer.ended)
+def _too_late(result: DemoResult, options: DemoOptions) -> DeadlineExceededError:
+    stand = "; ".join(
+        f"{trainer.trainer_id} has accuracy {trainer.accuracy:.3f} after {trainer.elements:,} batches"
+        for trainer in result.trainers
+    )
     return DeadlineExceededError(
-        f"after {deadline:g} s the trainer {late.course.trainer_id} stands at accuracy {late.accuracy:.3f} after"
-        f" {late.batches:,} batches; {late.goal.accuracy} after at least {late.goal.batches:,} was asked for",
+        f"after {options.deadline:g} s not every trainer has an accuracy of {options.accuracy:g} and"
+        f" {options.batches:,} batches: {stand}",
         did="the trainers and the service were stopped, and the temporary folder was removed",
         hint="give it more time with --deadline, or ask for less with --accuracy or --batches",
     )

@@ -5,27 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsnb.demo.result import DemoResult, TrainerResult
-from dsnb.demo.trainer import Trainer
-from dsnb.monitor.snapshot import JobStatus
 
-HEADINGS = ("trainer", "model", "elements", "accuracy", "hits", "skipped", "lag", "largest lag", "time")
+HEADINGS = ("trainer", "model", "elements", "accuracy", "hits", "skipped", "lag", "largest lag")
 
 
-def progress(seconds: float, job: JobStatus, trainers: Sequence[Trainer]) -> str:
-    """One line: how far each trainer is, and how much was produced for them.
+def progress(result: DemoResult) -> str:
+    """One line: how much was produced, and how far each trainer is.
 
     Example:
-        >>> print(progress(4.2, job, trainers))  # doctest: +SKIP
-          4 s  produced   812 | lr=0.2:   808 elements, accuracy 0.91, lag 4 | ...
+        >>> print(progress(result))  # doctest: +SKIP
+          4 s  produced   812 | lr=0.5:   808 elements, accuracy 0.91, lag    4 | ...
     """
-    parts = [f"{seconds:3.0f} s  produced {job.elements_produced:>5,}"]
-    for trainer in trainers:
-        served = job.trainer(trainer.course.trainer_id)
-        lag = served.lag if served else 0
-        parts.append(
-            f"{trainer.course.trainer_id}: {trainer.batches:>5,} elements, "
-            f"accuracy {trainer.accuracy:.2f}, lag {lag:>4,}"
-        )
+    parts = [f"{result.seconds:3.0f} s  produced {result.elements_produced:>5,}"]
+    parts += [
+        f"{trainer.trainer_id}: {trainer.elements:>5,} elements, accuracy {trainer.accuracy:.2f}, lag {trainer.lag:>4,}"
+        for trainer in result.trainers
+    ]
     return " | ".join(parts)
 
 
@@ -49,7 +44,6 @@ def _row(trainer: TrainerResult) -> tuple[str, ...]:
         f"{trainer.skipped:,}",
         f"{trainer.lag:,}",
         f"{trainer.largest_lag:,}",
-        f"{trainer.seconds:.1f} s",
     )
 
 
@@ -78,6 +72,6 @@ def _summary(result: DemoResult) -> list[str]:
             f"of preprocessing: {hits:,} hits x {each:.1f} ms, the mean time in the pipeline for one element",
         ),
         "accuracy": (f"{worst:.3f}", f"or more on held-out digits ({result.target_accuracy} was asked for)"),
-        "time": (f"{result.seconds:.1f} s", "from the first read to the last trainer's end"),
+        "time": (f"{result.seconds:.1f} s", "of training"),
     }
     return [f"{name:<8}  {figure:>7}  {text}" for name, (figure, text) in facts.items()]

@@ -163,9 +163,7 @@ class Desk:
         known = self.core.state.jobs.get(job)
         if known is None or number not in known.iterations:
             return ClientUpdate()
-        return ClientUpdate(
-            state=True, tasks=self.task_infos(job, number), finished=known.iterations[number].finished
-        )
+        return ClientUpdate(state=True, tasks=self.task_infos(job, number), finished=known.iterations[number].finished)
 
     def locked(self) -> threading.Condition:
         """The lock, for looks at several tables at once."""

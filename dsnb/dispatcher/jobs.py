@@ -32,9 +32,7 @@ def join(core: Core, event: e.Join) -> e.Joined:
         iteration = _create_iteration(core, job, event.repetition)
     readers = len(iteration.clients)
     client_id = str(core.number("client"))
-    core.record(
-        r.ClientJoined(client_id=client_id, job=job.name, number=iteration.number, trainer_id=event.trainer_id)
-    )
+    core.record(r.ClientJoined(client_id=client_id, job=job.name, number=iteration.number, trainer_id=event.trainer_id))
     core.live.clients[client_id] = core.now + core.config.client_timeout_ms / 1000
     core.live.unread.pop((job.name, iteration.number), None)
     core.live.unused.pop(job.name, None)

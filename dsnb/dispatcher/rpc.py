@@ -175,9 +175,7 @@ class DispatcherService:
         yield m.WorkerOrder(welcome=True, name=name)
         yield from _until_none(mailbox)
 
-    def _listen_to_worker(
-        self, reports: Iterator[m.WorkerReport], uid: str, mailbox: Mailbox[m.WorkerOrder]
-    ) -> None:
+    def _listen_to_worker(self, reports: Iterator[m.WorkerReport], uid: str, mailbox: Mailbox[m.WorkerOrder]) -> None:
         desk = self._desk
         try:
             for report in reports:

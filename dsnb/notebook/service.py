@@ -109,8 +109,7 @@ class DataService:
             raise FailedPreconditionError(
                 f"the service {self.name!r} belongs to another process",
                 did="nothing was changed",
-                hint="call scale() there, or add workers with `dsnb worker --dispatcher "
-                f"{split_target(self.target)}`",
+                hint=f"call scale() there, or add workers with `dsnb worker --dispatcher {split_target(self.target)}`",
             )
         self._check_running()
         self._cluster.scale(workers)

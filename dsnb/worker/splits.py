@@ -43,9 +43,7 @@ class DispatcherFeed:
         cursor, want = 0, _FIRST_WANT
         while True:
             reply = self._ask(
-                SplitsRequest(
-                    task_id=self._task_id, provider=provider, repetition=repetition, cursor=cursor, want=want
-                )
+                SplitsRequest(task_id=self._task_id, provider=provider, repetition=repetition, cursor=cursor, want=want)
             )
             if reply.done:
                 return

@@ -70,20 +70,20 @@ class Task:
             old = self._readings.pop(client, None)
             if old is not None:  # its connection broke, and we have not noticed
                 old.sink.fail(CancelledError("the same client opened this task again"))
-            self._window.attach(client, trainer, opening.max_bytes, opening.received, opening.consumed)
+            self._window.attach(client, trainer, opening.received, opening.consumed)
             reading = self._readings[client] = TaskReading(self, client, sink)
             if not self._started:
                 self._started = True
                 self._producer.start()
-            self._window.credit(client, opening.granted, opening.consumed)
+            self._window.credit(client, opening.granted, opening.consumed, opening.max_bytes)
             self._pump(reading)
             self._changed.notify_all()
             return reading
 
-    def credit(self, reading: TaskReading, granted: int, consumed: int) -> None:
+    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int) -> None:
         with self._changed:
             if self._readings.get(reading.client) is reading:
-                self._window.credit(reading.client, granted, consumed)
+                self._window.credit(reading.client, granted, consumed, max_bytes)
                 self._pump(reading)
                 self._changed.notify_all()
 
@@ -258,8 +258,8 @@ class TaskReading:
         self.ended = False
         self._task = task
 
-    def credit(self, granted: int, consumed: int) -> None:
-        self._task.credit(self, granted, consumed)
+    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
+        self._task.credit(self, granted, consumed, max_bytes)
 
     def recall(self) -> None:
         self._task.recall(self)

@@ -16,8 +16,11 @@ A job without the cross-trainer cache is the same thing with one trainer for all
                    falls behind the tail is moved on, and what it missed is counted as skipped.
 
 `frontier` is the furthest `next` of all trainers. Elements behind it are hits for whoever comes later; those beyond it
-are misses for the trainer that goes there first. The producer keeps a bounded number of bytes beyond the frontier
-(`ahead`) and stops: nobody asked for more. What lies beyond the frontier is never evicted.
+are misses for the trainer that goes there first. What lies beyond the frontier is never evicted.
+
+The producer keeps a bounded number of bytes beyond the frontier and stops: nobody asked for more. The bound begins low
+and is doubled when a reader that has nothing left finds nothing, up to `ahead`: so a reader that is slower than the
+pipeline costs no work and no memory that it does not need.
 
 An error in an element's place goes to the trainers that were there when it happened; later ones pass over it.
 """
@@ -28,6 +31,8 @@ from bisect import bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
+
+_FIRST_AHEAD = 128 << 10
 
 
 @dataclass(slots=True)
@@ -88,12 +93,13 @@ class Reader:
     """One client's hold: counters are cumulative over its reading, `runs` is what was sent and not consumed."""
 
     trainer: str
-    max_bytes: int
+    max_bytes: int = 0
     granted: int = 0
     sent: int = 0
     consumed: int = 0
     runs: deque[Run] = field(default_factory=deque)
     nbytes: int = 0
+    starved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,7 @@ class Window:
         self.readers: dict[str, Reader] = {}
         self._entries: list[Entry] = []
         self._unsent = 0
+        self._ahead_now = min(ahead, _FIRST_AHEAD)
 
     @property
     def tail(self) -> int:
@@ -140,7 +147,7 @@ class Window:
         """Whether another frame should be produced now."""
         if self.finished:
             return False
-        limit = min(self.ahead, self.capacity // 2) if self.keep else self.ahead
+        limit = min(self._ahead_now, self.capacity // 2) if self.keep else self._ahead_now
         return self._unsent < limit or self.frontier == self.head
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
@@ -166,20 +173,19 @@ class Window:
 
     # ---- the readers' side
 
-    def attach(self, client: str, trainer: str, max_bytes: int, received: int = 0, consumed: int = 0) -> None:
+    def attach(self, client: str, trainer: str, received: int = 0, consumed: int = 0) -> None:
         """Let a client read; one that comes back after its connection broke goes on behind what it received."""
         if client in self.readers:
-            self._reattach(self.readers[client], max_bytes, received, consumed)
+            self._reattach(self.readers[client], received, consumed)
             return
         place = self.trainers.get(trainer)
         if place is None:
             place = self.trainers[trainer] = Trainer(next=self.tail, since=self.head)
         place.readers.add(client)
         # A reader that comes with counters of its own was known to an earlier incarnation: it starts at nought here.
-        self.readers[client] = Reader(trainer, max_bytes, sent=received, consumed=received, granted=received)
+        self.readers[client] = Reader(trainer, sent=received, consumed=received, granted=received)
 
-    def _reattach(self, reader: Reader, max_bytes: int, received: int, consumed: int) -> None:
-        reader.max_bytes = max_bytes
+    def _reattach(self, reader: Reader, received: int, consumed: int) -> None:
         self._consume(reader, consumed)
         trainer = self.trainers[reader.trainer]
         while reader.sent > received and reader.runs:
@@ -193,10 +199,11 @@ class Window:
             insort(trainer.returned, run)
         reader.granted = reader.sent
 
-    def credit(self, client: str, granted: int, consumed: int) -> None:
-        """Take a reader's counters in; they only grow."""
+    def credit(self, client: str, granted: int, consumed: int, max_bytes: int) -> None:
+        """Take a reader's counters in; they only grow. With `keep`, a reader holds at most a quarter of the window."""
         reader = self.readers[client]
         reader.granted = max(reader.granted, granted)
+        reader.max_bytes = min(max_bytes, self.capacity // 4) if self.keep else max_bytes
         self._consume(reader, consumed)
 
     def recall(self, client: str) -> int:
@@ -227,7 +234,9 @@ class Window:
         trainer = self.trainers[reader.trainer]
         run = self._returned(trainer, room) or self._fresh(trainer, room)
         if run is None:
+            self._note_starving(reader)
             return None
+        reader.starved = False
         entry = self._entry_at(run.first)
         reader.runs.append(run)
         reader.sent += run.count
@@ -247,6 +256,12 @@ class Window:
         return min([self._next(trainer), *firsts])
 
     # ---- inside
+
+    def _note_starving(self, reader: Reader) -> None:
+        """A reader that has nothing left and finds nothing: more should be kept ready, once for each such wait."""
+        if not reader.runs and not reader.starved and not self.finished:
+            reader.starved = True
+            self._ahead_now = min(self.ahead, 2 * self._ahead_now)
 
     def _returned(self, trainer: Trainer, room: int) -> Run | None:
         """What came back from a reader that left, as far as it is still in memory."""

@@ -10,16 +10,26 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 import dsnb
 from tests.support.processes import PythonProcess
+from tests.support.requires import require_module
 from tests.support.waiting import wait_for
 
 
 def command(*arguments: str, env: dict[str, str] | None = None) -> PythonProcess:
     return PythonProcess(["-m", "dsnb", *arguments], env=env)
+
+
+@pytest.fixture(params=["status", "dashboard"])
+def reading_command(request: pytest.FixtureRequest) -> str:
+    """A command that looks at a running service."""
+    if request.param == "dashboard":
+        require_module("panel")
+    return str(request.param)
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
@@ -181,29 +191,26 @@ def test_several_services_are_listed_without_their_tokens(target: str) -> None:
         assert service.token not in out + text
 
 
-@pytest.mark.parametrize("command_name", ["status", "dashboard"])
-def test_a_name_that_nobody_has_is_told_with_those_that_run(command_name: str) -> None:
+def test_a_name_that_nobody_has_is_told_with_those_that_run(reading_command: str) -> None:
     with dsnb.start(workers=1, name="digits"):
-        code, out, err = run(command_name, "letters")
+        code, out, err = run(reading_command, "letters")
     assert (code, out) == (1, "")
     assert "no service 'letters'" in err
     assert "digits" in err
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command_name", ["status", "dashboard"])
-def test_an_address_where_nothing_listens_is_told(command_name: str) -> None:
-    code, out, err = run(command_name, "127.0.0.1:1")
+def test_an_address_where_nothing_listens_is_told(reading_command: str) -> None:
+    code, out, err = run(reading_command, "127.0.0.1:1")
     assert (code, out) == (1, "")
     assert "127.0.0.1:1" in err
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command_name", ["status", "dashboard"])
-def test_a_wrong_token_is_refused(command_name: str, tmp_path: Path) -> None:
+def test_a_wrong_token_is_refused(reading_command: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("wrong")
     with dsnb.start(workers=1) as service:
-        code, out, err = run(command_name, service.target, "--token-file", str(tmp_path / "token"))
+        code, out, err = run(reading_command, service.target, "--token-file", str(tmp_path / "token"))
     assert (code, out) == (1, "")
     assert "the token is wrong" in err
     assert "Traceback" not in err
@@ -233,10 +240,6 @@ sys.exit(subprocess.run([sys.executable, "-m", "dsnb", "status"], stdout=writer)
 
 
 def test_the_dashboard_serves_a_page_until_it_is_told_to_stop() -> None:
-    from urllib.request import urlopen
-
-    from tests.support.requires import require_module
-
     require_module("panel")
     with dsnb.start(workers=1, name="digits"), command("dashboard", "digits", "--no-open", "--json") as process:
         url = json.loads(process.line("{"))["url"]

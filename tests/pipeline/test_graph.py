@@ -43,6 +43,7 @@ def test_a_blob_is_a_view_of_the_users_array_and_what_comes_back_is_a_view_of_wh
     buffer = bytearray(graph.blobs[0].data)
     restored: Any = restore(graph.definition, lambda _: buffer)
     assert np.shares_memory(restored.function.args[0], np.frombuffer(buffer, np.uint8))
+    assert not restored.function.args[0].flags.writeable  # though the buffer is
     with pytest.raises(TypeError):
         graph.blobs[0].data[0] = 1
 

@@ -155,6 +155,7 @@ def test_an_exception_of_the_users_is_the_same_class_in_the_kernel_that_made_it(
     with pytest.raises(helpers.inner.Odd):
         fail(1)
     assert dict(vars(helpers.inner.Odd)) == before
+    assert "scaled" in before
 
 
 def test_a_dataclass_of_the_users_can_be_derived_from_on_the_worker() -> None:

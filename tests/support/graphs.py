@@ -82,7 +82,7 @@ def local_package(folder: Path) -> Iterator[ModuleType]:
     (package / "__init__.py").write_text("import threading\nfrom graph_local import inner\nlock = threading.Lock()\n")
     (package / "inner.py").write_text(
         "import threading\nimport graph_local\nlock = threading.Lock()\nSCALE = 3\n"
-        "class Odd(ValueError): pass\n"
+        "class Odd(ValueError):\n    def scaled(self): return SCALE\n"
         "def factor(): return graph_local.inner.SCALE\n"
         "def scale(x): return x * factor()\n"
         "def fail(x): raise Odd(x)\n"

@@ -10,11 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
 
 import grpc
 
-from dsnb.errors import DsnbError, NotFoundError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
+from dsnb.errors import DsnbError, ResourceExhaustedError, UnavailableError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
@@ -23,9 +22,6 @@ from dsnb.wire.status import error_from
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.encoding import PieceDecoder, encode_piece
 from dsnb.wire.transfer.handover import Endpoint, Opening, Piece, Reading, Sink
-
-_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-
 
 # ---- the worker's end
 
@@ -124,7 +120,7 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
             if request.recall:
                 reading.recall()
             else:
-                reading.credit(request.granted, request.consumed)
+                reading.credit(request.granted, request.consumed, request.max_bytes)
     sink.items.put(None)
 
 
@@ -143,117 +139,74 @@ class GrpcEndpoint:
 
 
 class _GrpcReading:
-    """One read over a stream, with a thread that takes the replies."""
+    """One read over a stream, with a thread that takes the replies. One that breaks is over; its sink learns of it."""
 
     def __init__(self, channel: Channel, opening: Opening, sink: Sink) -> None:
         self._channel = channel
-        self._opening = opening
         self._sink = sink
-        self._granted = opening.granted
-        self._consumed = opening.consumed
-        self._received = opening.received
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._call: Any = None
+        self._left = threading.Event()
         self._requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
+        self._requests.put(_request(opening))
+        self._call = channel.stream(READ, _until_none(self._requests))
         self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
         self._thread.start()
 
-    def credit(self, granted: int, consumed: int) -> None:
-        with self._lock:
-            self._granted, self._consumed = granted, consumed
-            self._requests.put(ReadRequest(granted=granted, consumed=consumed))
+    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
+        self._requests.put(ReadRequest(granted=granted, consumed=consumed, max_bytes=max_bytes))
 
     def recall(self) -> None:
-        with self._lock:
-            self._requests.put(ReadRequest(recall=True))
+        self._requests.put(ReadRequest(recall=True))
 
     def leave(self, consumed: int) -> None:
-        with self._lock:
-            if self._stopped.is_set():
-                return
-            self._stopped.set()
-            self._requests.put(ReadRequest(leave=True, consumed=consumed))
-            self._requests.put(None)
+        if self._left.is_set():
+            return
+        self._left.set()
+        self._requests.put(ReadRequest(leave=True, consumed=consumed))
+        self._requests.put(None)
         if threading.current_thread() is self._thread:
             return
         self._thread.join(2.0)  # the worker ends the call when it has taken the leaving in
         if self._thread.is_alive():
-            self._cancel()
+            self._call.cancel()
             self._thread.join(0.5)
 
-    def _cancel(self) -> None:
-        with self._lock:
-            if self._call is not None:
-                self._call.cancel()
-
     def _run(self) -> None:
-        attempt = 0
+        error: Exception = UnavailableError(f"{self._channel.address} ended the read")
         try:
-            while not self._stopped.is_set():
-                before = self._received
-                error = self._read_once()
-                if error is None:
-                    return
-                if not isinstance(error, UnavailableError):
-                    self._sink.fail(error)
-                    return
-                attempt = 0 if self._received > before else attempt + 1
-                self._stopped.wait(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
+            self._take()
+        except grpc.RpcError as failed:
+            error = _read_error(failed, self._channel.address)
+        except (DsnbError, ValueError) as failed:  # a damaged message, or the channel was closed
+            error = failed
         finally:
+            self._requests.put(None)
+            self._call.cancel()
             self._channel.close()
+        if not self._left.is_set():
+            self._sink.fail(error)
 
-    def _read_once(self) -> Exception | None:
-        """Read until the stream ends; what it ended with, or None when it was left."""
-        try:
-            call = self._open_call()
-            try:
-                self._take(call)
-            finally:
-                call.cancel()
-        except grpc.RpcError as error:
-            if self._stopped.is_set():
-                return None
-            return _final(error_from(error, self._channel.address))
-        except (DsnbError, ValueError) as error:  # ValueError: the channel was closed
-            return None if self._stopped.is_set() else error
-        return None if self._stopped.is_set() else UnavailableError(f"{self._channel.address} ended the read")
-
-    def _open_call(self) -> Any:
-        with self._lock:
-            requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
-            requests.put(
-                ReadRequest(
-                    task_id=self._opening.task_id,
-                    client_id=self._opening.client_id,
-                    trainer_id=self._opening.trainer_id,
-                    max_bytes=self._opening.max_bytes,
-                    granted=self._granted,
-                    received=self._received,
-                    consumed=self._consumed,
-                )
-            )
-            if self._call is None:  # what was said before the first stream was open
-                while not self._requests.empty():
-                    requests.put(self._requests.get())
-            elif self._stopped.is_set():
-                requests.put(None)
-            self._requests = requests
-            self._call = self._channel.stream(READ, _until_none(requests))
-            return self._call
-
-    def _take(self, call: Any) -> None:
+    def _take(self) -> None:
         decoder = PieceDecoder()
-        for message in call:
+        for message in self._call:
             item = decoder.feed(message)
             if isinstance(item, Piece):
-                self._received += item.count
-                if not self._stopped.is_set():
-                    self._sink.deliver(item)
+                self._sink.deliver(item)
             elif item is not None and item.end:
                 self._sink.end()
             elif item is not None and item.recalled:
                 self._sink.recalled(item.granted)
+
+
+def _request(opening: Opening) -> ReadRequest:
+    return ReadRequest(
+        task_id=opening.task_id,
+        client_id=opening.client_id,
+        trainer_id=opening.trainer_id,
+        max_bytes=opening.max_bytes,
+        granted=opening.granted,
+        received=opening.received,
+        consumed=opening.consumed,
+    )
 
 
 def _until_none(queue: SimpleQueue[ReadRequest | None]) -> Iterator[ReadRequest]:
@@ -261,9 +214,11 @@ def _until_none(queue: SimpleQueue[ReadRequest | None]) -> Iterator[ReadRequest]
         yield request
 
 
-def _final(error: DsnbError) -> DsnbError:
-    """Errors that the server states stay; the rest is a connection that broke, which is tried again."""
-    stated: tuple[type[DsnbError], ...] = (NotFoundError, PermissionDeniedError, ResourceExhaustedError)
-    return error if isinstance(error, stated) else UnavailableError(error.what)
-
-
+def _read_error(failed: grpc.RpcError, address: str) -> DsnbError:
+    """What a read ended with: `UnavailableError` where trying again may help, as when a worker stops or goes away."""
+    error = error_from(failed, address)
+    code, details = failed.code(), failed.details() or ""
+    passing = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or "Stream removed" in details
+    if passing or not isinstance(error, UnavailableError):
+        return UnavailableError(error.what) if passing else error
+    return DsnbError(error.what, did="this read was given up", hint="this looks like a bug of dsnb; please report it")

@@ -81,8 +81,8 @@ class Sink(Protocol):
 class Reading(Protocol):
     """One reader's hold on one task."""
 
-    def credit(self, granted: int, consumed: int) -> None:
-        """Say how much may be sent in all, and how much has come to its user."""
+    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
+        """Say how much may be sent in all, how much has come to its user, and how many bytes may be in between."""
 
     def recall(self) -> None:
         """Take back credit that is not used; the answer comes to the sink."""
