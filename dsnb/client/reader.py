@@ -167,6 +167,8 @@ class ReadStage(Stage):
         try:
             while True:
                 with self._inbox.changed:
+                    if self._inbox.cancelled:
+                        return True
                     if self._inbox.pieces and not self._inbox.updates and not self._inbox.failed:
                         return True
                     stirred = self._inbox.stirred

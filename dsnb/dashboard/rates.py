@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dsnb.dashboard.words import rate
 from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
 
-_MOST_WAIT = 0.98
-"""A trainer that always waits tells nothing about what it could take: its demand is reported as at most fifty-fold."""
+MOST_WAIT = 0.75
+"""A trainer that waits nearly always tells little about what it could take: more than fourfold is not claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class TrainerRates:
     Attributes:
         wait_share: Part of its time that it waited for data; None while it did not read.
         demand: Elements per second that it would take if it never waited; None while it did not read.
+        more: Whether it could take even more than that.
         drift: How fast it falls behind, by task, in elements per second; negative when it catches up.
     """
 
@@ -30,6 +32,7 @@ class TrainerRates:
     skipped: float = 0.0
     wait_share: float | None = None
     demand: float | None = None
+    more: bool = False
     drift: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -52,9 +55,15 @@ class JobRates:
     stages: tuple[StageRates, ...] = ()
 
     @property
+    def fastest(self) -> TrainerRates | None:
+        """The trainer that would take most if it never waited."""
+        reading = (trainer for trainer in self.trainers.values() if trainer.demand is not None)
+        return max(reading, key=lambda trainer: trainer.demand or 0.0, default=None)
+
+    @property
     def demand(self) -> float | None:
         """What the fastest trainer would take if it never waited."""
-        return max((t.demand for t in self.trainers.values() if t.demand is not None), default=None)
+        return self.fastest.demand if self.fastest else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,11 @@ _NO_TRAINER = TrainerRates()
 def trainer_rates(job: JobRates, trainer_id: str) -> TrainerRates:
     """One trainer's rates; zeros where there are none."""
     return job.trainers.get(trainer_id, _NO_TRAINER)
+
+
+def demand_words(trainer: TrainerRates) -> str:
+    """What a trainer could take, as in `1,200/s or more`."""
+    return f"{rate(trainer.demand or 0.0)} or more" if trainer.more else rate(trainer.demand or 0.0)
 
 
 def same_run(before: Snapshot, after: Snapshot) -> bool:
@@ -145,7 +159,8 @@ def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) ->
         consumed=consumed,
         skipped=_grown(was.skipped, after.skipped) / span,
         wait_share=wait,
-        demand=None if wait is None or not consumed else consumed / (1 - min(wait, _MOST_WAIT)),
+        demand=None if wait is None or not consumed else consumed / (1 - min(wait, MOST_WAIT)),
+        more=wait is not None and wait > MOST_WAIT,
         drift={p.task_id: (p.lag - lags[p.task_id]) / span for p in after.places if p.task_id in lags},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import threading
@@ -74,6 +75,7 @@ def main(options: DemoOptions | None = None, *, as_json: bool = False) -> int:
         DeadlineExceededError: the accuracy was not reached in time.
     """
     _need_pillow()
+    _one_thread_for_each_trainer()
     from dsnb.demo.run import run
     from dsnb.demo.table import table
 
@@ -101,6 +103,13 @@ def _need_pillow() -> None:
             did="nothing was started",
             hint="pip install 'dsnb[notebook]', or pip install pillow",
         )
+
+
+def _one_thread_for_each_trainer() -> None:
+    # NumPy's own threads wait for each other by spinning. Beside two workers on two cores that makes a step of the
+    # larger model ten times slower. They are counted when NumPy is loaded, so in a kernel this may come too late.
+    for library in ("OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 @contextmanager

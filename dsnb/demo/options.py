@@ -25,7 +25,7 @@ class DemoOptions:
     """
 
     workers: int = 2
-    batches: int = 1200
+    batches: int = 1500
     accuracy: float = 0.92
     deadline: float = 120.0
     dashboard: bool = True
@@ -36,6 +36,6 @@ class DemoOptions:
             self._check(name, getattr(self, name) >= least, f"it must be {least} or more")
         self._check("accuracy", 0 <= self.accuracy <= 1, "it is a part of one, as in 0.92")
 
-    def _check(self, name: str, fits: bool, rule: str) -> None:  # noqa: FBT001 - a condition, always written out
+    def _check(self, name: str, fits: bool, rule: str) -> None:
         if not fits:
             raise InvalidArgumentError(f"`{name}` is {getattr(self, name)}; {rule}", did="nothing was started")

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 JOB = "digits"
 COURSES = (
     Course(trainer_id="lr=0.5", learning_rate=0.5, hidden=(256,)),
-    # Ten times the work for each batch: so this one is slower, and lags behind in the window.
-    Course(trainer_id="lr=0.3", learning_rate=0.3, hidden=(512, 256)),
+    # Fifty times the weights: so a step takes longer, and this one lags behind in the window.
+    Course(trainer_id="lr=0.2", learning_rate=0.2, hidden=(1280, 640)),
 )
 WINDOW_BYTES = 16 << 20
 """Of each worker: 2,000 batches, so that the slower trainer need not skip."""

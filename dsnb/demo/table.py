@@ -14,7 +14,7 @@ def progress(result: DemoResult) -> str:
 
     Example:
         >>> print(progress(result))  # doctest: +SKIP
-          4 s  produced   812 | lr=0.5:   808 elements, accuracy 0.91, lag    4 | ...
+          4 s  produced   812 | lr=0.5:   808 elements, accuracy 0.91, lag    4 | lr=0.2: ...
     """
     parts = [f"{result.seconds:3.0f} s  produced {result.elements_produced:>5,}"]
     parts += [
@@ -69,7 +69,7 @@ def _summary(result: DemoResult) -> list[str]:
         "consumed": (f"{result.elements_consumed:,}", f"elements, by {len(result.trainers)} trainers"),
         "saved": (
             f"{result.seconds_saved:.1f} s",
-            f"of preprocessing: {hits:,} hits x {each:.1f} ms, the mean time in the pipeline for one element",
+            f"of preprocessing: {hits:,} hits x {each:.1f} ms, which a worker spent on one element in the mean",
         ),
         "accuracy": (f"{worst:.3f}", f"or more on held-out digits ({result.target_accuracy} was asked for)"),
         "time": (f"{result.seconds:.1f} s", "of training"),

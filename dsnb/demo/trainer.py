@@ -84,7 +84,7 @@ class Trainer:
     def _run(self, batches: Iterable[tuple[Floats, Labels]]) -> None:
         try:
             self._train(batches)
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - raised again by whoever watches this trainer
             self.failure = failure
         finally:
             self._ended.set()

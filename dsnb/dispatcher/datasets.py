@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import DatasetDropped, DatasetRegistered
 from dsnb.elements.spec import compatible, spec_from_json
 from dsnb.errors import InvalidArgumentError, NotFoundError
 
-if TYPE_CHECKING:
-    from dsnb.dispatcher.core import Core
 
-
-def register(core: Core, event: e.RegisterDataset) -> str:
+def register(core: Context, event: e.RegisterDataset) -> str:
     """The id under which a pipeline can be read; found by its fingerprint where it is registered already.
 
     Raises:
@@ -46,7 +42,7 @@ def register(core: Core, event: e.RegisterDataset) -> str:
     return dataset_id
 
 
-def known_dataset(core: Core, dataset_id: str) -> DatasetRegistered:
+def known_dataset(core: Context, dataset_id: str) -> DatasetRegistered:
     """The dataset of that id.
 
     Raises:
@@ -61,7 +57,7 @@ def known_dataset(core: Core, dataset_id: str) -> DatasetRegistered:
     return dataset
 
 
-def drop_unused(core: Core) -> None:
+def drop_unused(core: Context) -> None:
     """Let datasets go that were read once, got their id from us, and have had no job for `job_gc_timeout_ms`."""
     if core.config.job_gc_timeout_ms == -1:
         return
@@ -74,7 +70,7 @@ def drop_unused(core: Core) -> None:
             core.record(DatasetDropped(dataset_id=dataset_id))
 
 
-def _new_id(core: Core) -> str:
+def _new_id(core: Context) -> str:
     number = core.number("dataset")
     while str(number) in core.state.datasets:
         number += 1

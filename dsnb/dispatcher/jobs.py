@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.state import Iteration, Job
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 
-if TYPE_CHECKING:
-    from dsnb.dispatcher.core import Core
 
-
-def join(core: Core, event: e.Join) -> e.Joined:
+def join(core: Context, event: e.Join) -> e.Joined:
     """Let a client read one pass of a job; job, pass and tasks are made where there are none.
 
     Raises:
@@ -41,7 +38,7 @@ def join(core: Core, event: e.Join) -> e.Joined:
     )
 
 
-def end_seen(core: Core, event: e.EndSeen) -> bool:
+def end_seen(core: Context, event: e.EndSeen) -> bool:
     """Take a client's word that tasks have ended (it has seen it), and tell whether the pass is over."""
     client = core.state.clients.get(event.client_id)
     if client is None:
@@ -51,7 +48,7 @@ def end_seen(core: Core, event: e.EndSeen) -> bool:
     return core.state.iteration(client.job, client.number).finished
 
 
-def forget(core: Core, event: e.ForgetJob) -> None:
+def forget(core: Context, event: e.ForgetJob) -> None:
     """Drop a job that nobody reads.
 
     Raises:
@@ -71,7 +68,7 @@ def forget(core: Core, event: e.ForgetJob) -> None:
     drop_job(core, job)
 
 
-def end_task(core: Core, task_id: str) -> None:
+def end_task(core: Context, task_id: str) -> None:
     """A task has produced everything; with the last one its pass is finished."""
     task = core.state.tasks.get(task_id)
     if task is None or task.ended:
@@ -86,7 +83,7 @@ def end_task(core: Core, task_id: str) -> None:
     finish_if_over(core, task.job, iteration)
 
 
-def finish_if_over(core: Core, job: str, iteration: Iteration) -> None:
+def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:
     """Finish a pass whose tasks have all ended."""
     if iteration.finished or not iteration.tasks:
         return
@@ -97,14 +94,14 @@ def finish_if_over(core: Core, job: str, iteration: Iteration) -> None:
             core.live.unread[job, iteration.number] = core.now
 
 
-def add_task(core: Core, job: str, number: int, worker: str) -> None:
+def add_task(core: Context, job: str, number: int, worker: str) -> None:
     """Give a worker its part of a pass."""
     task_id = str(core.number("task"))
     core.record(r.TaskCreated(task_id=task_id, job=job, number=number, worker=worker))
     core.instruct(e.StartTask(worker=worker, task_id=task_id))
 
 
-def drop_task(core: Core, task_id: str) -> None:
+def drop_task(core: Context, task_id: str) -> None:
     """Take a task out of its pass and off its worker."""
     task = core.state.tasks[task_id]
     core.record(r.TaskDropped(task_id=task_id))
@@ -112,7 +109,7 @@ def drop_task(core: Core, task_id: str) -> None:
     core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
 
 
-def drop_iteration(core: Core, job: Job, iteration: Iteration) -> None:
+def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
     """Free a pass that nobody reads. A finished one keeps its record, so that reading it again finds it empty."""
     core.live.unread.pop((job.name, iteration.number), None)
     for task_id in list(iteration.tasks):
@@ -121,7 +118,7 @@ def drop_iteration(core: Core, job: Job, iteration: Iteration) -> None:
         core.record(r.IterationDropped(job=job.name, number=iteration.number))
 
 
-def drop_job(core: Core, job: Job) -> None:
+def drop_job(core: Context, job: Job) -> None:
     """Forget a job with all its passes."""
     for iteration in list(job.iterations.values()):
         drop_iteration(core, job, iteration)
@@ -140,7 +137,7 @@ def unknown_client(client_id: str) -> NotFoundError:
     )
 
 
-def _job(core: Core, event: e.Join) -> Job:
+def _job(core: Context, event: e.Join) -> Job:
     name = event.job_name or f"anonymous-{core.number('job')}"
     job = core.state.jobs.get(name)
     if job is not None:
@@ -184,7 +181,7 @@ def _check_parameters(job: Job, event: e.Join) -> None:
         )
 
 
-def _replace(core: Core, job: Job, event: e.Join) -> None:
+def _replace(core: Context, job: Job, event: e.Join) -> None:
     """Put another pipeline under a job's name, if nobody reads the old one."""
     before = core.state.datasets[job.dataset_id].pipeline
     after = core.state.datasets[event.dataset_id].pipeline
@@ -207,7 +204,7 @@ def _first_difference(before: str, after: str) -> str:
     return f"a function or value inside {after} differs"
 
 
-def _create_iteration(core: Core, job: Job, number: int) -> Iteration:
+def _create_iteration(core: Context, job: Job, number: int) -> Iteration:
     core.record(r.IterationCreated(job=job.name, number=number))
     for worker in list(core.state.workers.values()):
         if not worker.draining:

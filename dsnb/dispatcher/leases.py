@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.state import Provider, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
-if TYPE_CHECKING:
-    from dsnb.dispatcher.core import Core
 
-
-def give(core: Core, event: e.SplitsRequested) -> e.Splits:
+def give(core: Context, event: e.SplitsRequested) -> e.Splits:
     """The next run of splits for a task, sized to the work that is left; at least one.
 
     A request for an older repetition than the provider's is told that it is over; one for a newer repetition begins
@@ -56,7 +52,7 @@ def give(core: Core, event: e.SplitsRequested) -> e.Splits:
     return e.Splits(first=grant.first, end=grant.end)
 
 
-def lose(core: Core, task: Task) -> int:
+def lose(core: Context, task: Task) -> int:
     """Count the splits that a task had and was not done with as lost; returns how many."""
     done = core.live.done.get(task.task_id, ())
     total = 0
@@ -82,7 +78,7 @@ def _check_cursor(task: Task, event: e.SplitsRequested) -> None:
         )
 
 
-def _begin(core: Core, task: Task, provider: int, repetition: int) -> None:
+def _begin(core: Context, task: Task, provider: int, repetition: int) -> None:
     core.record(r.RepetitionBegun(job=task.job, number=task.number, provider=provider, repetition=repetition))
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dsnb.dispatcher import datasets, jobs, leases
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.state import Task, Worker
 from dsnb.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from dsnb.dispatcher.core import Core
 
 # ---- workers
 
 
-def worker_arrives(core: Core, event: e.WorkerArrives) -> str:
+def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
     """Let a worker in, or in again, and give it its tasks; returns its name."""
     known = core.state.workers.get(event.uid)
     if known is None:
@@ -37,7 +33,7 @@ def worker_arrives(core: Core, event: e.WorkerArrives) -> str:
     return known.name
 
 
-def worker_seen(core: Core, event: e.WorkerSeen) -> None:
+def worker_seen(core: Context, event: e.WorkerSeen) -> None:
     """Take a worker's report in."""
     if event.uid not in core.state.workers:
         raise NotFoundError(f"the worker {event.uid} is unknown", did="it was counted as lost", hint="register again")
@@ -47,13 +43,13 @@ def worker_seen(core: Core, event: e.WorkerSeen) -> None:
         jobs.end_task(core, task_id)
 
 
-def worker_broken(core: Core, event: e.WorkerBroken) -> None:
+def worker_broken(core: Context, event: e.WorkerBroken) -> None:
     """A worker's connection broke: it has a moment to come back."""
     if event.uid in core.state.workers:
         _expect_worker(core, event.uid, core.config.reconnect_ms)
 
 
-def worker_drains(core: Core, event: e.WorkerDrains) -> None:
+def worker_drains(core: Context, event: e.WorkerDrains) -> None:
     """A worker gets no more tasks and splits; what it has it finishes."""
     worker = core.state.workers.get(event.uid)
     if worker is not None and not worker.draining:
@@ -63,18 +59,18 @@ def worker_drains(core: Core, event: e.WorkerDrains) -> None:
                 jobs.end_task(core, task.task_id)  # never began: its readers need not wait for an end
 
 
-def worker_leaves(core: Core, event: e.WorkerLeaves) -> None:
+def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
     """A worker says goodbye."""
     worker = core.state.workers.get(event.uid)
     if worker is not None:
         _lose_worker(core, worker, "was stopped", "info")
 
 
-def _dynamic(core: Core, task: Task) -> bool:
+def _dynamic(core: Context, task: Task) -> bool:
     return core.state.jobs[task.job].mode == "DYNAMIC"
 
 
-def _welcome(core: Core, event: e.WorkerArrives, before: Worker | None) -> Worker:
+def _welcome(core: Context, event: e.WorkerArrives, before: Worker | None) -> Worker:
     """A new worker; one at the address of another that is thought to be there is that one, started again."""
     name = before.name if before else event.name or f"w{core.number('worker')}"
     core.record(
@@ -89,7 +85,7 @@ def _welcome(core: Core, event: e.WorkerArrives, before: Worker | None) -> Worke
     return core.state.workers[event.uid]
 
 
-def _restart(core: Core, task: Task, before: Worker, uid: str) -> None:
+def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
     if task.ended:
         jobs.drop_task(core, task.task_id)
         return
@@ -103,7 +99,7 @@ def _restart(core: Core, task: Task, before: Worker, uid: str) -> None:
     )
 
 
-def _lose_worker(core: Core, worker: Worker, reason: str, level: str) -> None:
+def _lose_worker(core: Context, worker: Worker, reason: str, level: str) -> None:
     core.live.workers.pop(worker.uid, None)
     lost = 0
     for task in core.state.tasks_of(worker.uid):
@@ -126,27 +122,27 @@ def _loss(task: Task, worker: Worker, splits: int, reason: str) -> e.TellLoss:
     )
 
 
-def _expect_worker(core: Core, uid: str, within_ms: int) -> None:
+def _expect_worker(core: Context, uid: str, within_ms: int) -> None:
     core.live.workers[uid] = core.now + within_ms / 1000
 
 
 # ---- clients
 
 
-def client_seen(core: Core, event: e.ClientSeen) -> None:
+def client_seen(core: Context, event: e.ClientSeen) -> None:
     """A client gave a sign of life."""
     if event.client_id not in core.state.clients:
         raise jobs.unknown_client(event.client_id)
     core.live.clients[event.client_id] = core.now + core.config.client_timeout_ms / 1000
 
 
-def client_broken(core: Core, event: e.ClientBroken) -> None:
+def client_broken(core: Context, event: e.ClientBroken) -> None:
     """A client's connection broke: it has a moment to come back."""
     if event.client_id in core.state.clients:
         core.live.clients[event.client_id] = core.now + core.config.reconnect_ms / 1000
 
 
-def client_leaves(core: Core, event: e.ClientLeaves) -> None:
+def client_leaves(core: Context, event: e.ClientLeaves) -> None:
     """A client is done; with the last one a pass waits to be collected, an anonymous job goes at once."""
     client = core.state.clients.get(event.client_id)
     if client is None:
@@ -170,7 +166,7 @@ def client_leaves(core: Core, event: e.ClientLeaves) -> None:
 # ---- time
 
 
-def tick(core: Core, _event: e.Tick) -> None:
+def tick(core: Context, _event: e.Tick) -> None:
     """Look at all deadlines."""
     interval = core.config.job_gc_check_interval_ms / 1000
     late = core.now - core.live.ticked - 2 * interval
@@ -184,7 +180,7 @@ def tick(core: Core, _event: e.Tick) -> None:
     _collect(core)
 
 
-def _collect(core: Core) -> None:
+def _collect(core: Context) -> None:
     """Free passes that nobody has read for a while, and then the records of their jobs."""
     for (name, number), since in list(core.live.unread.items()):
         job = core.state.jobs.get(name)

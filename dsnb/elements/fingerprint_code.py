@@ -142,12 +142,11 @@ def _is_derived(cls: type, name: str, member: Any) -> bool:
 
 def _fields(cls: type) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(cls):
-        flags = (field.init, field.repr, field.hash, field.compare, field.kw_only)
-        yield f"field {field.name}", (flags, _default(field.default), _default(field.default_factory), field.metadata)
-
-
-def _default(value: Any) -> tuple[Any, ...]:
-    return () if value is dataclasses.MISSING else (value,)
+        yield f"field {field.name}", (field.init, field.repr, field.hash, field.compare, field.kw_only)
+        for kind in ("default", "default_factory", "metadata"):
+            value = getattr(field, kind)
+            if value is not dataclasses.MISSING:
+                yield f"{kind} {field.name}", value
 
 
 def _look_at_module(module: types.ModuleType) -> Look:

@@ -52,7 +52,8 @@ class Frame:
     def elements(self, start: int, stop: int) -> Sequence[Any]:
         """The elements from `start` up to `stop`.
 
-        References where they were made in this process, else copies of what is small and views of what is large.
+        References where they were made in this process, else copies of what is small and views of what is large. What
+        can be changed (a list, a dict) is put together anew, so that no reader sees what another one did to its own.
 
         Raises:
             Exception: the error that stands here, if it is a frame of one.
@@ -129,7 +130,17 @@ def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -
         rows.flags.writeable = False
         return Frame(LEAF, (Dense(run.dtype, run.shape[1:], rows),), len(run))
     structure = schema.structure if schema else structure_of(run[0])
-    return Frame(structure, [column_of(values) for values in columns_of(structure, run)], len(run), run=run)
+    columns = [column_of(values) for values in columns_of(structure, run)]
+    return Frame(structure, columns, len(run), run=run if _shareable(structure) else None)
+
+
+def _shareable(structure: Structure) -> bool:
+    """Whether all readers may be given the very same elements.
+
+    Not where they hold lists or dicts, which a reader may write to; nor named tuples: a pipeline comes to its worker
+    with a class of its own, which is not the one that the reader knows by that name.
+    """
+    return structure.kind in ("leaf", "tuple") and all(map(_shareable, structure.children))
 
 
 def _described(element: Any) -> str:

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import os
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import JobStatus, Snapshot
 
-if TYPE_CHECKING:
-    from dsnb.notebook.service import DataService
+
+def head(name: str, target: str) -> str:
+    """Which service, and where."""
+    return f"<b>dsnb</b> service <code>{escape(name)}</code> at <code>{escape(target)}</code>"
 
 
-def text(service: DataService) -> str:
-    """One line without anything that changes from run to run, so that a notebook's output can be compared."""
-    if service.stopped:
-        return f"DataService({service.name!r}, stopped)"
-    if service.owned:
-        return f"DataService({service.name!r}, {service.workers} workers)"
-    return f"DataService({service.name!r}, connected)"
+def tables(snapshot: Snapshot) -> str:
+    """Workers and jobs as they are now."""
+    return _workers(snapshot) + "".join(map(_job, snapshot.jobs))
 
 
-def html(service: DataService) -> str:
-    """Tables of workers and jobs as they are now."""
-    if service.stopped:
-        return f"<b>dsnb</b> service <code>{escape(service.name)}</code>: stopped"
-    head = f"<b>dsnb</b> service <code>{escape(service.name)}</code> at <code>{escape(service.target)}</code>"
-    try:
-        snapshot = service.status()
-    except DsnbError as error:
-        return f"{head}: <b>not reachable</b><br><code>{escape(error.what)}</code>"
-    return head + _workers(snapshot) + "".join(map(_job, snapshot.jobs))
+def unreachable(error: DsnbError) -> str:
+    """What to show of a service that does not answer."""
+    return f": <b>not reachable</b><br><code>{escape(error.what)}</code>"
 
 
 def _workers(snapshot: Snapshot) -> str:

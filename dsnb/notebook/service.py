@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
-from dsnb.dispatcher.config import DispatcherConfig
-from dsnb.dispatcher.server import DispatchServer
 from dsnb.errors import (
     DeadlineExceededError,
+    DsnbError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -21,14 +20,11 @@ from dsnb.errors import (
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
 from dsnb.notebook import display
+from dsnb.notebook.cluster import Cluster, ClusterSettings
 from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel, split_target
 from dsnb.wire.messages import ForgetRequest
 from dsnb.wire.methods import FORGET
-from dsnb.worker.config import WorkerConfig
-from dsnb.worker.server import WorkerServer
-
-_DRAIN_S = 5.0
 
 
 class DataService:
@@ -43,7 +39,7 @@ class DataService:
         owned: Whether this object started it; only then `stop` stops it.
     """
 
-    def __init__(self, name: str, target: str, token: str, cluster: _Cluster | None = None) -> None:
+    def __init__(self, name: str, target: str, token: str, cluster: Cluster | None = None) -> None:
         self.name = name
         self.target = target
         self.token = token
@@ -55,6 +51,11 @@ class DataService:
     def owned(self) -> bool:
         """Whether this object started the service."""
         return self._cluster is not None
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """What it was started with; the defaults for a service of another process."""
+        return self._cluster.settings if self._cluster is not None else ClusterSettings()
 
     @property
     def workers(self) -> int:
@@ -182,57 +183,23 @@ class DataService:
         return (_reconnect, (self.name, self.target))
 
     def __repr__(self) -> str:
-        return display.text(self)
+        # Nothing that changes from run to run, so that a notebook's output can be compared.
+        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}" if self.owned else "connected"
+        state = "stopped" if self.stopped else workers
+        return f"DataService({self.name!r}, {state})"
 
     def _repr_html_(self) -> str:
-        return display.html(self)
+        head = display.head(self.name, self.target)
+        if self.stopped:
+            return f"{head}: stopped"
+        try:
+            return head + display.tables(self.status())
+        except DsnbError as error:
+            return head + display.unreachable(error)
 
 
 def _reconnect(name: str, target: str) -> DataService:
     return DataService(name, target, discovery.token_for(target))
-
-
-class _Cluster:
-    """A dispatcher and thread workers of this process."""
-
-    def __init__(
-        self, name: str, dispatcher: DispatchServer, worker: Callable[[], WorkerServer], settings: tuple[Any, ...]
-    ) -> None:
-        self.dispatcher = dispatcher
-        self.settings = settings
-        self.workers: list[WorkerServer] = []
-        self.connection = discovery.publish(name, dispatcher.target, dispatcher.token)
-        self._make = worker
-        self._lock = threading.RLock()
-        self.stopped = False
-
-    def scale(self, count: int) -> None:
-        with self._lock:
-            while len(self.workers) < count:
-                self.workers.append(self._make())
-            leaving = self.workers[count:]
-            del self.workers[count:]
-        for worker in leaving:
-            worker.drain()
-        deadline = time.monotonic() + _DRAIN_S
-        for worker in leaving:
-            while not worker.idle and time.monotonic() < deadline:
-                time.sleep(0.02)
-            worker.stop()
-
-    def stop(self) -> None:
-        with self._lock:
-            if self.stopped:
-                return
-            self.stopped = True
-            workers = list(self.workers)
-            self.workers.clear()
-            _running.pop(self.connection.name, None)
-        atexit.unregister(self.stop)
-        for worker in workers:
-            worker.stop()
-        self.dispatcher.stop()
-        discovery.retract(self.connection)
 
 
 _running: dict[str, DataService] = {}
@@ -275,13 +242,14 @@ def start(
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
-    settings = (port, host, token, cross_trainer_cache_size_bytes)
+    settings = ClusterSettings(
+        port=port, host=host, token=token, cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes
+    )
     with _start_lock:
-        known = _known(name)
+        known = _running.get(name) if name is not None else next(iter(_running.values()), None)
         if known is not None:
             return _again(known, workers, settings)
-        chosen = discovery.check_name(name) if name is not None else discovery.free_name()
-        service = _start(chosen, settings)
+        service = _start(discovery.check_name(name) if name is not None else discovery.free_name(), settings)
         try:
             service.scale(workers)
         except BaseException:
@@ -290,18 +258,14 @@ def start(
         return service
 
 
-def _known(name: str | None) -> DataService | None:
-    if name is not None:
-        return _running.get(name)
-    return next(iter(_running.values()), None)
-
-
-def _again(service: DataService, workers: int, settings: tuple[Any, ...]) -> DataService:
-    cluster = service._cluster
-    asked = [setting for setting in settings if setting not in (None, 0, "127.0.0.1")]
-    if cluster is not None and asked and settings != cluster.settings:
+def _again(service: DataService, workers: int, settings: ClusterSettings) -> DataService:
+    """The service that runs already, scaled; a notice says so."""
+    running = service.settings
+    asked = {key: value for key, value in asdict(settings).items() if value != getattr(ClusterSettings(), key)}
+    differ = [key for key, value in asked.items() if getattr(running, key) != value]
+    if differ:
         raise FailedPreconditionError(
-            f"the service {service.name!r} runs in this process with other settings",
+            f"the service {service.name!r} runs in this process with another {', '.join(differ)}",
             did="it was left as it is",
             hint="stop it first (svc.stop()), or start another one under a name of its own",
         )
@@ -312,30 +276,15 @@ def _again(service: DataService, workers: int, settings: tuple[Any, ...]) -> Dat
     return service
 
 
-def _start(name: str, settings: tuple[Any, ...]) -> DataService:
-    port, host, token, cache = settings
-    there = discovery.read(name)
-    if there is not None:
-        discovery.publish(name, "", "")  # raises, saying who has the name
-    dispatcher = DispatchServer(DispatcherConfig(port=port, host=host, token=token, name=name))
-    extra = {} if cache is None else {"cross_trainer_cache_size_bytes": cache}
-
-    def worker() -> WorkerServer:
-        return WorkerServer(
-            WorkerConfig(
-                dispatcher_address=dispatcher.target, token=dispatcher.token, host=host, isolation="thread", **extra
-            )
-        )
-
-    try:
-        cluster = _Cluster(name, dispatcher, worker, settings)
-    except BaseException:
-        dispatcher.stop()
-        raise
-    service = DataService(name, dispatcher.target, dispatcher.token, cluster)
+def _start(name: str, settings: ClusterSettings) -> DataService:
+    cluster = Cluster(name, settings, lambda: _forget(name))
+    service = DataService(name, cluster.dispatcher.target, cluster.dispatcher.token, cluster)
     _running[name] = service
-    atexit.register(cluster.stop)
     return service
+
+
+def _forget(name: str) -> None:
+    _running.pop(name, None)
 
 
 def connect(service: str | DataService | None = None, token: str | None = None) -> DataService:

@@ -17,7 +17,7 @@ from dsnb.pipeline.graph import describe
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.operations.zip import Zip
 from dsnb.pipeline.sources.arrays import column_of, taken_apart, tensor_of
-from dsnb.pipeline.sources.files import ListFiles, Pattern, matching, path_of
+from dsnb.pipeline.sources.files import ListFiles, Pattern, matching, paths_of
 from dsnb.pipeline.sources.generator import Generator
 from dsnb.pipeline.sources.range import Range
 from dsnb.pipeline.sources.slices import Slices
@@ -310,9 +310,8 @@ class TextLineDataset(Dataset):
             raise InvalidArgumentError(
                 f"`compression_type` is {compression_type!r}", hint='pass None, "", "GZIP" or "ZLIB"'
             )
-        paths = [filenames] if isinstance(filenames, (str, os.PathLike)) else list(filenames)
         operation = TextLines(
-            files=tuple(os.path.abspath(path_of("filenames", path)) for path in paths),
+            files=tuple(map(os.path.abspath, paths_of("filenames", filenames))),
             compression=compression_type,
             buffer_bytes=optional_whole("buffer_size", buffer_size, 1) or BUFFER_BYTES,
         )

@@ -25,8 +25,16 @@ def drop_dimension(spec: Any) -> Any:
     return map_leaves(lambda leaf: TensorSpec(leaf.shape[1:], leaf.dtype), spec)
 
 
+def can_follow(first: Any, second: Any) -> bool:
+    """Whether elements of two specs can be of one dataset: one structure, and leaves of equal dtype and rank."""
+    if structure_of(first) != structure_of(second):
+        return False
+    pairs = zip(flatten(first), flatten(second), strict=True)
+    return all(a.dtype == b.dtype and len(a.shape) == len(b.shape) for a, b in pairs)
+
+
 def merged(first: Any, second: Any) -> Any:
-    """A spec that elements of two compatible specs both fit: sizes that differ become unknown."""
+    """A spec that elements of two specs that can follow each other both fit: sizes that differ become unknown."""
     if first is None or second is None:
         return None
     pairs = zip(flatten(first), flatten(second), strict=True)

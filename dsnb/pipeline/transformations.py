@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dsnb.elements.spec import compatible
 from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
@@ -26,6 +25,7 @@ from dsnb.pipeline.operations.shuffle import Shuffle
 from dsnb.pipeline.operations.skip import Skip
 from dsnb.pipeline.operations.take import Take
 from dsnb.pipeline.operations.unbatch import Unbatch
+from dsnb.pipeline.specs import can_follow
 from dsnb.pipeline.validate import (
     AUTOTUNE,
     flag,
@@ -243,7 +243,7 @@ class Transformations:
         return self._then(Prefetch(inputs=(self.operation,), size=size))
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """Put another dataset behind this one (as in tf.data).
+        """Put another dataset behind this one (as in tf.data); sizes of dimensions may differ.
 
         Raises:
             InvalidArgumentError: when both element specs are known and do not go together.
@@ -255,10 +255,10 @@ class Transformations:
         """
         second = operation_of("dataset", dataset)
         mine, its = self.operation.element_spec, second.element_spec
-        if mine is not None and its is not None and not compatible(mine, its):
+        if mine is not None and its is not None and not can_follow(mine, its):
             raise InvalidArgumentError(
                 f"elements of the specs {mine} and {its} cannot follow each other",
-                hint="give both the same structure and dtypes with `map`",
+                hint="give both the same structure, dtypes and numbers of dimensions with `map`",
             )
         return self._then(Concatenate(inputs=(self.operation, second)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsnb.dashboard.rates import rates
+from dsnb.dashboard.rates import demand_words, rates
 from tests.dashboard.snapshots import SECOND, job, place, snapshot, stage, task, trainer, worker
 
 
@@ -51,10 +51,13 @@ def test_demand_is_what_a_trainer_would_take_if_it_never_waited() -> None:
     assert found.demand == pytest.approx(100)
 
 
-def test_a_trainer_that_always_waits_has_a_bounded_demand() -> None:
+def test_no_more_than_fourfold_is_claimed_of_a_trainer_that_always_waits() -> None:
     before = snapshot(1, jobs=(job(trainers=(trainer(),)),))
     after = snapshot(2, jobs=(job(trainers=(trainer(elements=10, wait_ns=SECOND, active_ns=SECOND),)),))
-    assert rates(before, after).job("train").demand == pytest.approx(500)
+    found = rates(before, after).job("train")
+    assert found.demand == pytest.approx(40)
+    assert found.fastest is not None
+    assert demand_words(found.fastest) == "40/s or more"
 
 
 def test_a_trainer_that_does_not_read_has_neither_wait_nor_demand() -> None:

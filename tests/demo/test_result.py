@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dsnb.demo.result import DemoResult, result_of
 from dsnb.demo.table import progress, table
-from dsnb.demo.trainer import Course, Goal, Trainer
+from dsnb.demo.trainer import Course, Trainer
 from dsnb.monitor.snapshot import JobStatus, PlaceStatus, StageStatus, TrainerStatus
 
 JOB = JobStatus(
@@ -40,19 +42,18 @@ JOB = JobStatus(
 )
 
 
-def trainers() -> list[Trainer]:
+def trainers(accuracy: float = 0.95) -> list[Trainer]:
     held_out = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
     made = []
-    for name, batches, accuracy in (("fast", 1000, 0.95), ("slow", 800, 0.94)):
-        course = Course(trainer_id=name, learning_rate=0.1, hidden=(8,))
-        trainer = Trainer(course, Goal(batches=1, accuracy=0.9), held_out)
-        trainer.batches, trainer.accuracy, trainer.seconds = batches, accuracy, 7.5
+    for name in ("fast", "slow"):
+        trainer = Trainer(Course(trainer_id=name, learning_rate=0.1, hidden=(8,)), held_out)
+        trainer.accuracy = accuracy
         made.append(trainer)
     return made
 
 
-def result() -> DemoResult:
-    return result_of(JOB, trainers(), {"slow": 400}, batch_size=32, target_accuracy=0.9, seconds=10.0)
+def result(accuracy: float = 0.95) -> DemoResult:
+    return result_of(JOB, trainers(accuracy), {"slow": 400}, batch_size=32, target_accuracy=0.9, seconds=4.2)
 
 
 def test_each_trainer_has_its_own_figures() -> None:
@@ -71,13 +72,19 @@ def test_seconds_saved_is_the_time_of_one_element_for_each_hit() -> None:
     assert round(found.seconds_saved, 6) == 800 * 0.005
 
 
-def test_a_trainer_that_the_service_has_not_heard_of_has_no_hits() -> None:
-    unknown = JobStatus(**{**{name: getattr(JOB, name) for name in JOB.__slots__}, "trainers": ()})
+def test_a_trainer_that_the_service_has_not_heard_of_has_consumed_nothing() -> None:
+    unknown = replace(JOB, trainers=())
 
     found = result_of(unknown, trainers(), {}, batch_size=32, target_accuracy=0.9, seconds=1.0)
 
     assert [trainer.hits for trainer in found.trainers] == [0, 0]
-    assert [trainer.elements for trainer in found.trainers] == [1000, 800]
+    assert [trainer.elements for trainer in found.trainers] == [0, 0]
+
+
+def test_the_goal_is_reached_when_each_trainer_has_elements_and_accuracy() -> None:
+    assert result().reached(800)
+    assert not result().reached(801), "the slow one has 800"
+    assert not result(accuracy=0.89).reached(800)
 
 
 def test_the_table_shows_every_figure_in_columns() -> None:
@@ -86,15 +93,15 @@ def test_the_table_shows_every_figure_in_columns() -> None:
 
     assert "An element is a batch of 32 digits" in "".join(lines)
     assert len({len(row) for row in rows}) == 1, "the columns are aligned"
-    assert rows[1].split() == ["fast", "2-8-10", "1,000", "0.950", "100", "0", "0", "0", "7.5", "s"]
-    assert rows[2].split() == ["slow", "2-8-10", "800", "0.940", "700", "3", "207", "400", "7.5", "s"]
+    assert rows[1].split() == ["fast", "2-8-10", "1,000", "0.950", "100", "0", "0", "0"]
+    assert rows[2].split() == ["slow", "2-8-10", "800", "0.950", "700", "3", "207", "400"]
     assert any("1,010" in line and "once" in line for line in lines)
     assert any("4.0 s" in line and "800 hits x 5.0 ms" in line for line in lines)
 
 
 def test_a_line_of_progress_is_one_line_with_both_trainers() -> None:
-    line = progress(4.2, JOB, trainers())
+    line = progress(result())
 
     assert line.splitlines() == [line]
-    for part in ("4 s", "1,010", "fast", "0.95", "slow", "0.94", "207"):
+    for part in ("4 s", "1,010", "fast", "0.95", "slow", "207"):
         assert part in line

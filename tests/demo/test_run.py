@@ -73,12 +73,12 @@ def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) 
 
 
 def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
-    with demo(tmp_path, "--batches", "50", "--accuracy", "0.1") as process:
+    with demo(tmp_path, "--batches", "60", "--accuracy", "0.1") as process:
         assert process.ended() == 0
         first, *rest = process.stdout.splitlines()
 
     assert "workers started" in first
-    for word in ("lr=0.2", "lr=0.05", "produced", "consumed", "saved"):
+    for word in ("lr=0.5", "lr=0.2", "produced", "consumed", "saved"):
         assert any(word in line for line in rest)
     assert list(tmp_path.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import random
@@ -102,6 +103,14 @@ def test_using_a_function_does_not_change_its_fingerprint() -> None:
     assert digest(function) == before
 
 
+def test_copying_an_instance_does_not_change_the_fingerprint_of_its_class() -> None:
+    """Python notes the names of the slots in the class as it does so."""
+    made = cell("class A: pass\nf = A")
+    before = digest(made)
+    copy.copy(made())
+    assert digest(made) == before
+
+
 def test_a_copy_by_value_has_the_fingerprint_of_the_original() -> None:
     """As a worker has it."""
     everything = cell(CELL)
@@ -148,7 +157,7 @@ def test_the_strides_of_an_array_do_not_matter() -> None:
 
 
 def test_a_cell_a_module_and_a_script_have_one_fingerprint(tmp_path: Path, local: Write) -> None:
-    source = "import numpy as np\nK = 3\ndef g(x): return np.sin(x) * K\ndef f(x): return g(x) + 1\n"
+    source = "import numpy as np\nK = 3\ndef g(x): return np.sin(x) * K\ndef f(x):\n class A: pass\n return g(x), A\n"
     module = local("fingerprint_module", source)
     assert digest(module.f) == digest(cell(source)) == in_another_process(source, "script.py", "0", tmp_path).digest
 

@@ -150,8 +150,8 @@ def test_restoring_a_class_in_the_kernel_that_made_it_leaves_the_kernels_class_a
 
 def test_an_exception_of_the_users_is_the_same_class_in_the_kernel_that_made_it(helpers: types.ModuleType) -> None:
     """So that `except MyError` works around a loop that reads from a worker in this process."""
-    fail = there_and_back(helpers.inner.fail)
     before = dict(vars(helpers.inner.Odd))
+    fail = there_and_back(helpers.inner.fail)
     with pytest.raises(helpers.inner.Odd):
         fail(1)
     assert dict(vars(helpers.inner.Odd)) == before

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.rates import trainer_rates
+from dsnb.dashboard.rates import demand_words, trainer_rates
 from dsnb.dashboard.view import View
 from dsnb.dashboard.words import count, plural, rate, share
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
@@ -75,7 +75,7 @@ def _sharing(job: JobStatus) -> Card:
 
 def _throughput(view: View, job: JobStatus) -> Card:
     rates = view.job_rates
-    demand = f" · the fastest trainer could take {rate(rates.demand)}" if rates.demand is not None else ""
+    demand = f" · the fastest trainer could take {demand_words(rates.fastest)}" if rates.fastest else ""
     big = join(number(rate(rates.produced), "rate", round(rates.produced, 1)), tag("span", " made", class_="unit"))
     level = "warn" if rates.demand is not None and _is_short(rates.produced, rates.demand, view, job) else "plain"
     small = join(f"{rate(rates.consumed)} consumed{demand}")

@@ -162,4 +162,4 @@ def _furthest(view: View, job: JobStatus) -> int:
 
 def _scale(cliff: int, furthest: int) -> int:
     fitting = round_up(max(2.5 * furthest, _LEAST_SCALE))
-    return round(cliff * 1.12) if cliff and cliff <= fitting else fitting
+    return round(cliff * 1.12) if cliff and cliff <= 2 * fitting else fitting

@@ -25,7 +25,7 @@ from bokeh.plotting import figure
 
 from dsnb.dashboard.feed import KEEP, Moment
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.rates import JobRates
+from dsnb.dashboard.rates import JobRates, demand_words
 from dsnb.dashboard.view import SPANS_S, View
 from dsnb.dashboard.words import by_number, rate
 
@@ -35,7 +35,7 @@ COLOURS = ("#3b6ea8", "#4c94c0", "#5fb3b3", "#8cc7a1", "#7d8fc9", "#5b78b5", "#6
 DEMAND_COLOUR = "#e0762f"
 _QUIET = "#7f8b98"
 _OTHERS = "others"
-_ABOVE = 2.5
+_ABOVE = 4.2
 _LEAST_SPAN_S = 15.0
 _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
@@ -47,7 +47,7 @@ def throughput(view: View) -> Html:
     title = tag(
         "div",
         tag("h2", "Throughput"),
-        tag("p", "elements made each second, and what the fastest trainer could take", class_="hint"),
+        tag("p", "made each second, and what the fastest trainer could take", class_="hint"),
         _spans(view),
         class_="heading",
     )
@@ -147,8 +147,8 @@ def _legend(view: View) -> Html:
     rates = view.job_rates
     names = bands(view.recent, view.job.name)
     keys = [_key(name, COLOURS[at], _made(rates, name, names)) for at, name in enumerate(names)]
-    if rates.demand is not None:
-        keys.append(tag("span", "could take ", tag("b", rate(rates.demand)), class_="key dashed"))
+    if rates.fastest is not None:
+        keys.append(tag("span", "could take ", tag("b", demand_words(rates.fastest)), class_="key dashed"))
     return tag("div", *keys, class_="keys")
 
 

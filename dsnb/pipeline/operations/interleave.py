@@ -95,8 +95,9 @@ class InterleaveStage(Stage):
         for _ in range(len(self._places)):
             if self._places[self._turn] is None and not self._exhausted:
                 self._open(self._turn)
-            if (place := self._places[self._turn]) is not None:
-                return place
+            if self._places[self._turn] is not None:
+                self._prefer_ready()
+                return self._places[self._turn]
             self._turn = (self._turn + 1) % len(self._places)
             self._left = self._operation.block
         return None
@@ -123,12 +124,11 @@ class InterleaveStage(Stage):
     def _pass_on(self) -> None:
         self._turn = (self._turn + 1) % len(self._places)
         self._left = self._operation.block
-        if self._threads and not self._operation.deterministic:
-            self._prefer_ready()
+        self._prefer_ready()
 
     def _prefer_ready(self) -> None:
         """Turn to a place that has something, since order does not matter."""
-        if not any(self._places):
+        if self._operation.deterministic or not self._threads or not any(self._places):
             return
         with self._changed:
             self._changed.wait_for(lambda: self._ready_turn() is not None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,7 @@ def matching(patterns: Pattern | Sequence[Pattern]) -> tuple[str, ...]:
     Raises:
         NotFoundError: when there is none.
     """
-    several = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
-    texts = [path_of("file_pattern", pattern) for pattern in several]
+    texts = paths_of("file_pattern", patterns)
     # Absolute, because a worker may have another working directory.
     found = {path for text in texts for path in glob.glob(os.path.abspath(text), recursive=True)}
     if not found:
@@ -41,7 +40,19 @@ def matching(patterns: Pattern | Sequence[Pattern]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def path_of(name: str, value: Any) -> str:
+def paths_of(name: str, values: Any) -> list[str]:
+    """One path or several as a list."""
+    if isinstance(values, (str, os.PathLike)):
+        return [_path_of(name, values)]
+    if isinstance(values, Iterable) and not hasattr(values, "operation"):
+        return [_path_of(name, value) for value in values]
+    raise InvalidArgumentError(
+        f"`{name}` is {type(values).__name__}",
+        hint="pass a path or a list of paths; for a dataset of paths, paths.flat_map(dsnb.TextLineDataset)",
+    )
+
+
+def _path_of(name: str, value: Any) -> str:
     """The value as a path or pattern, `~` expanded."""
     if not isinstance(value, (str, os.PathLike)):
         raise InvalidArgumentError(

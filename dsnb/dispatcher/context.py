@@ -1,0 +1,70 @@
+"""What the dispatcher's handlers work on: state, time, who is alive, and what was decided so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.events import Instruction
+from dsnb.dispatcher.records import Record
+from dsnb.dispatcher.state import State
+
+
+@dataclass(slots=True)
+class Liveness:
+    """What is not in the journal: times, and how far splits are done."""
+
+    workers: dict[str, float] = field(default_factory=dict)
+    """Until when each worker must be heard of."""
+    clients: dict[str, float] = field(default_factory=dict)
+    """Until when each client must be heard of."""
+    unread: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Since when an iteration has had no client."""
+    unused: dict[str, float] = field(default_factory=dict)
+    """Since when a job has had no client."""
+    done: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Splits that each task is done with, for each provider."""
+    unread_datasets: dict[str, float] = field(default_factory=dict)
+    """Since when a dataset that was read has had no job."""
+    ticked: float = 0.0
+
+    def postpone(self, seconds: float) -> None:
+        """Make all deadlines later."""
+        for table in (self.workers, self.clients, self.unread, self.unused, self.unread_datasets):
+            for key in table:
+                table[key] += seconds  # type: ignore[index]  # each table with its own kind of key
+
+
+class Context:
+    """The ground of one decision after another.
+
+    Args:
+        config: Times and limits.
+        state: What a journal led to; None for a new service.
+        now: The present time in seconds, of the clock that all later times are of.
+    """
+
+    def __init__(self, config: DispatcherConfig, state: State | None = None, now: float = 0.0) -> None:
+        self.config = config
+        self.state = state or State()
+        self.now = now
+        self.live = Liveness(ticked=now)
+        self.records: list[Record] = []
+        self.instructions: list[Instruction] = []
+        for worker in self.state.workers:
+            self.live.workers[worker] = now + config.worker_timeout_ms / 1000
+        for client in self.state.clients:
+            self.live.clients[client] = now + config.client_timeout_ms / 1000
+
+    def record(self, record: Record) -> None:
+        """Make a change, and have it kept."""
+        self.state.apply(record)
+        self.records.append(record)
+
+    def instruct(self, *instructions: Instruction) -> None:
+        """Have something done when the records are kept."""
+        self.instructions += instructions
+
+    def number(self, kind: str) -> int:
+        """The next number of a kind of thing."""
+        return self.state.made[kind]

@@ -1,0 +1,298 @@
+"""What must hold of a dispatcher core, worked out from its records and instructions alone.
+
+The model is told nothing by the core's tables. It reads what a worker, a client or a journal would, keeps its own books
+(who was given which split, who should be here, what each client was told), and compares them with the core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.state import replay
+
+Generation = int
+"""Which making of an iteration: one that was dropped and is asked for again is another."""
+
+
+@dataclass(slots=True)
+class Place:
+    """How far a task has asked one provider."""
+
+    repetition: int = 0
+    cursor: int = 0
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    answer: e.Splits | None = None
+
+
+@dataclass(slots=True)
+class SimTask:
+    """A task as its worker knows it; `done` counts its finished splits of each provider."""
+
+    task_id: str
+    incarnation: int
+    places: list[Place]
+    done: list[int]
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class SimWorker:
+    """A worker; `silence` is how long it was not heard of, `patience` how long that may be."""
+
+    uid: str
+    address: str
+    connected: bool = True
+    draining: bool = False
+    silence: float = 0.0
+    patience: float = 0.0
+    tasks: dict[str, SimTask] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SimClient:
+    """A client and what it was told: its tasks as (incarnation, worker), losses, whether the pass is over."""
+
+    client_id: str
+    job: str
+    number: int
+    connected: bool = True
+    silence: float = 0.0
+    patience: float = 0.0
+    tasks: dict[str, tuple[int, str]] = field(default_factory=dict)
+    finished: bool = False
+    losses: list[e.TellLoss] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A task as it was before an event: `in_hand` counts the splits of each provider that are given and not done."""
+
+    generation: Generation
+    pass_of: tuple[str, int]
+    worker: str
+    in_hand: dict[int, int]
+
+
+class Model:
+    """The books of one service.
+
+    Args:
+        config: The core's.
+        now: When it begins.
+    """
+
+    def __init__(self, config: DispatcherConfig, now: float) -> None:
+        self.config = config
+        self.now = now
+        self.core = Core(config, now=now)
+        self.records: list[r.Record] = []
+        self.instructions: list[e.Instruction] = []
+        self.workers: dict[str, SimWorker] = {}
+        self.clients: dict[str, SimClient] = {}
+        self.given: dict[Generation, dict[tuple[int, int], dict[int, tuple[str, int]]]] = {}
+        """Who has each split, by provider and repetition."""
+        self._lost: dict[tuple[Generation, int], int] = {}
+        self._reported: dict[str, tuple[int, ...]] = {}
+        self._generations: dict[tuple[str, int], Generation] = {}
+        self._made = 0
+
+    def handle(self, event: e.Event) -> e.Decision:
+        """Let the core decide, take in what came of it, and check everything."""
+        before = {task_id: self._before(task_id) for task_id in self.core.state.tasks}
+        decision = self.core.handle(event, self.now)
+        self.records += decision.records
+        self.instructions = list(decision.instructions)
+        for record in decision.records:
+            self._learn(record, before)
+        if isinstance(decision.reply, e.Joined):
+            self._welcome(decision.reply)
+        for instruction in decision.instructions:
+            self._obey(instruction)
+        self._check_losses_told(before)
+        self._forget_iterations()
+        self.check()
+        return decision
+
+    def report_done(self, done: dict[str, tuple[int, ...]]) -> None:
+        """Learn how many splits of each provider tasks are done with, as the core is about to."""
+        self._reported.update(done)
+
+    def restart(self) -> None:
+        """Let the dispatcher die and come back from its journal; times and what was reported are forgotten."""
+        self.core = Core(self.config, replay(self.records), now=self.now)
+        self._reported.clear()
+        for one in (*self.workers.values(), *self.clients.values()):
+            one.silence, one.patience = 0.0, self.patience(one)
+        self.check()
+
+    def patience(self, one: SimWorker | SimClient) -> float:
+        """How long one may be silent whose connection stands."""
+        return (self.config.worker_timeout_ms if isinstance(one, SimWorker) else self.config.client_timeout_ms) / 1000
+
+    def held(self, task: SimTask, provider: int) -> int:
+        """How many splits of a provider a task was given."""
+        owner = (task.task_id, task.incarnation)
+        tables = [t for given in self.given.values() for (its, _), t in given.items() if its == provider]
+        return sum(who == owner for table in tables for who in table.values())
+
+    def splits(self, client: SimClient, provider: int, repetition: int) -> list[int]:
+        """The splits of a repetition that were given to anybody, in order."""
+        generation = self._generations[client.job, client.number]
+        return sorted(self.given.get(generation, {}).get((provider, repetition), ()))
+
+    def lost(self, client: SimClient, provider: int = 0) -> int:
+        """How many splits of a client's pass were lost, by these books."""
+        return self._lost.get((self._generations[client.job, client.number], provider), 0)
+
+    # ---- what is learnt
+
+    def _before(self, task_id: str) -> Before:
+        task = self.core.state.tasks[task_id]
+        generation = self._generations[task.job, task.number]
+        in_hand: dict[int, int] = {}
+        for (provider, _), table in self.given.get(generation, {}).items():
+            owned = sum(who == (task_id, task.incarnation) for who in table.values())
+            in_hand[provider] = in_hand.get(provider, 0) + owned
+        for provider, done in enumerate(self._reported.get(task_id, ())):
+            in_hand[provider] = in_hand.get(provider, 0) - done
+        return Before(generation, (task.job, task.number), task.worker, in_hand)
+
+    def _learn(self, record: r.Record, before: dict[str, Before]) -> None:
+        match record:
+            case r.IterationCreated():
+                self._made += 1
+                self._generations[record.job, record.number] = self._made
+            case r.SplitsGiven():
+                self._learn_given(record)
+            case r.TaskDropped():
+                self._reported.pop(record.task_id, None)
+                self._check_not_needed(before.get(record.task_id))
+            case r.TaskRestarted():
+                self._reported.pop(record.task_id, None)
+            case r.WorkerLeft():
+                for task in before.values():
+                    if task.worker == record.uid:
+                        for provider, count in task.in_hand.items():
+                            key = (task.generation, provider)
+                            self._lost[key] = self._lost.get(key, 0) + count
+
+    def _learn_given(self, record: r.SplitsGiven) -> None:
+        task = self.core.state.tasks[record.task_id]
+        given = self.given.setdefault(self._generations[task.job, task.number], {})
+        table = given.setdefault((record.provider, record.repetition), {})
+        for split in range(record.first, record.end):
+            assert split not in table, f"the split {split} was given to {table[split]} and to {record.task_id}"
+            table[split] = (record.task_id, task.incarnation)
+
+    def _check_not_needed(self, task: Before | None) -> None:
+        if task is not None and task.worker in self.core.state.workers and self._read(task.pass_of):
+            assert not any(task.in_hand.values()), "a task was dropped that its readers had not read to the end"
+
+    def _read(self, pass_of: tuple[str, int]) -> bool:
+        job = self.core.state.jobs.get(pass_of[0])
+        return job is not None and pass_of[1] in job.iterations and bool(job.iterations[pass_of[1]].clients)
+
+    def _welcome(self, joined: e.Joined) -> None:
+        client = SimClient(joined.client_id, joined.job, joined.number)
+        client.patience = self.patience(client)
+        self.clients[client.client_id] = client
+        self.show(client)
+
+    def _obey(self, instruction: e.Instruction) -> None:
+        match instruction:
+            case e.StartTask():
+                self._start(instruction)
+            case e.DropTask():
+                worker = self.workers.get(instruction.worker)
+                if worker is not None and worker.connected:
+                    worker.tasks.pop(instruction.task_id, None)
+            case e.TellClients():
+                for client in self._told(instruction):
+                    self.show(client)
+            case e.TellLoss():
+                for client in self._told(instruction):
+                    client.losses.append(instruction)
+
+    def _start(self, order: e.StartTask) -> None:
+        worker, task = self.workers.get(order.worker), self.core.state.tasks.get(order.task_id)
+        if worker is None or task is None or not worker.connected or task.task_id in worker.tasks:
+            return
+        count = len(self.core.state.iteration(task.job, task.number).providers)
+        places = [Place() for _ in range(count)]
+        worker.tasks[task.task_id] = SimTask(task.task_id, task.incarnation, places, [0] * count)
+
+    def _told(self, told: e.TellClients | e.TellLoss) -> Iterable[SimClient]:
+        return [c for c in self.clients.values() if c.connected and (c.job, c.number) == (told.job, told.number)]
+
+    def show(self, client: SimClient) -> None:
+        """Tell a client how things are, as the shell does when it is told to."""
+        job = self.core.state.jobs.get(client.job)
+        if job is not None and client.number in job.iterations:
+            iteration = job.iterations[client.number]
+            tasks = [self.core.state.tasks[name] for name in iteration.tasks]
+            client.tasks = {task.task_id: (task.incarnation, task.worker) for task in tasks}
+            client.finished = iteration.finished
+
+    def _forget_iterations(self) -> None:
+        jobs = self.core.state.jobs
+        for name, number in list(self._generations):
+            if name not in jobs or number not in jobs[name].iterations:
+                self.given.pop(self._generations.pop((name, number)), None)
+
+    # ---- what must hold
+
+    def check(self) -> None:
+        """Everything that must hold between any two events."""
+        self.core.validate()
+        assert replay(self.records).export() == self.core.state.export(), "the journal leads to another state"
+        self._check_passes()
+        self._check_workers()
+        self._check_clients()
+        self._check_nothing_remains()
+
+    def _check_losses_told(self, before: dict[str, Before]) -> None:
+        """Whoever reads from a worker that is gone hears of it, task by task."""
+        told = {instruction.task_id for instruction in self.instructions if isinstance(instruction, e.TellLoss)}
+        for task_id, task in before.items():
+            if task.worker not in self.core.state.workers and self._read(task.pass_of):
+                assert task_id in told, "a worker took data with it, and its readers were not told"
+
+    def _check_passes(self) -> None:
+        for (job, number), generation in self._generations.items():
+            iteration = self.core.state.iteration(job, number)
+            running = [task for task in iteration.tasks if not self.core.state.tasks[task].ended]
+            assert iteration.finished or running or not iteration.tasks, "all tasks have ended, and the pass goes on"
+            for at, provider in enumerate(iteration.providers):
+                table = self.given.get(generation, {}).get((at, provider.repetition), {})
+                assert table.keys() == set(range(provider.next)), "given and not given do not make up all splits"
+                assert provider.lost == self._lost.get((generation, at), 0), "losses are miscounted"
+
+    def _check_workers(self) -> None:
+        state = self.core.state
+        assert state.workers.keys() == self.workers.keys(), "the workers that are here are not those that were heard of"
+        for worker in self.workers.values():
+            if worker.connected:
+                there = {task.task_id: task.incarnation for task in state.tasks_of(worker.uid)}
+                has = {task.task_id: task.incarnation for task in worker.tasks.values()}
+                assert has == there, "a worker has other tasks than it should"
+
+    def _check_clients(self) -> None:
+        known = self.core.state.clients.keys()
+        assert known == self.clients.keys(), "the clients that are here are not those that were heard of"
+        for client in self.clients.values():
+            if client.connected:
+                told = client.tasks, client.finished
+                self.show(client)
+                assert told == (client.tasks, client.finished), "a client was not told how things are"
+
+    def _check_nothing_remains(self) -> None:
+        state, live = self.core.state, self.core.live
+        assert live.done.keys() <= state.tasks.keys(), "what is done is kept of a task that is gone"
+        passes = {(job.name, number) for job in state.jobs.values() for number in job.iterations}
+        assert live.unread.keys() <= passes, "a pass that is gone waits to be collected"
+        assert live.unused.keys() <= state.jobs.keys(), "a job that is gone waits to be collected"
