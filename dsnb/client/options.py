@@ -113,7 +113,8 @@ def service_address(service: Any) -> ServiceAddress:
         service: A `DataService`, "host:port", "grpc://host:port", or a (protocol, address) pair.
 
     Raises:
-        InvalidArgumentError: for anything else, or an empty address, or another protocol than gRPC.
+        InvalidArgumentError: for anything else, or an empty address.
+        NotFoundError: for another protocol than gRPC.
     """
     target = getattr(service, "target", None)
     if isinstance(target, str):
@@ -168,6 +169,11 @@ def read_options(
         UnimplementedError: for one that dsnb does not take yet.
     """
     _check_job_name(job_name)
+    if cross_trainer_cache is not None and (consumer_index is not None or num_consumers is not None):
+        raise InvalidArgumentError(
+            "the cross-trainer cache does not support coordinated reads",
+            hint="leave consumer_index and num_consumers out, or the cache",
+        )
     _check_consumers(consumer_index, num_consumers, job_name)
     _check_outstanding(max_outstanding_requests)
     if cross_trainer_cache is not None and job_name is None:

@@ -13,12 +13,16 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from bokeh.server.contexts import ApplicationContext
 from bokeh.server.server import Server
 from panel.io.server import get_server
 from panel.io.state import state
 from tornado.ioloop import IOLoop
+from tornado.iostream import StreamClosedError
+from tornado.platform.asyncio import AsyncIOLoop
+from tornado.websocket import WebSocketClosedError
 
 from dsnb.dashboard.app import application
 from dsnb.dashboard.feed import Feed, Source
@@ -99,7 +103,8 @@ class DashboardServer:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        loop = self._loop = IOLoop()
+        loop = self._loop = AsyncIOLoop()
+        loop.asyncio_loop.set_exception_handler(_hush)
         try:
             self._listen(loop)
         except Exception as failure:  # noqa: BLE001 - it belongs to whoever called `start`, not to this thread
@@ -153,8 +158,14 @@ class DashboardServer:
         return DsnbError(f"the dashboard did not start: {failure}", did="nothing is left of it")
 
 
+def _hush(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Let nobody hear of a page that was closed while it was written to: that is what pages do."""
+    if not isinstance(context.get("exception"), WebSocketClosedError | StreamClosedError):
+        loop.default_exception_handler(context)
+
+
 def _probe(address: str, port: int) -> None:
-    """Raise OSError if the port is taken: Tornado would raise the same, but leave its socket to the garbage collector."""
+    """Raise OSError if the port is taken: Tornado would too, but leaves its socket to the collector."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, port), family=family):
         pass

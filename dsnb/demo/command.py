@@ -80,9 +80,15 @@ def main(options: DemoOptions | None = None, *, as_json: bool = False) -> int:
     from dsnb.demo.table import table
 
     progress = sys.stderr if as_json else sys.stdout
+
+    def say(line: str) -> None:
+        print(line, file=progress, flush=True)
+
+    def show(result: DemoResult) -> None:
+        print(json.dumps(as_dict(result), indent=2) if as_json else table(result), flush=True)
+
     with _ending_in_order():
-        result = run(options or DemoOptions(), lambda line: print(line, file=progress, flush=True))
-    print(json.dumps(as_dict(result), indent=2) if as_json else table(result))
+        run(options or DemoOptions(), say, show)
     return 0
 
 

@@ -25,7 +25,7 @@ class DemoOptions:
     """
 
     workers: int = 2
-    batches: int = 1500
+    batches: int = 1200
     accuracy: float = 0.92
     deadline: float = 120.0
     dashboard: bool = True

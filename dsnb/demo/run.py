@@ -35,15 +35,13 @@ SECONDS_BETWEEN_LOOKS = 0.25
 SECONDS_TO_STOP = 5.0
 
 
-def run(options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
+def run(options: DemoOptions, say: Callable[[str], None], show: Callable[[DemoResult], None]) -> None:
     """Run the demo to its end; nothing is left of it, however it ends.
 
     Args:
         options: How to run it.
         say: Called with each line of progress.
-
-    Returns:
-        The figures.
+        show: Called with the figures when training has ended.
 
     Raises:
         DeadlineExceededError: a trainer did not reach the accuracy in time.
@@ -56,11 +54,10 @@ def run(options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
     ):
         url = service.dashboard_url() if options.dashboard else ""
         say(f"{options.workers} workers started" + (f"; dashboard: {url}" if url else ""))
-        result = _train(service, folder, options, say)
+        show(_train(service, folder, options, say))
         if options.hold:
-            say(f"training has ended; the service stays open for {options.hold:g} s: {url or service.target}")
+            say(f"the service stays open for {options.hold:g} s (Ctrl-C ends it): {url or service.target}")
             time.sleep(options.hold)
-        return result
 
 
 def _train(service: DataService, folder: Path, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:

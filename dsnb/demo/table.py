@@ -69,7 +69,7 @@ def _summary(result: DemoResult) -> list[str]:
         "consumed": (f"{result.elements_consumed:,}", f"elements, by {len(result.trainers)} trainers"),
         "saved": (
             f"{result.seconds_saved:.1f} s",
-            f"of preprocessing: {hits:,} hits x {each:.1f} ms, which a worker spent on one element in the mean",
+            f"of preprocessing: {hits:,} hits x {each:.1f} ms, what one element took a worker by the clock",
         ),
         "accuracy": (f"{worst:.3f}", f"or more on held-out digits ({result.target_accuracy} was asked for)"),
         "time": (f"{result.seconds:.1f} s", "of training"),

@@ -8,7 +8,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
-from dsnb.dispatcher.state import Iteration, Job
+from dsnb.dispatcher.state import Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 
 
@@ -44,7 +44,10 @@ def end_seen(core: Context, event: e.EndSeen) -> bool:
     if client is None:
         raise unknown_client(event.client_id)
     for task_id in event.ended:
-        end_task(core, task_id)
+        task = core.state.tasks.get(task_id)
+        # A task that ends early is dropped, so its own worker must say that nothing of it is on its way to anybody.
+        if task is not None and not _ends_early(core, task):
+            end_task(core, task_id)
     return core.state.iteration(client.job, client.number).finished
 
 
@@ -69,18 +72,23 @@ def forget(core: Context, event: e.ForgetJob) -> None:
 
 
 def end_task(core: Context, task_id: str) -> None:
-    """A task has produced everything; with the last one its pass is finished."""
+    """A task has nothing more for anybody; with the last one its pass is finished."""
     task = core.state.tasks.get(task_id)
     if task is None or task.ended:
         return
     iteration = core.state.iteration(task.job, task.number)
-    if core.state.workers[task.worker].draining and any(p.next < p.count for p in iteration.providers):
-        # It ended because it got no more splits; what is left is for the others.
+    if _ends_early(core, task):
         drop_task(core, task_id)
         core.instruct(e.TellClients(job=task.job, number=task.number))
         return
     core.record(r.TaskEnded(task_id=task_id))
     finish_if_over(core, task.job, iteration)
+
+
+def _ends_early(core: Context, task: Task) -> bool:
+    """Whether a task ends because it gets no more splits; what is left is for the others."""
+    providers = core.state.iteration(task.job, task.number).providers
+    return core.state.workers[task.worker].draining and any(p.next < p.count for p in providers)
 
 
 def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:

@@ -12,6 +12,7 @@ from dsnb.dispatcher.desk import Desk
 from dsnb.dispatcher.rpc import DispatcherService
 from dsnb.errors import FailedPreconditionError
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.wire import discovery
 from dsnb.wire.security import new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
@@ -70,6 +71,7 @@ class DispatchServer:
             self._server = server
         self._desk.target = self.target
         local.offer_blobs(self._address, self._desk.blobs.get)
+        discovery.remember(self.target, self.token)
         self._ticker.start()
         atexit.register(self.stop)
 
@@ -83,6 +85,7 @@ class DispatchServer:
         if self._server is None:
             return
         local.withdraw_blobs(self._address)
+        discovery.forget(self.target, self.token)
         self._desk.hang_up()
         self._server.stop(0.2)
         self._service.stop()

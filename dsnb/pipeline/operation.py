@@ -104,10 +104,15 @@ class Operation:
 
     def build_inputs(self, context: BuildContext) -> Sequence[Stage]:
         """The stages of the inputs, each with the numbers of its own split providers."""
-        stages = []
-        for operation in self.inputs:
-            stages.append(operation.build(context))
-            context = replace(context, provider=context.provider + count_sources(operation))
+        stages: list[Stage] = []
+        try:
+            for operation in self.inputs:
+                stages.append(operation.build(context))
+                context = replace(context, provider=context.provider + count_sources(operation))
+        except BaseException:
+            for stage in stages:  # they may read from a service already
+                stage.close()
+            raise
         return stages
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from dsnb.errors import InvalidArgumentError, UnavailableError
+from dsnb.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
 from dsnb.wire.security import credentials
@@ -35,11 +35,12 @@ def split_target(target: str) -> str:
     """The "host:port" of a target, whose "grpc://" may be left out.
 
     Raises:
-        InvalidArgumentError: for another protocol or a missing port.
+        NotFoundError: for another protocol (as in the tf.data service).
+        InvalidArgumentError: for a missing port.
     """
     protocol, found, rest = target.rpartition("://")
     if found and protocol != "grpc":
-        raise InvalidArgumentError(
+        raise NotFoundError(
             f"the protocol {protocol!r} of {target!r} is unknown", hint='use "grpc://host:port" or just "host:port"'
         )
     host, colon, port = rest.rpartition(":")

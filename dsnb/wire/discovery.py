@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -136,9 +137,34 @@ def find(service: str | None = None) -> Connection:
     raise NotFoundError(f"{len(found)} services run here and none was named", hint=_list(found))
 
 
-def token_for(target: str) -> str:
-    """The token for a bare address: from the connection files, else from `DSNB_TOKEN`; empty where there is none."""
+_lock = threading.Lock()
+_here: dict[str, list[str]] = {}
+"""The tokens of dispatchers that live in this process or have a worker here, by address."""
+
+
+def remember(target: str, token: str) -> None:
+    """Know a dispatcher's token in this process, until `forget` is called as often."""
+    with _lock:
+        _here.setdefault(split_target(target), []).append(token)
+
+
+def forget(target: str, token: str) -> None:
+    """Take back one `remember`; harmless where there was none."""
     address = split_target(target)
+    with _lock:
+        tokens = _here.get(address, [])
+        if token in tokens:
+            tokens.remove(token)
+        if not tokens:
+            _here.pop(address, None)
+
+
+def token_for(target: str) -> str:
+    """The token for a bare address: known in this process, in a connection file or in `DSNB_TOKEN`; empty if nowhere."""
+    address = split_target(target)
+    with _lock:
+        if address in _here:
+            return _here[address][-1]
     for connection in running():
         if connection.target.removeprefix("grpc://") == address:
             return connection.token

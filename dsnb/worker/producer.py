@@ -154,7 +154,7 @@ class Producer(threading.Thread):
     def _too_large(self, frame: Frame) -> InvalidArgumentError:
         limit = self._outlet.element_bytes()
         return InvalidArgumentError(
-            f"the element size is larger than the cache size in bytes ({frame.nbytes:,} > {limit:,})",
+            f"the element size is larger than cache size in bytes ({frame.nbytes:,} > {limit:,})",
             did="the element was dropped; its place is taken by this error",
             hint="raise cross_trainer_cache_size_bytes of the workers, or make smaller batches",
         )

@@ -110,6 +110,8 @@ class WorkerServer:
         except BaseException:
             self.stop()
             raise
+        # A pipeline may itself read from the service; its pickle has the address and not the token.
+        discovery.remember(self.config.dispatcher_address, self._token)
 
     def _wait_registered(self, session: ControlStream[WorkerReport, WorkerOrder]) -> None:
         seconds = self.config.dispatcher_timeout_ms / 1000
@@ -143,6 +145,7 @@ class WorkerServer:
             self._tasks.clear()
         atexit.unregister(self.stop)
         local.withdraw(self.uid)
+        discovery.forget(self.config.dispatcher_address, self._token)
         if self._session is not None:
             self._session.close()
         gone = UnavailableError(f"the worker {self.name} was stopped")
@@ -205,7 +208,7 @@ class WorkerServer:
     def _obey(self, order: WorkerOrder) -> None:
         if order.welcome:
             self.name = order.name
-        for start in order.start:
+        for start in () if self._stopped.is_set() else order.start:
             self._start(start)
         for task_id in order.drop:
             self._drop(task_id)
@@ -291,7 +294,7 @@ class WorkerServer:
             capacity_bytes=self.config.cross_trainer_cache_size_bytes,
             rss_bytes=_rss_bytes(),
             tasks=(*reports, *last),
-            ended=tuple(report.task_id for report in reports if report.state == "ended"),
+            ended=tuple(task.order.task_id for task in tasks if task.done),
             seq=number,
             leaving=leaving,
             draining=self._draining,

@@ -28,7 +28,7 @@ class Task:
         feed: Where the pipeline's splits come from, in DYNAMIC mode.
         ahead: Bytes to produce ahead of demand.
         capacity: Bytes that the window may hold, if the job is cached.
-        on_end: Called once when everything is produced.
+        on_end: Called once when everything is produced and consumed, under the task's lock.
         note: Where this task runs, for the errors of user code.
     """
 
@@ -50,7 +50,7 @@ class Task:
         self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note)
         self._feed = feed
         self._on_end = on_end
-        self._started = self._stopped = False
+        self._started = self._stopped = self._end_noted = False
         self._errors = self._sent_elements = self._sent_bytes = 0
         self._refusal: InvalidArgumentError | None = None
 
@@ -85,6 +85,7 @@ class Task:
             if self._readings.get(reading.client) is reading:
                 self._window.credit(reading.client, granted, consumed, max_bytes)
                 self._pump(reading)
+                self._note_end()
                 self._changed.notify_all()
 
     def recall(self, reading: TaskReading) -> None:
@@ -100,7 +101,14 @@ class Task:
             self._readings.pop(client, None)
             self._window.leave(client, consumed)
             self._pump_all()
+            self._note_end()
             self._changed.notify_all()
+
+    def _note_end(self) -> None:
+        # Not when the last element was produced: a reader that joins the pass then still has its share to come.
+        if self._window.done and not self._end_noted:
+            self._end_noted = True
+            self._on_end(self.order.task_id)
 
     def _pump_all(self) -> None:
         for reading in list(self._readings.values()):
@@ -152,7 +160,7 @@ class Task:
                     hint="put .repeat() at the end of the dataset, before distribute",
                 )
             self._pump_all()
-        self._on_end(self.order.task_id)
+            self._note_end()
 
     # ---- the worker's side
 
@@ -187,7 +195,7 @@ class Task:
         with self._changed:
             window = self._window
             trainers = tuple(self._trainer_report(name) for name in window.trainers)
-            consumed = min((report.offset for report in trainers), default=0)
+            consumed = max((report.offset for report in trainers), default=0)  # by whoever is furthest
             return TaskReport(
                 task_id=self.order.task_id,
                 state=self._state(),
@@ -242,6 +250,12 @@ class Task:
             )
             for r in reports(stage)
         )
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is produced and consumed."""
+        with self._changed:
+            return self._window.done
 
     @property
     def head(self) -> int:

@@ -141,6 +141,11 @@ class Window:
         """The first element in memory; `head` where there is none."""
         return self._entries[0].first if self._entries else self.head
 
+    @property
+    def done(self) -> bool:
+        """Whether everything was produced and, without `keep`, consumed: a reader that comes now gets nothing."""
+        return self.finished and (self.keep or not self._entries)
+
     # ---- the producer's side
 
     def wants_more(self) -> bool:

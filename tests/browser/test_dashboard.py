@@ -151,10 +151,8 @@ def test_nothing_overflows_from_phone_to_wall(
     assert tab.page.evaluate("document.documentElement.dataset.theme") == theme
     for width in (400, 760, 1440, 2000):
         tab.page.set_viewport_size({"width": width, "height": 1000})
-        # A new width is laid out within a frame or two.
-        wait_for(
-            lambda: tab.page.evaluate("innerWidth") == width and not too_wide(tab), what=f"all to fit {width} pixels"
-        )
+        tab.wait(f"innerWidth === {width}")
+        wait_for(lambda: not too_wide(tab), what=f"all to fit {width} pixels")  # laid out within a frame or two
         tab.page.screenshot(path=artefacts / f"{theme}-{width}.png", full_page=True)
     assert tab.complaints == []
     assert tab.strangers() == []

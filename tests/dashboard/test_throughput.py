@@ -41,7 +41,7 @@ def test_bands_lie_one_on_the_other(chart: Any) -> None:
     rows = chart.points(found, "train", names)
     assert names == ("w0", "w1")
     assert rows["b0"] == [10, 20]
-    assert rows["b1"] == rows["made"] == [15, 25]
+    assert rows["b1"] == rows["produced"] == [15, 25]
     assert rows["demand"] == [30, 50]
 
 
@@ -50,21 +50,21 @@ def test_more_workers_than_bands_share_the_last(chart: Any) -> None:
     names = chart.bands(found, "train")
     assert len(names) == len(chart.COLOURS)
     assert names[-1] == "others"
-    assert chart.points(found, "train", names)["made"] == [12]
+    assert chart.points(found, "train", names)["produced"] == [12]
 
 
 def test_demand_far_above_does_not_flatten_the_rest(chart: Any) -> None:
-    assert chart.top_of({"made": [100.0], "demand": [120.0]}) == 150
-    assert chart.top_of({"made": [100.0], "demand": [9000.0]}) == 500
-    assert chart.top_of({"made": [0.2], "demand": [math.nan]}) == 1
+    assert chart.top_of({"produced": [100.0], "demand": [120.0]}) == 150
+    assert chart.top_of({"produced": [100.0], "demand": [9000.0]}) == 500
+    assert chart.top_of({"produced": [0.2], "demand": [math.nan]}) == 1
 
 
 def test_only_new_points_are_streamed_and_another_job_begins_anew(chart: Any) -> None:
     one = chart.Chart()
     found = moments([0], [10], [30])
     one.update(seen(found[0].snapshot), since(found[:2]), 5.0)
-    assert list(one.source.data["made"]) == [10]
+    assert list(one.source.data["produced"]) == [10]
     one.update(seen(found[0].snapshot), since(found), 5.0)
-    assert list(one.source.data["made"]) == [10, 20]
+    assert list(one.source.data["produced"]) == [10, 20]
     one.update(seen(snapshot(jobs=(job("other"),))), since(found), 5.0)
-    assert list(one.source.data["made"]) == [0, 0]
+    assert list(one.source.data["produced"]) == [0, 0]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -16,10 +17,10 @@ from tests.support.waiting import wait_for
 
 
 @contextmanager
-def demo(temporary: Path, *options: str) -> Iterator[PythonProcess]:
+def demo(temporary: Path, *options: str, dashboard: bool = False) -> Iterator[PythonProcess]:
     """`dsnb demo`, with a temporary folder in which everything left behind shows."""
     require_module("PIL")
-    command = ["-m", "dsnb", "demo", "--no-dashboard", *options]
+    command = ["-m", "dsnb", "demo", *options, *([] if dashboard else ["--no-dashboard"])]
     with PythonProcess(command, env={"TMPDIR": str(temporary)}) as process:
         yield process
 
@@ -103,5 +104,22 @@ def test_ended_in_the_middle_it_leaves_nothing(tmp_path: Path, how: str, code: i
 
         assert process.ended() == code
         assert process.stdout == ""
+        assert "Traceback" not in process.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dashboard_is_served_meanwhile_and_while_it_holds(tmp_path: Path) -> None:
+    require_module("panel")
+    options = ("--batches", "60", "--accuracy", "0.1", "--hold", "600")
+    with demo(tmp_path, *options, dashboard=True) as process:
+        url = process.line("2 workers started").rpartition(" ")[2]
+        assert "dsnb" in urlopen(url, timeout=30).read().decode()
+
+        process.line("the service stays open")
+        assert "consumed" in process.stdout, "the table comes before the hold"
+        assert urlopen(url, timeout=30).status == 200
+        process.interrupt()
+
+        assert process.ended() == 130
         assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []

@@ -10,17 +10,16 @@ from typing import Any
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
-from dsnb.errors import NotFoundError
 from tests.dispatcher.model import Model, SimClient, SimTask, SimWorker
 
 INTERVAL = 0.25
 CONFIG = DispatcherConfig(
     job_gc_check_interval_ms=250,
-    worker_timeout_ms=10_000,
-    client_timeout_ms=8_000,
-    reconnect_ms=2_000,
-    task_gc_timeout_ms=5_000,
-    job_gc_timeout_ms=60_000,
+    worker_timeout_ms=4_000,
+    client_timeout_ms=3_000,
+    reconnect_ms=1_000,
+    task_gc_timeout_ms=2_000,
+    job_gc_timeout_ms=6_000,
 )
 
 
@@ -244,13 +243,3 @@ class Service(Model):
         for client in list(self.clients.values()):
             if client.connected:
                 self.hear(client)
-
-    def knows(self, task: SimTask) -> bool:
-        """Whether the core still has a task."""
-        try:
-            self.call(e.SplitsRequested(task_id=task.task_id, provider=99, repetition=0, cursor=0, want=1))
-        except NotFoundError:
-            return False
-        except ValueError:
-            return True
-        raise AssertionError("a provider that there is not gave splits")

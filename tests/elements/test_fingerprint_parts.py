@@ -123,7 +123,7 @@ def test_a_function_that_a_librarys_decorator_made_is_known_by_the_function_insi
 
 def test_a_dataclass_counts_by_its_fields_and_not_by_the_methods_written_for_it() -> None:
     first, second = (fingerprint(cell(f"{DATACLASS} k: int = {k}\nf = A")) for k in (1, 2))
-    assert first.difference(second) == "pipeline, default k: 1 against 2"
+    assert first.difference(second) == "pipeline, .k: 1 against 2"
     assert not [part.path for part in first.components if "__init__" in part.path or "__repr__" in part.path]
 
 

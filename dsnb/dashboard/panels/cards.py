@@ -59,16 +59,19 @@ def _card(card: Card) -> Html:
 
 
 def _sharing(job: JobStatus) -> Card:
-    made, used = job.produced, job.consumed
-    if made and used > made:
-        small = join(f"each used {used / made:.1f} times: ", tag("b", share(1 - made / used)), " of the work saved")
+    produced, used = job.produced, job.consumed
+    if produced and used > produced:
+        small = join(
+            f"each used {used / produced:.1f} times: ", tag("b", share(1 - produced / used)), " of the work saved"
+        )
     else:
-        small = join(f"{count(made - used)} made ahead of the readers")
-    big = join(
-        number(count(made), "produced", made),
-        tag("span", " made once, " if used > made else " made, ", class_="unit"),
-        number(count(used), "consumed", used),
-        tag("span", " consumed", class_="unit"),
+        small = join(f"{count(produced - used)} produced ahead of the readers")
+    once = tag("small", "produced once" if used > produced else "produced")
+    big = tag(
+        "span",
+        tag("span", number(count(produced), "produced", produced), once),
+        tag("span", number(count(used), "consumed", used), tag("small", "consumed")),
+        class_="pair",
     )
     return Card(name="sharing", question="Elements", level="plain", big=big, small=small)
 
@@ -76,15 +79,15 @@ def _sharing(job: JobStatus) -> Card:
 def _throughput(view: View, job: JobStatus) -> Card:
     rates = view.job_rates
     demand = f" · the fastest trainer could take {demand_words(rates.fastest)}" if rates.fastest else ""
-    big = join(number(rate(rates.produced), "rate", round(rates.produced, 1)), tag("span", " made", class_="unit"))
+    big = join(number(rate(rates.produced), "rate", round(rates.produced, 1)), tag("span", " produced", class_="unit"))
     level = "warn" if rates.demand is not None and _is_short(rates.produced, rates.demand, view, job) else "plain"
     small = join(f"{rate(rates.consumed)} consumed{demand}")
     return Card(name="throughput", question="Throughput", level=level, big=big, small=small)
 
 
-def _is_short(made: float, demand: float, view: View, job: JobStatus) -> bool:
+def _is_short(produced: float, demand: float, view: View, job: JobStatus) -> bool:
     waits = _worst_wait(view, job)
-    return made < 0.9 * demand and waits is not None and waits[1] > WAITS_MUCH
+    return produced < 0.9 * demand and waits is not None and waits[1] > WAITS_MUCH
 
 
 def _losing(view: View, job: JobStatus) -> Card:

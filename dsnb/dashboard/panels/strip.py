@@ -77,8 +77,9 @@ def _track(lane: Lane, scale: int) -> Html:
     return tag(
         "div",
         *_ground(lane, scale),
-        tag("div", class_="bar", style=f"width:{at:.2%}"),
-        tag("div", class_="marker", style=f"right:{at:.2%}"),
+        # Moved by transforms, which glide without laying the page out again for each frame.
+        tag("div", class_="bar", style=f"transform:scaleX({at:.4f})"),
+        tag("div", tag("i"), class_="place", style=f"transform:translateX(-{at:.2%})"),
         number("", "lag", lane.lag),
         class_="track",
         title=words,

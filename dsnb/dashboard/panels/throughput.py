@@ -1,7 +1,7 @@
-"""Elements made each second, worker by worker, under what the fastest trainer could take.
+"""Elements produced each second, worker by worker, under what the fastest trainer could take.
 
 The bands of the figure are a fixed number of columns, so that a point can be streamed whatever workers come and go;
-more workers than bands share the last one. Demand far above what is made would flatten the rest: then it leaves the
+more workers than bands share the last one. Demand far above that would flatten the rest: then it leaves the
 scale at the top, and its number stands in the heading.
 """
 
@@ -47,7 +47,7 @@ def throughput(view: View) -> Html:
     title = tag(
         "div",
         tag("h2", "Throughput"),
-        tag("p", "made each second, and what the fastest trainer could take", class_="hint"),
+        tag("p", "produced each second, and what the fastest trainer could take", class_="hint"),
         _spans(view),
         class_="heading",
     )
@@ -55,31 +55,31 @@ def throughput(view: View) -> Html:
 
 
 def bands(moments: Sequence[Moment], job: str) -> tuple[str, ...]:
-    """The workers that made something for the job lately, by number; the last band takes the surplus."""
+    """The workers that produced something for the job lately, by number; the last band takes the surplus."""
     seen = {worker for moment in moments for worker in moment.rates.job(job).by_worker}
     names = tuple(sorted(seen, key=by_number))
     return names if len(names) <= len(COLOURS) else (*names[: len(COLOURS) - 1], _OTHERS)
 
 
 def points(moments: Sequence[Moment], job: str, names: Sequence[str]) -> Rows:
-    """The figure's columns: time in ms by the wall clock here, the top of each band, what was made, demand."""
+    """The figure's columns: time in ms by the wall clock here, the top of each band, their sum, demand."""
     known = [(moment.wall, moment.rates.job(job)) for moment in moments if moment.rates.span_s]
     columns: Rows = {"t": [_local_ms(wall) for wall, _ in known], "zero": [0.0] * len(known)}
     tops = [0.0] * len(known)
     for band in range(len(COLOURS)):
         name = names[band] if band < len(names) else ""
-        tops = [top + _made(rates, name, names) for top, (_, rates) in zip(tops, known, strict=True)]
+        tops = [top + _band(rates, name, names) for top, (_, rates) in zip(tops, known, strict=True)]
         columns[f"b{band}"] = tops
-    columns["made"] = list(tops)
+    columns["produced"] = list(tops)
     columns["demand"] = [rates.demand if rates.demand is not None else float("nan") for _, rates in known]
     return columns
 
 
 def top_of(rows: Rows) -> float:
     """A round upper end of the scale that holds all bands, and demand unless it is far above them."""
-    made = max(rows["made"], default=0.0)
+    produced = max(rows["produced"], default=0.0)
     demand = max((demand for demand in rows["demand"] if isfinite(demand)), default=0.0)
-    wanted = max(1.08 * made, min(1.05 * demand, _ABOVE * made), 1.0)
+    wanted = max(1.08 * produced, min(1.05 * demand, _ABOVE * produced), 1.0)
     decade = 10.0 ** int(log10(wanted))
     return next(step * decade for step in _STEPS if step * decade >= wanted)
 
@@ -114,7 +114,7 @@ class Chart:
         self._rates.end = top_of(points([moment for moment in moments if moment.wall > begin], *shown))
 
 
-def _made(rates: JobRates, name: str, names: Sequence[str]) -> float:
+def _band(rates: JobRates, name: str, names: Sequence[str]) -> float:
     if name == _OTHERS:
         return sum(made for worker, made in rates.by_worker.items() if worker not in names)
     return rates.by_worker.get(name, 0.0)
@@ -146,14 +146,14 @@ def _legend(view: View) -> Html:
         return tag("p", "No job yet.", class_="empty")
     rates = view.job_rates
     names = bands(view.recent, view.job.name)
-    keys = [_key(name, COLOURS[at], _made(rates, name, names)) for at, name in enumerate(names)]
+    keys = [_key(name, COLOURS[at], _band(rates, name, names)) for at, name in enumerate(names)]
     if rates.fastest is not None:
         keys.append(tag("span", "could take ", tag("b", demand_words(rates.fastest)), class_="key dashed"))
     return tag("div", *keys, class_="keys")
 
 
 def _key(name: str, paint: str, made: float) -> Html:
-    value = number(rate(made), "made", round(made, 1))
+    value = number(rate(made), "produced_rate", round(made, 1))
     return tag("span", f"{name} ", value, class_="key", style=f"--key:{paint}", data_worker=name, data_key=name)
 
 
@@ -172,16 +172,16 @@ def _figure(source: ColumnDataSource, times: Range1d, rates: Range1d) -> figure:
     for band, paint in enumerate(COLOURS):
         below = f"b{band - 1}" if band else "zero"
         plot.varea("t", below, f"b{band}", source=source, fill_color=paint, fill_alpha=0.82)
-    made = plot.line("t", "made", source=source, line_color=COLOURS[0], line_width=1.2, line_alpha=0.9)
+    total = plot.line("t", "produced", source=source, line_color=COLOURS[0], line_width=1.2, line_alpha=0.9)
     plot.line("t", "demand", source=source, line_color=DEMAND_COLOUR, line_width=2, line_dash=[6, 4])
     _dress(plot)
     digits = CustomJSHover(code="return isFinite(value) ? Math.round(value).toLocaleString('en') + '/s' : '–'")
     plot.add_tools(
         HoverTool(
-            renderers=[made],
+            renderers=[total],
             mode="vline",
-            tooltips=[("", "@t{%H:%M:%S}"), ("made", "@made{custom}"), ("could take", "@demand{custom}")],
-            formatters={"@t": "datetime", "@made": digits, "@demand": digits},
+            tooltips=[("", "@t{%H:%M:%S}"), ("produced", "@produced{custom}"), ("could take", "@demand{custom}")],
+            formatters={"@t": "datetime", "@produced": digits, "@demand": digits},
         )
     )
     return plot

@@ -12,7 +12,7 @@ COLUMNS = (
     Column(title="worker", meaning="in the order of arrival", number=False),
     Column(title="state", number=False),
     Column(title="busy", meaning="seconds of pipeline work each second, over all its tasks"),
-    Column(title="made", meaning="elements produced, over all jobs", minor=True),
+    Column(title="produced", meaning="elements produced, over all jobs", minor=True),
     Column(title="per s", meaning="elements produced each second"),
     Column(title="sent", meaning="bytes handed to readers", minor=True),
     Column(title="window", meaning="bytes of elements held now, of what it may hold"),

@@ -62,8 +62,12 @@ class InterleaveStage(Stage):
         """The next elements, of as many turns as it takes."""
         out, self._interrupted = self._interrupted, []
         try:
-            while len(out) < want and (place := self._places[self._turn] or self._find_place()) is not None:
-                self._take(place, out, want)
+            # What is there already is not held back by what is not.
+            while len(out) < want and not (out and self._threads and self._waits()):
+                place = self._places[self._turn] or self._find_place()
+                if place is None:
+                    break
+                self._take(self._ready_place(place), out, want)
         except KeyboardInterrupt:
             self._interrupted = out
             raise
@@ -96,7 +100,6 @@ class InterleaveStage(Stage):
             if self._places[self._turn] is None and not self._exhausted:
                 self._open(self._turn)
             if self._places[self._turn] is not None:
-                self._prefer_ready()
                 return self._places[self._turn]
             self._turn = (self._turn + 1) % len(self._places)
             self._left = self._operation.block
@@ -124,17 +127,22 @@ class InterleaveStage(Stage):
     def _pass_on(self) -> None:
         self._turn = (self._turn + 1) % len(self._places)
         self._left = self._operation.block
-        self._prefer_ready()
 
-    def _prefer_ready(self) -> None:
-        """Turn to a place that has something, since order does not matter."""
-        if self._operation.deterministic or not self._threads or not any(self._places):
-            return
+    def _waits(self) -> bool:
+        """Whether the next element would have to be waited for."""
+        if self._operation.deterministic:
+            place = self._places[self._turn]
+            return place is not None and not place.ready
+        return any(self._places) and self._ready_turn() is None
+
+    def _ready_place(self, place: _Place) -> _Place:
+        """The place itself, or, where order does not matter, one that has something when a block begins."""
+        if self._operation.deterministic or not self._threads or self._left < self._operation.block:
+            return place
         with self._changed:
             self._changed.wait_for(lambda: self._ready_turn() is not None)
-            turn = self._ready_turn()
-        if turn is not None and turn != self._turn:
-            self._turn, self._left = turn, self._operation.block
+            self._turn = self._ready_turn() or 0
+        return self._places[self._turn] or place
 
     def _ready_turn(self) -> int | None:
         count = len(self._places)

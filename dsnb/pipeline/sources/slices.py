@@ -10,7 +10,7 @@ import numpy as np
 from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.sources.arrays import Column, row_spec
+from dsnb.pipeline.sources.arrays import Column, read_only, row_spec
 from dsnb.pipeline.splits import Positions, SplitProvider
 
 
@@ -66,8 +66,4 @@ class SlicesStage(Stage):
 
 def _protected(column: Column) -> Column:
     # What came out of a pickle is writable again.
-    if isinstance(column, tuple) or not column.flags.writeable:
-        return column
-    view = column.view()
-    view.flags.writeable = False
-    return view
+    return column if isinstance(column, tuple) or not column.flags.writeable else read_only(column)

@@ -126,7 +126,7 @@ def test_a_reader_that_waits_is_woken_by_cancel() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    wait_for(lambda: threads(), what="the look-ahead to start")
+    wait_for(threads, what="the look-ahead to start")
     ahead.cancel()
     reader.join(10)
     assert len(found) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,10 @@ def test_errors_of_function_and_datasets_stand_in_their_places() -> None:
 
 
 def test_something_else_than_a_dataset_is_an_error_in_its_place() -> None:
-    found = outcomes(Dataset.range(2).flat_map(lambda n: [1] if n == 0 else Dataset.range(1)))
+    def sometimes(n: int) -> Any:
+        return [1] if n == 0 else Dataset.range(1)
+
+    found = outcomes(Dataset.range(2).flat_map(sometimes))
     assert [plain(x) for x in found] == ["InvalidArgumentError", 0]
 
 

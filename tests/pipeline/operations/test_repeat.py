@@ -37,7 +37,9 @@ def test_repeats_nest() -> None:
     assert values(Dataset.range(2).repeat(2).concatenate(Dataset.range(1)).repeat(2)) == [0, 1, 0, 1, 0] * 2
 
 
-@pytest.mark.parametrize("empty", [Dataset.range(0), Dataset.range(5).filter(lambda x: False)], ids=["known", "unknown"])
+@pytest.mark.parametrize(
+    "empty", [Dataset.range(0), Dataset.range(5).filter(lambda x: False)], ids=["known", "unknown"]
+)
 def test_an_endless_repeat_of_nothing_ends(empty: Dataset) -> None:
     assert values(empty.repeat()) == []
     assert values(empty.repeat().repeat()) == []

@@ -46,7 +46,9 @@ def test_the_flag_of_a_plain_array_cannot_be_switched_back() -> None:
         read_only(np.zeros(3)).flags.writeable = True
 
 
-@pytest.mark.parametrize("value", [[[1], [1, 2]], [{"a": 1}], object(), [None]], ids=["ragged", "dicts", "object", "None"])
+@pytest.mark.parametrize(
+    "value", [[[1], [1, 2]], [{"a": 1}], object(), [None]], ids=["ragged", "dicts", "object", "None"]
+)
 def test_what_numpy_cannot_read_is_refused_with_advice(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot be read as an array") as caught:
         array_of(value)

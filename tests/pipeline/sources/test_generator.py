@@ -124,7 +124,9 @@ def test_with_a_spec_what_does_not_fit_is_refused_in_its_place(spec: Any, good: 
 
 
 def test_a_spec_s_dtype_is_what_comes_out() -> None:
-    (element,) = list(Dataset.from_generator(lambda: [[1, 2]], element_spec=[TensorSpec((), "f4"), TensorSpec((), "i2")]))
+    (element,) = list(
+        Dataset.from_generator(lambda: [[1, 2]], element_spec=[TensorSpec((), "f4"), TensorSpec((), "i2")])
+    )
     assert [x.dtype for x in element] == [np.float32, np.int16]
 
 
@@ -137,9 +139,8 @@ def test_of_several_tasks_one_reads_it() -> None:
 
 
 def test_user_code_error_keeps_its_cause() -> None:
-    def leaving() -> Iterator[int]:
+    def leaving() -> list[int]:
         raise SystemExit
-        yield
 
     (error,) = outcomes(Dataset.from_generator(leaving))
     assert isinstance(error, UserCodeError)

@@ -12,8 +12,12 @@ from dsnb.pipeline.splits import SplitProvider, split_providers
 from tests.pipeline.driving import Feed, context, drain, run, values
 
 
-@given(st.integers(-20, 20), st.integers(-20, 20), st.integers(-5, 5).filter(bool), st.lists(st.integers(1, 9), min_size=1))
-def test_it_counts_as_python_does_whatever_the_lengths_of_runs(start: int, stop: int, step: int, wants: list[int]) -> None:
+@given(
+    st.integers(-20, 20), st.integers(-20, 20), st.integers(-5, 5).filter(bool), st.lists(st.integers(1, 9), min_size=1)
+)
+def test_it_counts_as_python_does_whatever_the_lengths_of_runs(
+    start: int, stop: int, step: int, wants: list[int]
+) -> None:
     ds = Dataset.range(start, stop, step)
     assert run(ds, wants) == list(range(start, stop, step))
     assert ds.cardinality() == len(range(start, stop, step))

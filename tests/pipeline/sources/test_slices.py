@@ -44,7 +44,9 @@ def test_spec_and_length_are_known() -> None:
     assert len(ds) == 5
 
 
-@pytest.mark.parametrize("wrong", [1, (np.zeros(3), 2), (), np.float32(1)], ids=["int", "one scalar", "nothing", "scalar"])
+@pytest.mark.parametrize(
+    "wrong", [1, (np.zeros(3), 2), (), np.float32(1)], ids=["int", "one scalar", "nothing", "scalar"]
+)
 def test_leaves_without_rows_are_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         Dataset.from_tensor_slices(wrong)

@@ -15,7 +15,13 @@ from tests.pipeline.driving import Feed, context, drain, plain, values
 
 @pytest.mark.parametrize(
     "value, expected",
-    [(1, 1), ([1, 2], [1, 2]), ((1, [2.5]), (1, [2.5])), ({"a": "text"}, {"a": "text"}), (np.zeros((2, 2)), [[0, 0]] * 2)],
+    [
+        (1, 1),
+        ([1, 2], [1, 2]),
+        ((1, [2.5]), (1, [2.5])),
+        ({"a": "text"}, {"a": "text"}),
+        (np.zeros((2, 2)), [[0, 0]] * 2),
+    ],
     ids=["scalar", "list", "tuple", "dict", "array"],
 )
 def test_the_value_comes_once(value: Any, expected: Any) -> None:

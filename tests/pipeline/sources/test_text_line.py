@@ -92,7 +92,15 @@ def test_a_file_cut_short_is_an_error_behind_what_can_be_read(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"compression_type": "gzip"}, {"filenames": 5}, {"filenames": ["a", 5]}, {"filenames": Dataset.range(1)}, {"buffer_size": 0}], ids=str
+    "wrong",
+    [
+        {"compression_type": "gzip"},
+        {"filenames": 5},
+        {"filenames": ["a", 5]},
+        {"filenames": Dataset.range(1)},
+        {"buffer_size": 0},
+    ],
+    ids=str,
 )
 def test_wrong_arguments_are_refused(wrong: dict[str, object]) -> None:
     arguments = {"filenames": "a", **wrong}
