@@ -48,9 +48,10 @@ def run(args: argparse.Namespace) -> int:
     token = token_of(args)
     with connect(args.service, token):
         pass  # a wrong name, address or token is told here at once; the page would wait for the service to come
-    with told_to_stop() as stop, ExitStack() as at_end:
-        server = start_in_thread(source_for(args.service, token), port=args.port)
+    server = start_in_thread(source_for(args.service, token), port=args.port)
+    with ExitStack() as at_end:
         at_end.callback(server.stop)
+        stop = at_end.enter_context(told_to_stop())
         print(json.dumps({"url": server.url}) if args.as_json else f"dashboard at {server.url}; Ctrl-C stops it")
         sys.stdout.flush()
         if args.open and has_display():

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         make_token_file(Path(args.token_file))
     name = args.name or free_name()
     config = DispatcherConfig(port=args.port, host=args.host, name=name, token=token_of(args))
-    with told_to_stop() as stop, DispatchServer(config) as server, findable(name, server.target, server.token):
+    with DispatchServer(config) as server, told_to_stop() as stop, findable(name, server.target, server.token):
         if args.as_json:
             print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
         else:

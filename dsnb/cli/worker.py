@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.cache_bytes is not None:
         config = replace(config, cross_trainer_cache_size_bytes=size_of(args.cache_bytes))
-    with told_to_stop() as stop, WorkerServer(config) as server:
+    with WorkerServer(config) as server, told_to_stop() as stop:
         if args.as_json:
             print(json.dumps({"address": server.address, "dispatcher": config.dispatcher_address}), flush=True)
         else:

@@ -30,7 +30,16 @@ class Hold:
         self.told = 0
         """Up to where the worker was told what is consumed."""
         self.untold_bytes = 0
+        self.buffered_bytes = 0
+        self.was_full = False
+        """Whether as much as may be was on its way, since `max_bytes` was last raised."""
         self._inbox = inbox
+
+    def fill(self, nbytes: int) -> None:
+        """Count bytes that arrived."""
+        self.buffered_bytes += nbytes
+        # Half is taken for full: a piece more would not fit, or was on its way when the reader consumed.
+        self.was_full |= 2 * self.buffered_bytes >= self.max_bytes
 
     def sink(self) -> TaskSink:
         """A sink for one reading; what an earlier one still says is not heard."""
@@ -51,6 +60,7 @@ class TaskSink:
                 account = self._hold.account
                 account.received += piece.count
                 account.active_at = time.monotonic()
+                self._hold.fill(piece.nbytes // piece.count * piece.count)
                 self._inbox.put(self._hold, piece)
 
     def end(self) -> None:

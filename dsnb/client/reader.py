@@ -49,6 +49,7 @@ class ReadStage(Stage):
         self._ended = joined.finished
         self._inbox = Inbox()
         self._tasks = TaskTable(self._inbox, joined.client_id, options, token)
+        self._lasting: list[Exception] = []
         self._hold: Hold | None = None
         self._rest: Sequence[Any] = ()
         self._at = 0
@@ -191,6 +192,8 @@ class ReadStage(Stage):
         with self._inbox.changed:
             if self._inbox.pieces or self._inbox.cancelled:
                 return True
+        if self._lasting:  # behind what came before it
+            raise self._lasting.pop(0)
         if self._tasks.all_ended:
             if self._confirmed_end(now):
                 self._ended = True
@@ -210,10 +213,8 @@ class ReadStage(Stage):
             refusal = self._inbox.refusal
         if refusal is not None and not self._tasks.all_ended:
             raise refusal
-        lasting = [error for hold, error in failed if not self._tasks.broken(hold, error)]
+        self._lasting += [error for hold, error in failed if not self._tasks.broken(hold, error)]
         self._tasks.follow(updates)
-        if lasting:
-            raise lasting[0]
 
     def _confirmed_end(self, now: float) -> bool:
         """Whether the dispatcher agrees that the pass is over; also if it cannot be asked."""

@@ -136,10 +136,12 @@ class TaskTable:
 
     def _endpoint(self, hold: Hold) -> Endpoint:
         in_process = None if self._options.protocol == "grpc" else local.find(hold.info.worker_uid)
-        hold.local = in_process is not None
+        was_local, hold.local = hold.local, in_process is not None
         if in_process is not None:
             return in_process
         if self._options.protocol == "local":
+            if was_local:
+                raise UnavailableError(f"worker {hold.info.worker} was stopped")
             raise FailedPreconditionError(
                 f"the transfer 'local' is not available: worker {hold.info.worker} lives in another process",
                 hint="leave data_transfer_protocol out",
@@ -181,6 +183,8 @@ class TaskTable:
         """Count elements as consumed; the worker is told when it pays."""
         hold.account.consumed += count
         hold.untold_bytes += nbytes
+        with self._inbox.changed:
+            hold.buffered_bytes -= nbytes
         if hold.untold_bytes >= hold.max_bytes // 4:
             self._tell(hold)
 
@@ -190,9 +194,11 @@ class TaskTable:
         self.tell_consumed()
 
     def starving(self) -> None:
-        """The reader has nothing left and waits: let each task have more on its way, up to its share."""
+        """The reader has nothing left and waits: let tasks have more on their way that had all they may."""
         for hold in self._holds.values():
-            hold.max_bytes = min(hold.share_bytes, 2 * hold.max_bytes)
+            if hold.was_full:
+                hold.was_full = False
+                hold.max_bytes = min(hold.share_bytes, 2 * hold.max_bytes)
 
     def tell_consumed(self) -> None:
         """Tell all workers what was consumed. From any thread: the counters only grow."""

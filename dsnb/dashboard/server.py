@@ -26,7 +26,6 @@ from tornado.websocket import WebSocketClosedError
 
 from dsnb.dashboard.app import application
 from dsnb.dashboard.feed import Feed, Source
-from dsnb.dashboard.source import source_for
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -82,6 +81,7 @@ class DashboardServer:
         """
         self._thread.start()
         if not self._ready.wait(START_DEADLINE_S):
+            self.stop()
             raise DeadlineExceededError(f"the dashboard did not start within {START_DEADLINE_S:g} s")
         if self._failure is not None:
             self._thread.join(STOP_DEADLINE_S)
@@ -254,29 +254,6 @@ def serve_forever(
         pass
     finally:
         server.stop()
-
-
-def serve(
-    service: str | None = None,
-    *,
-    token: str | None = None,
-    port: int = 5006,
-    address: str = "127.0.0.1",
-    announce: Callable[[str], object] | None = None,
-) -> None:
-    """Serve the dashboard of a service until the process is interrupted: what `dsnb dashboard` does.
-
-    Args:
-        service: Its name or address; the only one that runs if left out. It need not run yet, or still.
-        token: Its token; found by the address if left out.
-        port: The port to listen on; 0 takes a free one.
-        address: Where to listen; loopback only.
-        announce: Called once with the page's address when it is served.
-
-    Raises:
-        AlreadyExistsError: the port is taken.
-    """
-    serve_forever(source_for(service, token), port=port, address=address, announce=announce)
 
 
 def _forget(server: DashboardServer) -> None:

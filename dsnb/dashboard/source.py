@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dsnb.dashboard.feed import Source
 from dsnb.errors import NotFoundError
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.watch import watch_snapshots
 from dsnb.wire.discovery import find, token_for
 
 INTERVAL_S = 0.5
@@ -25,8 +26,6 @@ def source_for(service: str | None = None, token: str | None = None) -> Source:
     """
 
     def watch(stop: threading.Event) -> Iterator[Snapshot]:
-        from dsnb.monitor.watch import watch_snapshots
-
         target, secret = _reach(service, token)
         yield from watch_snapshots(target, secret, INTERVAL_S, stop)
 

@@ -48,13 +48,9 @@ class Context:
         self.config = config
         self.state = state or State()
         self.now = now
-        self.live = Liveness(ticked=now)
+        self.live = _liveness(config, self.state, now)
         self.records: list[Record] = []
         self.instructions: list[Instruction] = []
-        for worker in self.state.workers:
-            self.live.workers[worker] = now + config.worker_timeout_ms / 1000
-        for client in self.state.clients:
-            self.live.clients[client] = now + config.client_timeout_ms / 1000
 
     def record(self, record: Record) -> None:
         """Make a change, and have it kept."""
@@ -68,3 +64,17 @@ class Context:
     def number(self, kind: str) -> int:
         """The next number of a kind of thing."""
         return self.state.made[kind]
+
+
+def _liveness(config: DispatcherConfig, state: State, now: float) -> Liveness:
+    """What a journal does not tell, as if everybody had just been heard of and everything just been left."""
+    jobs = state.jobs.values()
+    read = {job.dataset_id for job in jobs}
+    return Liveness(
+        workers=dict.fromkeys(state.workers, now + config.worker_timeout_ms / 1000),
+        clients=dict.fromkeys(state.clients, now + config.client_timeout_ms / 1000),
+        unread={(job.name, i.number): now for job in jobs for i in job.iterations.values() if not i.clients},
+        unused={job.name: now for job in jobs if not job.clients},
+        unread_datasets={d.dataset_id: now for d in state.datasets.values() if not d.chosen and d.dataset_id not in read},
+        ticked=now,
+    )

@@ -46,7 +46,7 @@ def end_seen(core: Context, event: e.EndSeen) -> bool:
     for task_id in event.ended:
         task = core.state.tasks.get(task_id)
         # A task that ends early is dropped, so its own worker must say that nothing of it is on its way to anybody.
-        if task is not None and not _ends_early(core, task):
+        if task is not None and not task.refused:
             end_task(core, task_id)
     return core.state.iteration(client.job, client.number).finished
 
@@ -76,19 +76,18 @@ def end_task(core: Context, task_id: str) -> None:
     task = core.state.tasks.get(task_id)
     if task is None or task.ended:
         return
-    iteration = core.state.iteration(task.job, task.number)
-    if _ends_early(core, task):
-        drop_task(core, task_id)
-        core.instruct(e.TellClients(job=task.job, number=task.number))
+    if task.refused:
+        leave_to_others(core, task)
         return
     core.record(r.TaskEnded(task_id=task_id))
-    finish_if_over(core, task.job, iteration)
+    finish_if_over(core, task.job, core.state.iteration(task.job, task.number))
 
 
-def _ends_early(core: Context, task: Task) -> bool:
-    """Whether a task ends because it gets no more splits; what is left is for the others."""
-    providers = core.state.iteration(task.job, task.number).providers
-    return core.state.workers[task.worker].draining and any(p.next < p.count for p in providers)
+def leave_to_others(core: Context, task: Task) -> None:
+    """Drop a task that gets no more splits: what is left is for the others, or for workers to come."""
+    drop_task(core, task.task_id)
+    core.instruct(e.TellClients(job=task.job, number=task.number))
+    finish_if_over(core, task.job, core.state.iteration(task.job, task.number))
 
 
 def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:

@@ -30,7 +30,11 @@ def give(core: Context, event: e.SplitsRequested) -> e.Splits:
     if given and (given.repetition, given.cursor) == (event.repetition, event.cursor):
         return e.Splits(first=given.first, end=given.end)
     _check_cursor(task, event)
-    if core.state.workers[task.worker].draining or event.repetition < provider.repetition:
+    if event.repetition < provider.repetition:
+        return e.Splits(done=True)
+    if core.state.workers[task.worker].draining and _left(provider, event.repetition):
+        if not task.refused:
+            core.record(r.SplitsRefused(task_id=task.task_id))
         return e.Splits(done=True)
     if event.repetition > provider.repetition:
         _begin(core, task, event.provider, event.repetition)
@@ -76,6 +80,11 @@ def _check_cursor(task: Task, event: e.SplitsRequested) -> None:
             f"the task {task.task_id} asks for splits from {event.cursor} on, and had {expected}",
             did="no split was given",
         )
+
+
+def _left(provider: Provider, repetition: int) -> bool:
+    """Whether a repetition, this or a later one, has splits for anybody."""
+    return provider.next < provider.count or (repetition > provider.repetition and provider.count > 0)
 
 
 def _begin(core: Context, task: Task, provider: int, repetition: int) -> None:

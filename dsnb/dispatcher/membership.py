@@ -17,9 +17,11 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
     known = core.state.workers.get(event.uid)
     if known is None:
         before = next((w for w in core.state.workers.values() if w.address == event.address), None)
+        served = _whole_passes(core, before)
         known = _welcome(core, event, before)
         for job, iteration in list(core.state.unfinished()):
-            if not any(core.state.tasks[task].worker == event.uid for task in iteration.tasks):
+            at_work = any(core.state.tasks[task].worker == event.uid for task in iteration.tasks)
+            if not at_work and (job.name, iteration.number) not in served:
                 jobs.add_task(core, job.name, iteration.number, event.uid)
                 core.instruct(e.TellClients(job=job.name, number=iteration.number))
     else:
@@ -55,8 +57,8 @@ def worker_drains(core: Context, event: e.WorkerDrains) -> None:
     if worker is not None and not worker.draining:
         core.record(r.WorkerDraining(uid=event.uid))
         for task in core.state.tasks_of(event.uid):
-            if not core.live.done.get(task.task_id) and not task.given and _dynamic(core, task):
-                jobs.end_task(core, task.task_id)  # never began: its readers need not wait for an end
+            if _never_began(core, task):
+                jobs.leave_to_others(core, task)  # its readers need not wait for an end
 
 
 def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
@@ -66,8 +68,19 @@ def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
         _lose_worker(core, worker, "was stopped", "info")
 
 
+def _never_began(core: Context, task: Task) -> bool:
+    providers = core.state.iteration(task.job, task.number).providers
+    return bool(providers) and not task.ended and not task.given and not any(core.live.done.get(task.task_id, ()))
+
+
 def _dynamic(core: Context, task: Task) -> bool:
     return core.state.jobs[task.job].mode == "DYNAMIC"
+
+
+def _whole_passes(core: Context, worker: Worker | None) -> set[tuple[str, int]]:
+    """Where a worker's readers have had all of a pass: one that takes its place must not produce it again."""
+    tasks = core.state.tasks_of(worker.uid) if worker else []
+    return {(task.job, task.number) for task in tasks if task.ended and not _dynamic(core, task)}
 
 
 def _welcome(core: Context, event: e.WorkerArrives, before: Worker | None) -> Worker:
@@ -88,14 +101,16 @@ def _welcome(core: Context, event: e.WorkerArrives, before: Worker | None) -> Wo
 def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
     if task.ended:
         jobs.drop_task(core, task.task_id)
+        core.instruct(e.TellClients(job=task.job, number=task.number))
         return
     splits = leases.lose(core, task)
     core.live.done.pop(task.task_id, None)
     core.record(r.TaskRestarted(task_id=task.task_id, worker=uid))
+    # The loss first: a reader learns of it before it sees an element of the new incarnation.
     core.instruct(
+        _loss(task, before, splits, "was started again"),
         e.StartTask(worker=uid, task_id=task.task_id),
         e.TellClients(job=task.job, number=task.number),
-        _loss(task, before, splits, "was started again"),
     )
 
 

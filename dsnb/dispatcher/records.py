@@ -149,6 +149,13 @@ class SplitsGiven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsRefused:
+    """A task of a draining worker asked for splits that others will get: it will end early."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsLost:
     job: str
     number: int
@@ -175,5 +182,6 @@ Record = (
     | ClientLeft
     | RepetitionBegun
     | SplitsGiven
+    | SplitsRefused
     | SplitsLost
 )

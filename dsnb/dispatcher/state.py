@@ -52,6 +52,7 @@ class Task:
     worker: str
     incarnation: int = 1
     ended: bool = False
+    refused: bool = False
     grants: dict[int, Grant] = field(default_factory=dict)
     given: dict[int, int] = field(default_factory=dict)
 
@@ -191,6 +192,7 @@ class State:
         task = self.tasks[record.task_id]
         task.worker = record.worker
         task.incarnation += 1
+        task.refused = False
         task.grants.clear()
         task.given.clear()
 
@@ -219,6 +221,9 @@ class State:
         task.grants[record.provider] = Grant(record.repetition, record.cursor, record.first, record.end)
         task.given[record.provider] = task.given.get(record.provider, 0) + record.end - record.first
         self.iteration(task.job, task.number).providers[record.provider].next = record.end
+
+    def _splits_refused(self, record: r.SplitsRefused) -> None:
+        self.tasks[record.task_id].refused = True
 
     def _splits_lost(self, record: r.SplitsLost) -> None:
         self.iteration(record.job, record.number).providers[record.provider].lost += record.count
@@ -282,6 +287,7 @@ _APPLY: dict[type, Any] = {
     r.ClientLeft: State._client_left,
     r.RepetitionBegun: State._repetition_begun,
     r.SplitsGiven: State._splits_given,
+    r.SplitsRefused: State._splits_refused,
     r.SplitsLost: State._splits_lost,
 }
 

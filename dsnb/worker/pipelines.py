@@ -32,7 +32,7 @@ def fetch(channel: Channel, digest: str) -> Any:
     """A blob's bytes: the dispatcher's own where it lives in this process."""
     in_place = local.find_blobs(channel.address)
     if in_place is not None:
-        return in_place(digest)
+        return memoryview(in_place(digest)).toreadonly()
     data = bytearray()
     expected = 0
     for piece in channel.replies(GET_BLOB, BlobRequest(digest=digest)):
@@ -40,4 +40,4 @@ def fetch(channel: Channel, digest: str) -> Any:
         data += piece.data
     if len(data) != expected:
         raise DataLossError(f"a blob of {expected:,} bytes arrived with {len(data):,}", hint="read again")
-    return data
+    return memoryview(data).toreadonly()  # so that its rows need no protection from writers

@@ -17,7 +17,7 @@ from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
@@ -124,6 +124,8 @@ class Producer(threading.Thread):
         if not self._pending:
             return
         run = _joined(self._pending)
+        if isinstance(run, np.ndarray) and run.dtype.kind in "US":
+            run = as_list(run)  # text of any length, not of the width that this run happens to have
         self._pending, self._gathered = [], 0
         for part in frames_of(run, self._schema):
             if isinstance(part, Exception):

@@ -62,7 +62,7 @@ class WorkerServer:
         self._channel: Channel | None = None
         self._session: ControlStream[WorkerReport, WorkerOrder] | None = None
         self._refusal: DsnbError | None = None
-        self._draining = False
+        self._draining = self._remembered = False
         self._stopped = threading.Event()
         if start:
             self.start()
@@ -112,6 +112,7 @@ class WorkerServer:
             raise
         # A pipeline may itself read from the service; its pickle has the address and not the token.
         discovery.remember(self.config.dispatcher_address, self._token)
+        self._remembered = True
 
     def _wait_registered(self, session: ControlStream[WorkerReport, WorkerOrder]) -> None:
         seconds = self.config.dispatcher_timeout_ms / 1000
@@ -145,7 +146,8 @@ class WorkerServer:
             self._tasks.clear()
         atexit.unregister(self.stop)
         local.withdraw(self.uid)
-        discovery.forget(self.config.dispatcher_address, self._token)
+        if self._remembered:
+            discovery.forget(self.config.dispatcher_address, self._token)
         if self._session is not None:
             self._session.close()
         gone = UnavailableError(f"the worker {self.name} was stopped")

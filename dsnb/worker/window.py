@@ -19,8 +19,8 @@ A job without the cross-trainer cache is the same thing with one trainer for all
 are misses for the trainer that goes there first. What lies beyond the frontier is never evicted.
 
 The producer keeps a bounded number of bytes beyond the frontier and stops: nobody asked for more. The bound begins low
-and is doubled when a reader that has nothing left finds nothing, up to `ahead`: so a reader that is slower than the
-pipeline costs no work and no memory that it does not need.
+and is doubled, up to `ahead`, when a reader finds nothing although the producer had stopped at the bound. So neither
+a reader that is slower than the pipeline nor one that is faster costs work and memory that do not help it.
 
 An error in an element's place goes to the trainers that were there when it happened; later ones pass over it.
 """
@@ -135,6 +135,7 @@ class Window:
         self._entries: list[Entry] = []
         self._unsent = 0
         self._ahead_now = min(ahead, _FIRST_AHEAD)
+        self._stopped_at_bound = False
 
     @property
     def tail(self) -> int:
@@ -152,8 +153,7 @@ class Window:
         """Whether another frame should be produced now."""
         if self.finished:
             return False
-        limit = min(self._ahead_now, self.capacity // 2) if self.keep else self._ahead_now
-        return self._unsent < limit or self.frontier == self.head
+        return self._unsent < self._bound or self.frontier == self.head
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
         """Add a frame at the head; evicts from the tail what is over the capacity and not beyond the frontier."""
@@ -166,6 +166,7 @@ class Window:
         self.head += count
         self.nbytes += charge
         self._unsent += charge
+        self._stopped_at_bound |= self._unsent >= self._bound
 
     def finish(self) -> None:
         """Learn that the sequence has come to its end."""
@@ -262,11 +263,18 @@ class Window:
 
     # ---- inside
 
+    @property
+    def _bound(self) -> int:
+        """Bytes to keep ready beyond the frontier."""
+        return min(self._ahead_now, self.capacity // 2) if self.keep else self._ahead_now
+
     def _note_starving(self, reader: Reader) -> None:
-        """A reader that has nothing left and finds nothing: more should be kept ready, once for each such wait."""
+        """A reader has nothing left and finds nothing: more should be kept ready, if the producer could have."""
         if not reader.runs and not reader.starved and not self.finished:
             reader.starved = True
-            self._ahead_now = min(self.ahead, 2 * self._ahead_now)
+            if self._stopped_at_bound:
+                self._stopped_at_bound = False
+                self._ahead_now = min(self.ahead, 2 * self._ahead_now)
 
     def _returned(self, trainer: Trainer, room: int) -> Run | None:
         """What came back from a reader that left, as far as it is still in memory."""

@@ -118,11 +118,20 @@ def test_a_taken_port_is_told_at_once() -> None:
     assert "Traceback" not in err
 
 
+def test_a_taken_name_is_told_with_who_has_it() -> None:
+    with dsnb.start(workers=0, name="digits") as service:
+        code, out, err = run("dispatcher", "--name", "digits")
+        assert (code, out) == (1, "")
+        assert err.startswith(f"dsnb dispatcher: a service named 'digits' runs in process {os.getpid()}")
+        assert dsnb.connect("digits").target == service.target
+
+
 @pytest.mark.parametrize(
     "arguments,told",
     [
         (["dispatcher", "--port", "70000"], "the port 70000 does not exist"),
         (["dispatcher", "--host", "everywhere"], "'everywhere' is not an IP address"),
+        (["dispatcher", "--name", "my service"], "'my service' cannot be the name of a service"),
         (["worker", "--dispatcher", "127.0.0.1:1", "--cache-bytes", "much"], "'much' is no size"),
     ],
 )
@@ -139,6 +148,14 @@ def test_a_worker_without_a_dispatcher_gives_up_with_advice() -> None:
     assert "127.0.0.1:1" in err
     assert "\n  try:  " in err
     assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_a_worker_that_still_looks_for_its_dispatcher() -> None:
+    with command("worker", "--dispatcher", "127.0.0.1:1", "--port", str(port := free_port())) as worker:
+        wait_for(lambda: not refuses(f"http://127.0.0.1:{port}"), what="the worker to listen")
+        worker.interrupt()
+        assert worker.ended(timeout=5) == 130
+        assert (worker.stdout, worker.stderr) == ("", "")
 
 
 def test_a_worker_with_a_wrong_token_is_refused(target: str, tmp_path: Path) -> None:
@@ -248,6 +265,11 @@ def test_the_dashboard_serves_a_page_until_it_is_told_to_stop() -> None:
         process.terminate()
         assert process.ended() == 0
         assert wait_for(lambda: refuses(url), what="the port to be closed")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def refuses(url: str) -> bool:

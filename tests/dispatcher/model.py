@@ -25,13 +25,12 @@ class Place:
 
     repetition: int = 0
     cursor: int = 0
-    asked: list[tuple[int, int]] = field(default_factory=list)
-    answer: e.Splits | None = None
+    asked: list[tuple[tuple[int, int], e.Splits]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class SimTask:
-    """A task as its worker knows it; `done` counts its finished splits of each provider."""
+    """A task as its worker knows it: `done` counts the splits of each provider whose elements were consumed."""
 
     task_id: str
     incarnation: int
@@ -73,8 +72,9 @@ class Before:
     """A task as it was before an event: `in_hand` counts the splits of each provider that are given and not done."""
 
     generation: Generation
-    pass_of: tuple[str, int]
     worker: str
+    clients: frozenset[str]
+    ended: bool
     in_hand: dict[int, int]
 
 
@@ -155,13 +155,18 @@ class Model:
     def _before(self, task_id: str) -> Before:
         task = self.core.state.tasks[task_id]
         generation = self._generations[task.job, task.number]
-        in_hand: dict[int, int] = {}
+        clients = frozenset(self.core.state.iteration(task.job, task.number).clients)
+        # Of a task that has ended its readers have had everything.
+        in_hand = {} if task.ended else self._in_hand(generation, task_id, task.incarnation)
+        return Before(generation, task.worker, clients, task.ended, in_hand)
+
+    def _in_hand(self, generation: Generation, task_id: str, incarnation: int) -> dict[int, int]:
+        count: dict[int, int] = {}
         for (provider, _), table in self.given.get(generation, {}).items():
-            owned = sum(who == (task_id, task.incarnation) for who in table.values())
-            in_hand[provider] = in_hand.get(provider, 0) + owned
+            count[provider] = count.get(provider, 0) + sum(who == (task_id, incarnation) for who in table.values())
         for provider, done in enumerate(self._reported.get(task_id, ())):
-            in_hand[provider] = in_hand.get(provider, 0) - done
-        return Before(generation, (task.job, task.number), task.worker, in_hand)
+            count[provider] = count.get(provider, 0) - done
+        return count
 
     def _learn(self, record: r.Record, before: dict[str, Before]) -> None:
         match record:
@@ -191,12 +196,12 @@ class Model:
             table[split] = (record.task_id, task.incarnation)
 
     def _check_not_needed(self, task: Before | None) -> None:
-        if task is not None and task.worker in self.core.state.workers and self._read(task.pass_of):
+        if task is not None and task.worker in self.core.state.workers and self._read(task):
             assert not any(task.in_hand.values()), "a task was dropped that its readers had not read to the end"
 
-    def _read(self, pass_of: tuple[str, int]) -> bool:
-        job = self.core.state.jobs.get(pass_of[0])
-        return job is not None and pass_of[1] in job.iterations and bool(job.iterations[pass_of[1]].clients)
+    def _read(self, task: Before) -> bool:
+        """Whether somebody who read the task is still there."""
+        return not task.clients.isdisjoint(self.core.state.clients)
 
     def _welcome(self, joined: e.Joined) -> None:
         client = SimClient(joined.client_id, joined.job, joined.number)
@@ -267,7 +272,7 @@ class Model:
         """Whoever reads from a worker that is gone hears of it, task by task."""
         told = {instruction.task_id for instruction in self.instructions if isinstance(instruction, e.TellLoss)}
         for task_id, task in before.items():
-            if task.worker not in self.core.state.workers and self._read(task.pass_of):
+            if task.worker not in self.core.state.workers and not task.ended and self._read(task):
                 assert task_id in told, "a worker took data with it, and its readers were not told"
 
     def _check_passes(self) -> None:

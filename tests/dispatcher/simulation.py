@@ -120,11 +120,11 @@ class Service(Model):
         self.call(e.WorkerLeaves(uid=worker.uid))
 
     def report(self, worker: SimWorker) -> None:
-        """Let a worker say which of its tasks have ended and how many splits are done."""
+        """Let a worker say how many splits are done, and which tasks have ended and been consumed."""
         worker.silence, worker.patience = 0.0, self.patience(worker)
         done = {task.task_id: tuple(task.done) for task in worker.tasks.values() if task.places}
         self.report_done(done)
-        ended = tuple(task.task_id for task in worker.tasks.values() if task.ended)
+        ended = tuple(task.task_id for task in worker.tasks.values() if task.ended and self.consumed(task))
         self.call(e.WorkerSeen(uid=worker.uid, ended=ended, done=done))
 
     # ---- tasks
@@ -139,8 +139,7 @@ class Service(Model):
         question = (place.repetition, place.cursor)
         answer = self._ask(task, provider, question, want)
         assert answer.done or 0 < answer.end - answer.first <= max(1, want), "an answer of another size than wanted"
-        place.asked.append(question)
-        place.answer = answer
+        place.asked.append((question, answer))
         if answer.done:
             place.repetition, place.cursor = place.repetition + 1, 0
         else:
@@ -149,15 +148,15 @@ class Service(Model):
 
     def ask_again(self, task: SimTask, provider: int = 0, want: int = 9) -> None:
         """Ask the last question once more, as if its answer had been lost."""
-        place, before = task.places[provider], len(self.records)
-        assert self._ask(task, provider, place.asked[-1], want) == place.answer, "another answer to the same question"
+        (question, answer), before = task.places[provider].asked[-1], len(self.records)
+        assert self._ask(task, provider, question, want) == answer, "another answer to the same question"
         assert len(self.records) == before, "a question that was asked again changed something"
 
     def ask_old(self, task: SimTask, provider: int, which: int) -> None:
         """Let a question arrive that later ones have overtaken: it may fail, and gives nothing away."""
-        question, before = task.places[provider].asked[which], len(self.records)
+        (question, answer), before = task.places[provider].asked[which], len(self.records)
         decision = self.handle(self._question(task, provider, question, 3))
-        assert decision.error is not None or decision.reply.done or question == task.places[provider].asked[-1]
+        assert decision.error is not None or decision.reply.done or decision.reply == answer
         assert len(self.records) == before, "an old question changed something"
 
     def next_pass(self, task: SimTask) -> None:
@@ -175,6 +174,9 @@ class Service(Model):
         if consumed:
             self.consume(task)
         self.report(worker)
+
+    def consumed(self, task: SimTask) -> bool:
+        return task.done == [self.held(task, provider) for provider in range(len(task.places))]
 
     def consume(self, task: SimTask) -> None:
         """Let the readers of a task have all that it made so far."""

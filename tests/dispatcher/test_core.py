@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
@@ -28,6 +28,14 @@ class CoreMachine(RuleBasedStateMachine):
         self.service = Service()
         self.datasets: list[str] = []
         self.made = 0
+
+    @initialize(pipeline=st.sampled_from(PIPELINES), workers=st.integers(0, 3), mode=st.sampled_from(["DYNAMIC", "OFF"]))
+    def a_service_at_work(self, pipeline: tuple[int, ...], workers: int, mode: str) -> None:
+        """Most of what can go wrong needs workers and a reader: begin with them."""
+        for number in range(workers):
+            self.worker_arrives(number)
+        self.datasets.append(self.service.register(*pipeline))
+        self.service.join(self.datasets[0], "a", mode)
 
     # ---- who is there
 
@@ -129,7 +137,7 @@ class CoreMachine(RuleBasedStateMachine):
         task, provider = asked[number % len(asked)]
         if old:
             self.service.ask_old(task, provider, number % len(task.places[provider].asked))
-        elif task.places[provider].asked[-1][0] >= task.places[provider].repetition - 1:
+        else:
             self.service.ask_again(task, provider)
 
     @precondition(some_asking)
@@ -167,7 +175,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.datasets.append(
             self.service.register(
                 *counts, dataset_id="chosen" if number % 8 == 7 else "", unsplittable=unsplittable,
-                fingerprint=f"{counts}{unsplittable}",
+                fingerprint=f"fingerprint of range{counts}{unsplittable}",
             )
         )  # fmt: skip
 
