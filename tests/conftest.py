@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -14,6 +14,8 @@ from tests.support.leaks import KINDS, nothing_left
 # On a shared machine an example may take long for no fault of its own; pytest's timeout guards against hanging.
 settings.register_profile("dsnb", parent=settings(), deadline=None)
 settings.load_profile("dsnb")
+
+FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,8 +45,17 @@ def module_leaves_nothing(session_leaves_nothing: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(module_leaves_nothing: None, request: pytest.FixtureRequest) -> Iterator[None]:
-    with nothing_left("this test", except_for=_spared(request.node)):
+    with nothing_left("this test", _spared(request.node), excused=lambda: request.node.stash.get(FAILED, False)):
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        # The traceback keeps the test's objects alive, so what they hold is no leak of the code's.
+        item.stash[FAILED] = True
+    return report
 
 
 def _spared(item: pytest.Item) -> list[str]:

@@ -96,6 +96,12 @@ def test_what_ends_by_itself_soon_is_no_leak() -> None:
         threading.Timer(0.1, lambda: None).start()
 
 
+def test_what_a_failed_test_still_holds_is_told_neither_now_nor_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "GRACE", 0.1)
+    with ExitStack() as later, nothing_left("a fixture"), nothing_left("this test", excused=lambda: True):
+        later.enter_context(leaky_thread())
+
+
 @given(strategies.integers())
 def test_hypothesis_goes_with_the_leak_check(number: int) -> None:
     assert isinstance(number, int)

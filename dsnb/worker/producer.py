@@ -1,7 +1,8 @@
 """The thread that runs a task's pipeline ahead of demand and closes frames.
 
 A frame is closed when it is full in bytes or elements, when it is a few milliseconds old, or at an eighth of the
-window. A pull that took longer than a frame may age closes it at once, so slow elements never wait for one another.
+window. A pull that took longer than a frame may age closes it at once, so slow elements never wait for one another;
+and while a pull takes long, another thread closes the frame with what came before it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.worker.overdue import Overdue
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
@@ -70,6 +72,8 @@ class Producer(threading.Thread):
         self._gathered = 0
         self._since = 0.0
         self._element_bytes = 1
+        self._closing = threading.RLock()  # over all that concerns the frame that is being gathered, and its schema
+        self._overdue = Overdue(f"{name}-frames", _AGE_S, self._close_overdue)
 
     def run(self) -> None:
         try:
@@ -81,6 +85,7 @@ class Producer(threading.Thread):
         try:
             self._produce(self.stage)
         finally:
+            self._overdue.end()
             self.stage.close()
 
     def _produce(self, stage: Stage) -> None:
@@ -89,18 +94,30 @@ class Producer(threading.Thread):
             try:
                 run = stage.pull(self._want)
             except Exception as error:  # noqa: BLE001 - it stands in an element's place
-                self._flush()
-                self._add_failure(error)
+                with self._closing:
+                    self._flush()
+                    self._add_failure(error)
                 continue
             took = time.monotonic() - began
             if not len(run):
-                self._flush()
+                with self._closing:
+                    self._flush()
                 self._outlet.finish()
                 return
-            self._gather(run, began)
-            self._adapt(len(run), took)
-            if took > _RUN_S or self._gathered >= self._most() or time.monotonic() - self._since > _AGE_S:
+            with self._closing:
+                self._gather(run, began)
+                self._adapt(len(run), took)
+                if took > _RUN_S or self._gathered >= self._most() or time.monotonic() - self._since > _AGE_S:
+                    self._flush()
+                else:
+                    self._overdue.tell()
+
+    def _close_overdue(self) -> bool:
+        """Close the frame if it is old, whatever the pipeline does; True while there is one that is not."""
+        with self._closing:
+            if time.monotonic() - self._since >= _AGE_S:
                 self._flush()
+            return bool(self._pending)
 
     def _adapt(self, count: int, took: float) -> None:
         """Longer runs while they are quick; shorter ones when a slow function would hold elements back."""

@@ -65,6 +65,10 @@ class Task:
         with self._changed:
             if self._stopped:
                 raise UnavailableError(f"the task {opening.task_id} was stopped")
+            if self.order.cached and not opening.trainer_id:
+                raise InvalidArgumentError(
+                    "the cross-trainer cache requires a non-empty trainer ID", did="the reader was refused"
+                )
             trainer = opening.trainer_id if self.order.cached else _ALL
             client = opening.client_id
             old = self._readings.pop(client, None)

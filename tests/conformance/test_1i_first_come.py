@@ -181,13 +181,12 @@ def test_line_143_cancelling_wakes_reader_and_producer(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
 
     def blocked() -> Iterator[int]:
-        yield from range(100)
         gate.wait()
+        yield 0
 
     error = CancelledError("cancelled")
     with TaskBench(dsnb.Dataset.from_generator(blocked)) as bench:
         reader = bench.reader()
-        assert numbers(reader.get() for _ in range(100)) == list(range(100))
         threading.Timer(0.1, bench.task.stop, [error]).start()
         with pytest.raises(CancelledError) as caught:
             reader.get()

@@ -276,6 +276,8 @@ class Model:
                 assert task_id in told, "a worker took data with it, and its readers were not told"
 
     def _check_passes(self) -> None:
+        for known in self.core.state.jobs.values():
+            assert known.clients or not known.anonymous, "an anonymous job outlives its client"
         for (job, number), generation in self._generations.items():
             iteration = self.core.state.iteration(job, number)
             running = [task for task in iteration.tasks if not self.core.state.tasks[task].ended]

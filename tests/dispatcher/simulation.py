@@ -237,11 +237,11 @@ class Service(Model):
             if during is not None:
                 during()
 
-    def keep_alive(self) -> None:
-        """Let everybody who is connected be heard of."""
+    def keep_alive(self, *silent: SimWorker | SimClient) -> None:
+        """Let everybody who is connected be heard of, but these."""
         for worker in list(self.workers.values()):
-            if worker.connected:
+            if worker.connected and worker not in silent:
                 self.report(worker)
         for client in list(self.clients.values()):
-            if client.connected:
+            if client.connected and client not in silent:
                 self.hear(client)

@@ -143,15 +143,21 @@ def _without_grpc(descriptors: list[Hashable]) -> list[Hashable]:
 
 
 @contextmanager
-def nothing_left(what: str, except_for: Iterable[str] = ()) -> Iterator[None]:
+def nothing_left(
+    what: str, except_for: Iterable[str] = (), excused: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Fail with a description of all that the body left behind; each thing is told of once.
 
     Args:
         what: Who is to blame, as in "this test" or "a fixture of this module".
         except_for: Kinds that are not looked at.
+        excused: Asked at the end; if true, what is left is passed over, now and later.
     """
     before = census()
     yield
+    if excused():
+        _told.update(*_new_since(before).values())
+        return
     spared = set(except_for)
     lines = []
     for name, keys in leftovers(before).items():

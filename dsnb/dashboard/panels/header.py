@@ -80,4 +80,4 @@ def _mode(job: JobStatus) -> Html:
 def _why(view: View) -> str:
     if not view.health.trouble:
         return "The service is connected but silent."
-    return f"{view.health.trouble} Trying again (attempt {view.health.attempts})."
+    return f"Trying again (attempt {view.health.attempts}): {view.health.trouble}"
