@@ -81,7 +81,7 @@ def command(*words: str) -> Iterator[subprocess.Popen[str]]:
 def first_line(process: subprocess.Popen[str]) -> str:
     """What a command prints when it is ready."""
     if process.stdout is None or not select.select([process.stdout], [], [], _READY_S)[0]:
-        raise RuntimeError(f"{process.args} was not ready within {_READY_S:g} seconds")
+        raise RuntimeError(f"{process.args!r} was not ready within {_READY_S:g} seconds")
     return process.stdout.readline()
 
 

@@ -75,6 +75,10 @@ def _liveness(config: DispatcherConfig, state: State, now: float) -> Liveness:
         clients=dict.fromkeys(state.clients, now + config.client_timeout_ms / 1000),
         unread={(job.name, i.number): now for job in jobs for i in job.iterations.values() if not i.clients},
         unused={job.name: now for job in jobs if not job.clients},
-        unread_datasets={d.dataset_id: now for d in state.datasets.values() if not d.chosen and d.dataset_id not in read},
+        unread_datasets={
+            dataset.dataset_id: now
+            for dataset in state.datasets.values()
+            if not dataset.chosen and dataset.dataset_id not in read
+        },
         ticked=now,
     )

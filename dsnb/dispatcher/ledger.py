@@ -5,10 +5,15 @@ A task or client that is gone is folded into its job's totals with its last repo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
+
+
+_LISTED = 16
+"""Readers without a trainer id that stay listed after they left: each pass of a plain loop is one."""
 
 
 @dataclass(slots=True)
@@ -35,10 +40,14 @@ class JobTotals:
     """What the tasks and clients of a job did, as far as they are gone, and the last words of those that are there."""
 
     produced: int = 0
+    earlier: int = 0
+    """Elements that readers without a trainer id consumed who are no longer listed one by one."""
     trainers: dict[str, TrainerTotals] = field(default_factory=dict)
     stages: dict[tuple[int, str], StageReport] = field(default_factory=dict)
     tasks: dict[str, TaskReport] = field(default_factory=dict)
     clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
+    gone: deque[str] = field(default_factory=deque)
+    """Readers without a trainer id who left, the newest last."""
 
     def trainer(self, trainer_id: str) -> TrainerTotals:
         return self.trainers.setdefault(trainer_id, TrainerTotals())
@@ -111,6 +120,10 @@ class Ledger:
             for client_id in totals.clients.keys() - clients:
                 trainer_id, report = totals.clients.pop(client_id)
                 totals.trainer(trainer_id).add_client(report)
+                if trainer_id == client_id:
+                    totals.gone.append(client_id)
+            while len(totals.gone) > _LISTED:
+                totals.earlier += totals.trainers.pop(totals.gone.popleft()).elements
 
 
 def stages_of(totals: JobTotals) -> list[StageReport]:

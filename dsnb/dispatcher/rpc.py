@@ -142,10 +142,11 @@ class DispatcherService:
         try:
             for report in reports:
                 self._desk.client_reported(report)
-        except Exception:  # noqa: BLE001 - grpc raises a bare Exception when the stream breaks; NotFound ends it as well
-            with self._desk.locked():
-                if self._desk.clients.get(client_id) is mailbox:
-                    self._desk.handle(e.ClientBroken(client_id=client_id))
+        except Exception:  # noqa: BLE001, S110 - grpc raises a bare Exception when the stream breaks, or just ends it
+            pass
+        with self._desk.locked():
+            if self._desk.clients.get(client_id) is mailbox:  # it has not said goodbye
+                self._desk.handle(e.ClientBroken(client_id=client_id))
         mailbox.messages.put(None)
 
     # ---- workers
@@ -185,10 +186,11 @@ class DispatcherService:
                 if report.leaving:
                     desk.handle(e.WorkerLeaves(uid=uid))
                     break
-        except Exception:  # noqa: BLE001 - grpc raises a bare Exception when the stream breaks; NotFound ends it as well
-            with desk.locked():
-                if desk.workers.get(uid) is mailbox:
-                    desk.handle(e.WorkerBroken(uid=uid))
+        except Exception:  # noqa: BLE001, S110 - grpc raises a bare Exception when the stream breaks, or just ends it
+            pass
+        with desk.locked():
+            if desk.workers.get(uid) is mailbox:  # it has not said goodbye
+                desk.handle(e.WorkerBroken(uid=uid))
         mailbox.messages.put(None)
 
     def get_task(self, request: m.TaskRequest, _context: grpc.ServicerContext) -> m.TaskOrder:

@@ -75,7 +75,7 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None) -> WorkerSt
 
 def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
     newest = job.iterations[max(job.iterations)]
-    trainers = tuple(_trainer(core, job, totals, name) for name in _trainer_ids(job, totals))
+    trainers = tuple(_trainer(core, job, totals, name) for name in _trainer_ids(totals))
     return JobStatus(
         name=job.name,
         anonymous=job.anonymous,
@@ -87,7 +87,7 @@ def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
         state="finished" if newest.finished else "running" if job.clients else "idle",
         clients=len(job.clients),
         produced=totals.produced + sum(task.head for task in totals.tasks.values()),
-        consumed=sum(trainer.elements for trainer in trainers),
+        consumed=totals.earlier + sum(trainer.elements for trainer in trainers),
         lost_splits=sum(p.lost for iteration in job.iterations.values() for p in iteration.providers),
         tasks=tuple(_task(core, task, totals.tasks.get(task)) for i in job.iterations.values() for task in i.tasks),
         trainers=trainers,
@@ -125,12 +125,11 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
     )
 
 
-def _trainer_ids(job: Job, totals: JobTotals) -> list[str]:
+def _trainer_ids(totals: JobTotals) -> list[str]:
     """The ids of all trainers, in the order in which they came; without the cache, clients stand for themselves."""
     reading = [trainer_id for trainer_id, _ in totals.clients.values()]
     in_tasks = [t.trainer_id for task in totals.tasks.values() for t in task.trainers if t.trainer_id]
-    past = list(totals.trainers) if job.cached else []
-    return list(dict.fromkeys([*past, *in_tasks, *reading]))
+    return list(dict.fromkeys([*totals.trainers, *in_tasks, *reading]))
 
 
 def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> TrainerStatus:

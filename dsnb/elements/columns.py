@@ -62,9 +62,11 @@ class Dense:
         if not isinstance(part, np.ndarray):
             return part
         rows = list(part)
-        if self.shape and part.nbytes < COPY_BELOW * len(rows):
+        if part.nbytes >= COPY_BELOW * len(rows):
+            return rows
+        if self.shape:
             return list(map(_small_copy, rows))
-        return rows
+        return list(map(_record_copy, rows)) if self.dtype.names else rows
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
         part = self.values[start:stop]
@@ -74,7 +76,7 @@ class Dense:
 
     def layout(self, start: int, stop: int, offset: int) -> Layout:
         nbytes = self.nbytes // len(self.values) * (stop - start) if len(self.values) else 0
-        return Layout(self.dtype.str, self.shape, False, offset, nbytes)
+        return Layout(dtype_to_text(self.dtype), self.shape, False, offset, nbytes)
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class Ragged:
 
     def layout(self, start: int, stop: int, offset: int) -> Layout:
         data = sum(value.nbytes for value in self.values[start:stop])
-        return Layout(self.dtype.str, (self.rank,), True, offset, _aligned(8 * self.rank * (stop - start)) + data)
+        return Layout(dtype_to_text(self.dtype), (self.rank,), True, offset, _aligned(8 * self.rank * (stop - start)) + data)
 
 
 @dataclass(slots=True)
@@ -158,15 +160,21 @@ def column_of(values: Sequence[Any]) -> Column:
         cls = next(iter(types))
         if cls is np.ndarray:
             return _array_column(values)
-        if cls is bytes:
-            return Text(BYTES, values, sum(map(len, values)))
-        if cls is str:
-            return Text(STR, values, sum(map(len, values)))
         if cls in _PYTHON_NUMBERS:
             return _number_column(values, _PYTHON_NUMBERS[cls])
-        if issubclass(cls, (np.number, np.bool_)):
+        # A time delta's class does not tell its unit.
+        if issubclass(cls, (np.number, np.bool_)) and cls is not np.timedelta64:
             return Dense(values[0].dtype, (), values)
+    # NumPy's text scalars too: each is of a dtype as wide as itself, and so of none that a run could share.
+    for kind, dtype in ((str, STR), (bytes, BYTES)):
+        if all(issubclass(cls, kind) for cls in types):
+            return Text(dtype, values, sum(map(len, values)))
     return _array_column([_as_array(value) for value in values])
+
+
+def alike(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
+    """Whether values of both dtypes may stand in one stream: equal ones, and text of any two widths."""
+    return first == second or (first.kind == second.kind and first.kind in "SU")
 
 
 def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
@@ -180,14 +188,18 @@ def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
 
 def _array_column(arrays: Sequence[Array]) -> Column:
     first = arrays[0]
-    if len({array.dtype for array in arrays}) > 1 or len({array.ndim for array in arrays}) > 1:
-        raise StructureMismatch(
-            next(i for i, array in enumerate(arrays) if array.dtype != first.dtype or array.ndim != first.ndim)
-        )
+    for index, array in enumerate(arrays):
+        if not alike(array.dtype, first.dtype) or array.ndim != first.ndim:
+            raise StructureMismatch(index)
     if first.dtype.hasobject:
         raise _object_error(arrays)
     for array in arrays:
         array.flags.writeable = False  # readers in this process get references
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) > 1:  # text, laid out as wide as the widest
+        widest = np.result_type(*dtypes)
+        arrays = [array.astype(widest) for array in arrays]
+        first = arrays[0]
     if len({array.shape for array in arrays}) == 1:
         # Scalars of odd kinds (dates, fixed strings, records) export no memory; one array of all of them does.
         return Dense(first.dtype, first.shape, arrays if first.shape else np.array(arrays, first.dtype))

@@ -26,7 +26,7 @@ class Failure:
         message: Its text.
         traceback: The remote traceback, as Python prints it.
         pickled: The error itself; empty where it cannot be pickled.
-        notes: What dsnb adds: where it happened.
+        notes: The error's own, and what dsnb adds: where it happened.
     """
 
     kind: str
@@ -38,8 +38,9 @@ class Failure:
     def error(self) -> Exception:
         """The error to raise in the reader's process; a new one each time."""
         error = self._original()
-        for note in self.notes:
-            error.add_note(note)
+        # Set, not added: some errors bring their notes along when they are rebuilt, those with a reduction of their own
+        # do not.
+        error.__notes__ = list(self.notes)
         if self.traceback:
             error.__cause__ = RemoteTraceback(self.traceback)
         return error
@@ -73,6 +74,7 @@ class RemoteTraceback(Exception):
 def failure_of(error: BaseException, *notes: str) -> Failure:
     """Make an error ready to travel."""
     text = "".join(traceback.format_exception(error))
+    notes = (*getattr(error, "__notes__", ()), *notes)
     return Failure(_kind(error), _message(error), text, _pickled(error), notes)
 
 

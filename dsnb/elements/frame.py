@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.columns import Column, Dense, column_of
+from dsnb.elements.columns import Column, Dense, alike, column_of
 from dsnb.elements.failure import Failure
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, describe, elements_of, structure_of
@@ -62,7 +62,7 @@ class Frame:
             raise self.failure.error()
         if self._run is not None:
             return self._run[start:stop]
-        return elements_of(self.structure, iter([column.rows(start, stop) for column in self.columns]))
+        return elements_of(self.structure, iter([column.rows(start, stop) for column in self.columns]), stop - start)
 
     @property
     def schema(self) -> Schema:
@@ -80,7 +80,7 @@ class Schema:
     def agrees(self, other: Schema) -> bool:
         """Whether elements of both may stand in one stream."""
         return self.structure == other.structure and all(
-            mine.dtype == its.dtype and len(mine.shape) == len(its.shape)
+            alike(mine.dtype, its.dtype) and len(mine.shape) == len(its.shape)
             for mine, its in zip(self.leaves, other.leaves, strict=True)
         )
 
@@ -125,7 +125,7 @@ def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -
 
 
 def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Frame:
-    if isinstance(run, np.ndarray):
+    if isinstance(run, np.ndarray) and not run.dtype.hasobject:
         rows = run.view()
         rows.flags.writeable = False
         return Frame(LEAF, (Dense(run.dtype, run.shape[1:], rows),), len(run))

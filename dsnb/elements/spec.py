@@ -61,6 +61,46 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return "str" if dtype == STR else str(dtype)
 
 
+def dtype_to_text(dtype: np.dtype[Any]) -> str:
+    """The dtype as text that any language can read: NumPy's notation, or for records JSON that has all fields.
+
+    Example:
+        >>> dtype_to_text(np.dtype(np.float32))
+        '<f4'
+    """
+    # NumPy's own notation of a record is "|V8", which tells its size and nothing else.
+    return dtype.str if dtype.names is None else json.dumps(_plain_dtype(dtype), separators=(",", ":"))
+
+
+def dtype_from_text(text: str) -> np.dtype[Any]:
+    """The dtype that `dtype_to_text` wrote."""
+    return _dtype_of(json.loads(text)) if text.startswith("{") else np.dtype(text)
+
+
+def _plain_dtype(dtype: np.dtype[Any]) -> Any:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return [_plain_dtype(base), list(shape)]
+    if dtype.names is None or dtype.fields is None:
+        return dtype.str
+    fields = [dtype.fields[name] for name in dtype.names]
+    return {
+        "names": list(dtype.names),
+        "formats": [_plain_dtype(field[0]) for field in fields],
+        "offsets": [field[1] for field in fields],
+        "itemsize": dtype.itemsize,
+    }
+
+
+def _dtype_of(plain: Any) -> np.dtype[Any]:
+    if isinstance(plain, list):
+        base, shape = plain
+        return np.dtype((_dtype_of(base), tuple(shape)))
+    if isinstance(plain, dict):
+        return np.dtype({**plain, "formats": [_dtype_of(form) for form in plain["formats"]]})
+    return np.dtype(plain)
+
+
 def leaf_spec(leaf: Any) -> TensorSpec:
     """The spec of one leaf value; Python numbers count as NumPy's int64, float64, complex128 and bool.
 
@@ -121,7 +161,7 @@ def spec_to_json(spec: Any) -> str:
     """An element spec as text; an empty one for None."""
     if spec is None:
         return ""
-    leaves = [[leaf.dtype.str, list(leaf.shape)] for leaf in flatten(spec)]
+    leaves = [[dtype_to_text(leaf.dtype), list(leaf.shape)] for leaf in flatten(spec)]
     return json.dumps([to_json(structure_of(spec)), leaves])
 
 
@@ -130,4 +170,4 @@ def spec_from_json(text: str) -> Any:
     if not text:
         return None
     structure, leaves = json.loads(text)
-    return rebuild(from_json(structure), iter([TensorSpec(shape, dtype) for dtype, shape in leaves]))
+    return rebuild(from_json(structure), iter([TensorSpec(shape, dtype_from_text(dtype)) for dtype, shape in leaves]))

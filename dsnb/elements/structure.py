@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import json
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Literal
 
 from dsnb.errors import InvalidArgumentError
@@ -88,14 +89,20 @@ def columns_of(structure: Structure, run: Sequence[Any]) -> list[Sequence[Any]]:
     return columns
 
 
-def elements_of(structure: Structure, columns: Iterator[Sequence[Any]]) -> Sequence[Any]:
-    """Put a run of elements together again from its columns; the inverse of `columns_of`."""
+def elements_of(structure: Structure, columns: Iterator[Sequence[Any]], count: int | None = None) -> Sequence[Any]:
+    """Put a run of elements together again from its columns; the inverse of `columns_of`.
+
+    Args:
+        structure: How each element is nested.
+        columns: One for each leaf, in order.
+        count: The number of elements; needed where a part of them has no leaves, as `{}` in `(1, {})`.
+    """
     if structure.kind == "leaf":
         return next(columns)
-    parts = [elements_of(child, columns) for child in structure.children]
-    if not parts:
+    parts = [elements_of(child, columns, count) for child in structure.children]
+    if not parts and count is None:
         raise InvalidArgumentError("an element without leaves has no length")
-    rows = zip(*parts, strict=True)
+    rows: Iterable[tuple[Any, ...]] = zip(*parts, strict=True) if parts else repeat((), count or 0)
     if structure.kind == "tuple":
         return list(rows)
     if structure.kind == "list":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import uuid
 from types import TracebackType
 
@@ -156,8 +157,9 @@ class WorkerServer:
         if self._server is not None:
             self._server.stop(0.2)
         self._reads.stop()
+        deadline = time.monotonic() + _JOIN_S
         for task in tasks:
-            task.join(_JOIN_S)
+            task.join(max(0.0, deadline - time.monotonic()))
         if self._channel is not None:
             self._channel.close()
 

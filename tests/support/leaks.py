@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,14 +130,15 @@ def _new_since(before: dict[str, Keys]) -> dict[str, list[Hashable]]:
 
 def _without_grpc(descriptors: list[Hashable]) -> list[Hashable]:
     # gRPC's event engine has one epoll descriptor and one eventfd for the whole process. It makes them at the first
-    # use and closes them at a time of its own after the last; servers and channels that leak show as sockets, threads.
-    spared: set[str] = set()
+    # use and closes them at a time of its own after the last, so a second engine may be there before the first has
+    # gone. Servers and channels that leak show as sockets and threads.
+    spared: Counter[str] = Counter()
     kept: list[Hashable] = []
     for key in descriptors:
         assert isinstance(key, tuple)
         target = key[1]
-        if target in {"anon_inode:[eventpoll]", "anon_inode:[eventfd]"} and target not in spared:
-            spared.add(target)
+        if target in {"anon_inode:[eventpoll]", "anon_inode:[eventfd]"} and spared[target] < 2:
+            spared[target] += 1
         else:
             kept.append(key)
     return kept

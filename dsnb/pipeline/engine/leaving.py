@@ -54,7 +54,7 @@ class Outlet:
         converted = [_numpy_leaves(column) for column in columns]
         if all(new is old for new, old in zip(converted, columns, strict=True)):
             return elements
-        return list(elements_of(self._structure, iter(converted)))
+        return list(elements_of(self._structure, iter(converted), len(elements)))
 
     def _convert_each(self, run: list[Any]) -> tuple[list[Any], Exception | None, list[Any]]:
         out: list[Any] = []

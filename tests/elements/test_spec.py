@@ -1,0 +1,7 @@
+"""Being written (lower rooms)."""
+
+from __future__ import annotations
+
+
+def test_taken() -> None:
+    """Replaced within minutes."""
