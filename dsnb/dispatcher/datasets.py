@@ -18,11 +18,11 @@ def register(core: Context, event: e.RegisterDataset) -> str:
     known = core.state.datasets.get(event.dataset_id)
     if known is not None:
         _check_same_structure(known, event)
-        return known.dataset_id
+        return _wanted_again(core, known.dataset_id)
     if not event.dataset_id and event.fingerprint:
         for dataset in core.state.datasets.values():
             if dataset.fingerprint == event.fingerprint and dataset.compression == event.compression:
-                return dataset.dataset_id
+                return _wanted_again(core, dataset.dataset_id)
     dataset_id = event.dataset_id or _new_id(core)
     core.record(
         DatasetRegistered(
@@ -68,6 +68,12 @@ def drop_unused(core: Context) -> None:
         elif 1000 * (core.now - since) >= core.config.job_gc_timeout_ms:
             del core.live.unread_datasets[dataset_id]
             core.record(DatasetDropped(dataset_id=dataset_id))
+
+
+def _wanted_again(core: Context, dataset_id: str) -> str:
+    if dataset_id in core.live.unread_datasets:
+        core.live.unread_datasets[dataset_id] = core.now
+    return dataset_id
 
 
 def _new_id(core: Context) -> str:

@@ -145,7 +145,7 @@ def unknown_client(client_id: str) -> NotFoundError:
 
 
 def _job(core: Context, event: e.Join) -> Job:
-    name = event.job_name or f"anonymous-{core.number('job')}"
+    name = event.job_name or _new_name(core)
     job = core.state.jobs.get(name)
     if job is not None:
         _check_parameters(job, event)
@@ -164,6 +164,13 @@ def _job(core: Context, event: e.Join) -> Job:
         )
     )
     return core.state.jobs[name]
+
+
+def _new_name(core: Context) -> str:
+    number = core.number("job")
+    while f"anonymous-{number}" in core.state.jobs:
+        number += 1
+    return f"anonymous-{number}"
 
 
 def _check_parameters(job: Job, event: e.Join) -> None:

@@ -13,6 +13,7 @@ from dsnb.dispatcher.rpc import DispatcherService
 from dsnb.errors import FailedPreconditionError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery
+from dsnb.wire.channel import address_of
 from dsnb.wire.security import new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
@@ -51,7 +52,7 @@ class DispatchServer:
         """Where it listens, as in "grpc://127.0.0.1:5050"."""
         if self._server is None:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
-        return f"grpc://{self.config.host}:{self._server.port}"
+        return f"grpc://{address_of(self.config.host, self._server.port)}"
 
     def start(self) -> None:
         """Listen; the second call does nothing.

@@ -7,16 +7,17 @@ copied until it is encoded), and from the buffer of a received frame (nothing is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from dsnb.elements.spec import BYTES, STR, TensorSpec
+from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text
 from dsnb.elements.structure import StructureMismatch
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import DataLossError, InvalidArgumentError
 
 Array = np.ndarray[Any, Any]
 Buffer = Any  # whatever exports contiguous memory: bytes, memoryview, arrays, NumPy scalars
@@ -107,7 +108,8 @@ class Ragged:
 
     def layout(self, start: int, stop: int, offset: int) -> Layout:
         data = sum(value.nbytes for value in self.values[start:stop])
-        return Layout(dtype_to_text(self.dtype), (self.rank,), True, offset, _aligned(8 * self.rank * (stop - start)) + data)
+        table = _aligned(8 * self.rank * (stop - start))
+        return Layout(dtype_to_text(self.dtype), (self.rank,), True, offset, table + data)
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ def column_of(values: Sequence[Any]) -> Column:
         if cls in _PYTHON_NUMBERS:
             return _number_column(values, _PYTHON_NUMBERS[cls])
         # A time delta's class does not tell its unit.
-        if issubclass(cls, (np.number, np.bool_)) and cls is not np.timedelta64:
+        if issubclass(cls, (np.number, np.bool_)) and values[0].dtype.kind != "m":
             return Dense(values[0].dtype, (), values)
     # NumPy's text scalars too: each is of a dtype as wide as itself, and so of none that a run could share.
     for kind, dtype in ((str, STR), (bytes, BYTES)):
@@ -188,14 +190,15 @@ def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
 
 def _array_column(arrays: Sequence[Array]) -> Column:
     first = arrays[0]
-    for index, array in enumerate(arrays):
-        if not alike(array.dtype, first.dtype) or array.ndim != first.ndim:
-            raise StructureMismatch(index)
+    dtypes = {array.dtype for array in arrays}
+    if not all(alike(dtype, first.dtype) for dtype in dtypes) or len({array.ndim for array in arrays}) > 1:
+        raise StructureMismatch(
+            next(i for i, a in enumerate(arrays) if not alike(a.dtype, first.dtype) or a.ndim != first.ndim)
+        )
     if first.dtype.hasobject:
         raise _object_error(arrays)
     for array in arrays:
         array.flags.writeable = False  # readers in this process get references
-    dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1:  # text, laid out as wide as the widest
         widest = np.result_type(*dtypes)
         arrays = [array.astype(widest) for array in arrays]
@@ -222,30 +225,72 @@ def _object_error(values: Sequence[Any]) -> InvalidArgumentError:
 
 
 def column_from(layout: Layout, body: Array, count: int) -> Column:
-    """The column that lies in a received body; its values are read-only views of it."""
-    dtype = np.dtype(layout.dtype)
+    """The column that lies in a received body; its values are read-only views of it.
+
+    Raises:
+        DataLossError: the body is not what `check_layouts` and the column's own table say.
+    """
+    dtype = dtype_from_text(layout.dtype)
     part = body[layout.offset : layout.offset + layout.nbytes]
     if not layout.ragged:
-        return Dense(dtype, layout.shape, part.view(dtype).reshape(count, *layout.shape) if part.size else
-                     np.zeros((count, *layout.shape), dtype))
+        shape = (count, *layout.shape)
+        return Dense(dtype, layout.shape, part.view(dtype).reshape(shape) if part.size else np.zeros(shape, dtype))
     if dtype in (BYTES, STR):
         return _text_from(dtype, part, count)
     rank = layout.shape[0]
     head = 8 * rank * count
-    shapes = part[:head].view(np.int64).reshape(count, rank)
+    shapes = part[:head].view(np.int64).reshape(count, rank).tolist()
     data = part[_aligned(head) :].view(dtype)
-    ends = [0, *np.cumsum(shapes.prod(axis=1)).tolist()]
-    values = [data[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes.tolist(), strict=True)]
-    return Ragged(dtype, rank, values)
+    ends = _ends([math.prod(shape) for shape in shapes], len(data))
+    return Ragged(dtype, rank, [data[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)])
 
 
 def _text_from(dtype: np.dtype[Any], part: Array, count: int) -> Text:
-    ends = [0, *np.cumsum(part[: 8 * count].view(np.int64)).tolist()]
     data = part[_aligned(8 * count) :].tobytes()
+    ends = _ends(part[: 8 * count].view(np.int64).tolist(), len(data))
     values: list[Any] = [data[a:b] for a, b in pairwise(ends)]
     if dtype == STR:
         values = [value.decode("utf-8", "surrogatepass") for value in values]
     return Text(dtype, values, len(data))
+
+
+def _ends(sizes: Sequence[int], total: int) -> list[int]:
+    """Where each value begins, and the last one ends. Slices that reach too far would be cut without a word."""
+    ends = [0, *accumulate(sizes)]
+    if min(sizes, default=0) < 0 or ends[-1] != total:
+        raise _damaged()
+    return ends
+
+
+def check_layouts(layouts: Sequence[Layout], count: int) -> int:
+    """The length of the body that these layouts describe.
+
+    Raises:
+        DataLossError: they are none that `lay_out` makes for `count` elements.
+    """
+    end = 0
+    for layout in layouts:
+        if layout.offset != _aligned(end) or not _size_fits(layout, count):
+            raise _damaged()
+        end = layout.offset + layout.nbytes
+    return end
+
+
+def _size_fits(layout: Layout, count: int) -> bool:
+    if min(layout.shape, default=0) < 0:
+        return False
+    if layout.ragged:
+        return layout.nbytes >= _aligned(8 * count * math.prod(layout.shape))
+    return layout.nbytes == dtype_from_text(layout.dtype).itemsize * count * math.prod(layout.shape)
+
+
+def _damaged() -> DataLossError:
+    return DataLossError("a damaged frame arrived", did="the read was broken off")
+
+
+def _record_copy(record: Any) -> Any:
+    """A record is a view of the array that it is taken from; this one is of its own bytes."""
+    return np.frombuffer(record.tobytes(), record.dtype)[0]
 
 
 def _small_copy(row: Array) -> Array:

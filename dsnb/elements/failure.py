@@ -75,7 +75,12 @@ def failure_of(error: BaseException, *notes: str) -> Failure:
     """Make an error ready to travel."""
     text = "".join(traceback.format_exception(error))
     notes = (*getattr(error, "__notes__", ()), *notes)
-    return Failure(_kind(error), _message(error), text, _pickled(error), notes)
+    return Failure(_kind(error), _utf8(_message(error)), _utf8(text), _pickled(error), tuple(map(_utf8, notes)))
+
+
+def _utf8(text: str) -> str:
+    # Python keeps the odd bytes of file names as lone surrogates, which no other program takes for text.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -90,7 +95,10 @@ def _pickled(error: BaseException) -> bytes:
 
 
 def _message(error: BaseException) -> str:
-    return error.what if isinstance(error, DsnbError) else str(error)
+    try:
+        return error.what if isinstance(error, DsnbError) else str(error)
+    except Exception as second:  # noqa: BLE001 - the user's own class may fail in any way when it is printed
+        return f"(its text cannot be had: {type(second).__name__})"
 
 
 def _kind(error: BaseException) -> str:

@@ -125,7 +125,9 @@ def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -
 
 
 def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Frame:
-    if isinstance(run, np.ndarray) and not run.dtype.hasobject:
+    if isinstance(run, np.ndarray) and run.dtype.hasobject:
+        run = list(run)  # what is in there decides, one by one
+    if isinstance(run, np.ndarray):
         rows = run.view()
         rows.flags.writeable = False
         return Frame(LEAF, (Dense(run.dtype, run.shape[1:], rows),), len(run))

@@ -93,12 +93,13 @@ def _plain_dtype(dtype: np.dtype[Any]) -> Any:
 
 
 def _dtype_of(plain: Any) -> np.dtype[Any]:
+    form = plain
     if isinstance(plain, list):
-        base, shape = plain
-        return np.dtype((_dtype_of(base), tuple(shape)))
-    if isinstance(plain, dict):
-        return np.dtype({**plain, "formats": [_dtype_of(form) for form in plain["formats"]]})
-    return np.dtype(plain)
+        form = (_dtype_of(plain[0]), tuple(plain[1]))
+    elif isinstance(plain, dict):
+        form = {**plain, "formats": [_dtype_of(field) for field in plain["formats"]]}
+    dtype: np.dtype[Any] = np.dtype(form)
+    return dtype
 
 
 def leaf_spec(leaf: Any) -> TensorSpec:

@@ -27,6 +27,9 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # A server that hangs without closing (stopped, or its host gone) is found out even by a call that only listens.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.enable_retries", 0),  # retrying is decided here, where it is known what may be said twice
 )
 
@@ -44,9 +47,15 @@ def split_target(target: str) -> str:
             f"the protocol {protocol!r} of {target!r} is unknown", hint='use "grpc://host:port" or just "host:port"'
         )
     host, colon, port = rest.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+    if not colon or not host or bare_ipv6 or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise InvalidArgumentError(f"{target!r} is not an address", hint='use "host:port", as in "127.0.0.1:5050"')
     return rest
+
+
+def address_of(host: str, port: int | str) -> str:
+    """The "host:port" of a host and a port; an IPv6 address gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 class Channel:

@@ -5,6 +5,7 @@ Both workers and clients keep one to the dispatcher. It is opened again when it 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from dsnb.wire.status import error_from
 Up = TypeVar("Up")
 Down = TypeVar("Down")
 
+_log = logging.getLogger(__name__)
+
 _RETRY_S = 0.1
 _LAST = -1
 
@@ -33,7 +36,7 @@ class ControlStream(Generic[Up, Down]):
         channel: The connection; given back when the stream is closed.
         method: The call.
         report: Makes a report that answers the message of that number; the first one of a connection gets number 0.
-        receive: Takes a message. What it raises ends nothing: it is the receiver's to handle.
+        receive: Takes a message. What it raises is logged and ends nothing: it is the receiver's to handle.
         interval_s: Longest silence between two reports.
         failed: Learns that the other side refuses this stream for good.
     """
@@ -119,7 +122,7 @@ class ControlStream(Generic[Up, Down]):
             for message in self._call:
                 self.broken_since = None
                 self.connected.set()
-                self._receive(message)
+                self._hand_over(message)
         except grpc.RpcError as error:
             stated = error_from(error, self._channel.address)
             code = error.code()
@@ -132,6 +135,13 @@ class ControlStream(Generic[Up, Down]):
             if self._call is not None:
                 self._call.cancel()
         return None
+
+    def _hand_over(self, message: Down) -> None:
+        try:
+            self._receive(message)
+        except Exception:
+            # Without this stream a worker or a client is lost; one message that went wrong is not worth that.
+            _log.exception("%s could not follow a message from %s", self._thread.name, self._channel.address)
 
     def _reports(self, wants: SimpleQueue[int | None]) -> Iterator[Up]:
         yield self._report(0, False)

@@ -28,6 +28,9 @@ class Connection:
     started: str
 
 
+_KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str}
+
+
 def runtime_dir() -> Path:
     """The folder of the connection files: `DSNB_RUNTIME_DIR`, else the user's runtime or data folder."""
     given = os.environ.get("DSNB_RUNTIME_DIR")
@@ -87,10 +90,12 @@ def read(name: str) -> Connection | None:
     path = _path(name)
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        connection = Connection(**fields)
-    except FileNotFoundError:
+    except (OSError, ValueError, RecursionError):  # not there, not readable by us, or not written by us
         return None
-    except (OSError, ValueError, TypeError):  # not readable by us, or not written by us
+    if not isinstance(fields, dict) or {key: type(value) for key, value in fields.items()} != _KINDS:
+        return None
+    connection = Connection(**fields)
+    if connection.name != name:  # a copy under another name
         return None
     if _start_time(connection.pid) != connection.started:
         path.unlink(missing_ok=True)
@@ -160,7 +165,7 @@ def forget(target: str, token: str) -> None:
 
 
 def token_for(target: str) -> str:
-    """The token for a bare address: known in this process, in a connection file or in `DSNB_TOKEN`; empty if nowhere."""
+    """The token for a bare address: from this process, a connection file or `DSNB_TOKEN`; empty if it is nowhere."""
     address = split_target(target)
     with _lock:
         if address in _here:

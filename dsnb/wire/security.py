@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from dsnb.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError
 from dsnb.wire.status import abort
 
 PROTOCOL_VERSION = "1"
@@ -43,7 +43,14 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
 
 
 def credentials(token: str) -> tuple[tuple[str, str], ...]:
-    """The metadata that a call must carry."""
+    """The metadata that a call must carry.
+
+    Raises:
+        InvalidArgumentError: the token is none that can be sent.
+    """
+    if not token.isascii() or not (token + "x").isprintable():
+        # gRPC would call the server unreachable; the token itself is never shown.
+        raise InvalidArgumentError("the token has characters that cannot be sent", hint=_HINT)
     return ((_TOKEN, token), (_VERSION, PROTOCOL_VERSION))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, InvalidArgumentError
+from dsnb.wire.channel import address_of
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
 from dsnb.wire.security import Guard
@@ -57,11 +58,11 @@ class GrpcServer:
         """
         check_loopback(host)
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{port}")
+            self.port = self._server.add_insecure_port(address_of(host, port))
         except RuntimeError as error:
             self.stop(0)
             raise AlreadyExistsError(
-                f"the {self._name} cannot listen on {host}:{port}: the port is taken or not permitted",
+                f"the {self._name} cannot listen on {address_of(host, port)}: the port is taken or not permitted",
                 did="nothing was started",
                 hint="leave the port out (a free one is chosen), or stop what listens there",
             ) from error

@@ -31,10 +31,18 @@ PAGE = "dsnb-error-bin"
 
 def abort(context: grpc.ServicerContext, error: DsnbError) -> None:
     """End a call on the server's side with one of our errors."""
-    page = json.dumps([error.what, error.did, error.hint]).encode()
-    context.set_trailing_metadata(((PAGE, page),))
+    page = json.dumps([_cut(error.what, 2000), _cut(error.did, 500), _cut(error.hint, 500)], ensure_ascii=False)
+    context.set_trailing_metadata(((PAGE, page.encode()),))
     code = next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), grpc.StatusCode.UNKNOWN)
-    context.abort(code, error.what)
+    context.abort(code, _cut(error.what, 200))
+
+
+def _cut(text: str, most: int) -> str:
+    """The text, or its beginning. gRPC drops a call whose metadata are over 8 KB, and the error with it."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= most:
+        return data.decode()
+    return data[:most].decode(errors="ignore") + f" ... ({len(data) - most:,} bytes more)"
 
 
 def error_from(call: Any, address: str) -> DsnbError:

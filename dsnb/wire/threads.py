@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
@@ -12,6 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _IDLE_S = 2.0
+_SHUTDOWN_S = 2.0
 
 
 class OnDemandExecutor(Executor):
@@ -40,9 +42,10 @@ class OnDemandExecutor(Executor):
             else:
                 self._made += 1
                 thread = threading.Thread(target=self._run, name=f"{self._name}-{self._made}", daemon=True)
-                self._threads.add(thread)
                 thread.start()
-        self._work.put((future, lambda: fn(*args, **kwargs)))
+                self._threads.add(thread)
+            # Under the lock, so that it stands in front of the word to end that a shutdown puts behind it.
+            self._work.put((future, lambda: fn(*args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -53,24 +56,16 @@ class OnDemandExecutor(Executor):
             threads = list(self._threads)
         for _ in threads:
             self._work.put(None)
-        if wait:
-            for thread in threads:
-                if thread is not threading.current_thread():
-                    thread.join(2.0)
+        deadline = time.monotonic() + _SHUTDOWN_S
+        for thread in threads if wait else ():
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         try:
             while (item := self._next()) is not None:
-                future, work = item
-                if not future.set_running_or_notify_cancel():
-                    continue
-                try:
-                    result = work()
-                except BaseException as error:  # noqa: BLE001 - handed to whoever holds the future
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-                del future, work, item
+                _do(*item)
+                del item
                 with self._lock:
                     self._idle += 1
         finally:
@@ -86,3 +81,14 @@ class OnDemandExecutor(Executor):
                     if self._idle:  # nobody counts on this thread
                         self._idle -= 1
                         return None
+
+
+def _do(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 - handed to whoever holds the future
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.wire import discovery
-from dsnb.wire.channel import Channel, open_channel, split_target
+from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
 from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION
@@ -75,7 +75,7 @@ class WorkerServer:
         """What dispatcher and clients are told, as "host:port"."""
         if self._server is None:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
-        told = self.config.worker_address or f"{self.config.host}:%port%"
+        told = self.config.worker_address or address_of(self.config.host, "%port%")
         return told.replace("%port%", str(self._server.port))
 
     def start(self) -> None:

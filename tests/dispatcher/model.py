@@ -101,9 +101,12 @@ class Model:
         self._generations: dict[tuple[str, int], Generation] = {}
         self._made = 0
         self._twin, self._replayed = State(), 0
+        self.sound = True
+        """Whether all that must hold did hold after the last event."""
 
     def handle(self, event: e.Event) -> e.Decision:
         """Let the core decide, take in what came of it, and check everything."""
+        self.sound = False
         before = {task_id: self._before(task_id) for task_id in self.core.state.tasks}
         decision = self.core.handle(event, self.now)
         self.records += decision.records
@@ -117,6 +120,7 @@ class Model:
         self._check_losses_told(before)
         self._forget_iterations()
         self.check()
+        self.sound = True
         return decision
 
     def report_done(self, done: dict[str, tuple[int, ...]]) -> None:
@@ -173,6 +177,8 @@ class Model:
             case r.IterationCreated():
                 self._made += 1
                 self._generations[record.job, record.number] = self._made
+            case r.TaskCreated():
+                assert not self.workers[record.worker].draining, "a draining worker got a task"
             case r.SplitsGiven():
                 self._learn_given(record)
             case r.TaskDropped():
@@ -191,6 +197,7 @@ class Model:
         task = self.core.state.tasks[record.task_id]
         given = self.given.setdefault(self._generations[task.job, task.number], {})
         table = given.setdefault((record.provider, record.repetition), {})
+        assert not self.workers[task.worker].draining, "a draining worker got splits"
         for split in range(record.first, record.end):
             assert split not in table, f"the split {split} was given to {table[split]} and to {record.task_id}"
             table[split] = (record.task_id, task.incarnation)
@@ -308,6 +315,9 @@ class Model:
     def _check_nothing_remains(self) -> None:
         state, live = self.core.state, self.core.live
         assert live.done.keys() <= state.tasks.keys(), "what is done is kept of a task that is gone"
-        passes = {(job.name, number) for job in state.jobs.values() for number in job.iterations}
-        assert live.unread.keys() <= passes, "a pass that is gone waits to be collected"
-        assert live.unused.keys() <= state.jobs.keys(), "a job that is gone waits to be collected"
+        left = {job.name for job in state.jobs.values() if not job.clients}
+        assert live.unused.keys() == left, "other jobs wait to be collected than those that nobody reads"
+        passes = {(job.name, i.number): i for job in state.jobs.values() for i in job.iterations.values()}
+        unread = {key for key, pass_ in passes.items() if not pass_.clients and (pass_.tasks or not pass_.finished)}
+        done = {key for key, pass_ in passes.items() if not pass_.clients}
+        assert unread <= live.unread.keys() <= done, "other passes wait to be collected than those that nobody reads"

@@ -97,7 +97,8 @@ class Service(Model):
 
     def arrive(self, worker: SimWorker) -> None:
         """Let a worker open its control stream, for the first time or again, with the tasks that it has."""
-        self.given_up.pop(worker.uid, None)
+        if self.given_up.pop(worker.uid, None) is not None:
+            worker.draining = False  # to the dispatcher it is a new one
         self.workers[worker.uid] = worker
         worker.connected, worker.silence, worker.patience = True, 0.0, self.patience(worker)
         self.call(

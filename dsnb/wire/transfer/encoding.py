@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.columns import Layout, column_from, lay_out
+from dsnb.elements.columns import Layout, check_layouts, column_from, lay_out
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import from_json, to_json
 from dsnb.errors import DataLossError
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.handover import Piece
+
+Body = np.ndarray[Any, np.dtype[np.uint8]]
 
 PART = 1 << 20
 """Most bytes of body in one message; measured best between 256 KB and 8 MB."""
@@ -131,7 +133,7 @@ class PieceDecoder:
 
     def __init__(self) -> None:
         self._header: frame_pb2.FrameHeader | None = None
-        self._body: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self._body: Body | None = None
         self._filled = 0
 
     def feed(self, message: bytes) -> Piece | frame_pb2.ReadReply | None:
@@ -143,25 +145,42 @@ class PieceDecoder:
         Raises:
             DataLossError: the message is not what a worker sends.
         """
+        try:
+            return self._take(message)
+        except DataLossError:
+            raise
+        except Exception as error:  # damage can show anywhere in what reads the message
+            raise _damaged() from error
+
+    def _take(self, message: bytes) -> Piece | frame_pb2.ReadReply | None:
         head_end, data_at = _find_data(message)
         head = frame_pb2.ReadReply.FromString(message[:head_end])
         data = np.frombuffer(message, np.uint8)[data_at:]
-        if self._body is None:
-            if not head.HasField("header"):
-                return head
-            if len(data) == head.total:
-                return _piece(head.header, data)
-            self._header, self._body, self._filled = head.header, np.empty(head.total, np.uint8), 0
-        if self._filled + len(data) > len(self._body):
-            raise DataLossError("a frame arrived longer than its header says", did="the read was broken off")
-        self._body[self._filled : self._filled + len(data)] = data
-        self._filled += len(data)
-        if self._filled < len(self._body) or self._header is None:
+        if self._body is not None:
+            if head.HasField("header"):
+                raise _damaged()
+            return self._add(self._body, data)
+        if not head.HasField("header"):
+            if not head.end and not head.recalled:
+                raise _damaged()
+            return head
+        _check(head)
+        if len(data) == head.total:
+            # Another encoder may leave the padding out; then the data are moved to where views are aligned.
+            return _piece(head.header, _read_only(data.copy()) if data_at % 16 else data)
+        self._header, self._body, self._filled = head.header, np.empty(head.total, np.uint8), 0
+        return self._add(self._body, data)
+
+    def _add(self, body: Body, data: Body) -> Piece | None:
+        end = self._filled + len(data)
+        if not len(data) or end > len(body):
+            raise _damaged()
+        body[self._filled : end] = data
+        self._filled = end
+        if end < len(body) or self._header is None:
             return None
-        header, body = self._header, self._body
-        self._header = self._body = None
-        body.flags.writeable = False
-        return _piece(header, body)
+        header, self._header, self._body = self._header, None, None
+        return _piece(header, _read_only(body))
 
 
 def _find_data(message: bytes) -> tuple[int, int]:
@@ -175,35 +194,53 @@ def _find_data(message: bytes) -> tuple[int, int]:
             _, at = _read_varint(message, at)
             continue
         if wire_type != 2:
-            raise DataLossError("a damaged message arrived", did="the read was broken off")
+            raise _damaged()
         length, begin = _read_varint(message, at)
         if key >> 3 == _DATA_FIELD:
             if begin + length != end:
-                raise DataLossError("a truncated message arrived", did="the read was broken off")
+                raise _damaged()
             return field, begin
         at = begin + length
     return end, end
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 64, 7):
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-        shift += 7
+    raise _damaged()
 
 
-def _piece(header: frame_pb2.FrameHeader, body: np.ndarray[Any, np.dtype[np.uint8]]) -> Piece:
+def _check(head: frame_pb2.ReadReply) -> None:
+    """Find damage before memory is asked for: what the header says must fit together."""
+    header = head.header
+    leaves = 0 if header.HasField("failure") else from_json(header.structure).leaves
+    if not header.count or len(header.columns) != leaves or check_layouts(_layouts(header), header.count) != head.total:
+        raise _damaged()
+
+
+def _damaged() -> DataLossError:
+    return DataLossError("a damaged message arrived", did="the read was broken off")
+
+
+def _read_only(body: Body) -> Body:
+    body.flags.writeable = False
+    return body
+
+
+def _layouts(header: frame_pb2.FrameHeader) -> list[Layout]:
+    return [Layout(c.dtype, tuple(c.shape), c.ragged, c.offset, c.nbytes) for c in header.columns]
+
+
+def _piece(header: frame_pb2.FrameHeader, body: Body) -> Piece:
     failure = None
     if header.HasField("failure"):
         f = header.failure
         failure = Failure(f.kind, f.message, f.traceback, f.pickled, tuple(f.notes))
-    columns = [
-        column_from(Layout(c.dtype, tuple(c.shape), c.ragged, c.offset, c.nbytes), body, header.count)
-        for c in header.columns
-    ]
+    columns = [column_from(layout, body, header.count) for layout in _layouts(header)]
     frame = Frame(from_json(header.structure), columns, header.count, failure)
     return Piece(frame, header.first, 0, header.count, header.incarnation)

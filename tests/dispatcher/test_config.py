@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.errors import InvalidArgumentError
+
+
+@pytest.mark.parametrize(
+    "wrong,told",
+    [
+        ({"port": -1}, "the port -1 does not exist"),
+        ({"port": 65536}, "the port 65536 does not exist"),
+        ({"protocol": "http"}, "the protocol 'http' is unknown"),
+        ({"worker_timeout_ms": 0}, "worker_timeout_ms is 0"),
+        ({"client_timeout_ms": -5}, "client_timeout_ms is -5"),
+        ({"reconnect_ms": 0}, "reconnect_ms is 0"),
+        ({"job_gc_check_interval_ms": 0}, "job_gc_check_interval_ms is 0"),
+        ({"task_gc_timeout_ms": 0}, "task_gc_timeout_ms is 0"),
+        ({"job_gc_timeout_ms": 0}, "job_gc_timeout_ms is 0"),
+        ({"job_gc_timeout_ms": -2}, "job_gc_timeout_ms is -2"),
+    ],
+)
+def test_a_value_that_can_never_be_right_is_refused_when_it_is_given(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told) as caught:
+        DispatcherConfig(**wrong)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("right", [{"port": 0}, {"port": 65535}, {"job_gc_timeout_ms": -1}, {"worker_timeout_ms": 1}])
+def test_the_edges_are_taken(right: dict[str, Any]) -> None:
+    name, value = next(iter(right.items()))
+    assert getattr(DispatcherConfig(**right), name) == value

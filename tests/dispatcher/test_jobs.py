@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsnb.dispatcher import events as e
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
+from tests.dispatcher.simulation import Service
+
+
+def test_clients_of_one_name_share_a_pass_and_its_tasks() -> None:
+    service = Service()
+    service.add_worker("w")
+    dataset = service.register(20)
+    first, second = service.join(dataset, "train"), service.join(dataset, "train")
+    assert first.tasks == second.tasks
+    assert len(first.tasks) == 1
+
+
+def test_clients_without_a_name_have_passes_of_their_own() -> None:
+    service = Service()
+    service.add_worker("w")
+    dataset = service.register(20)
+    first, second = service.join(dataset), service.join(dataset)
+    assert first.job != second.job
+    assert not first.tasks.keys() & second.tasks.keys()
+
+
+def test_an_anonymous_client_never_gets_into_a_job_that_somebody_named() -> None:
+    service = Service()
+    service.add_worker("w")
+    dataset = service.register(20)
+    number = service.core.number("job")
+    named = service.join(dataset, f"anonymous-{number + 1}")
+    anonymous = service.join(dataset)
+    assert anonymous.job != named.job
+
+
+def test_each_repetition_is_a_pass_of_its_own() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(20)
+    first, second = service.join(dataset, "train"), service.join(dataset, "train", repetition=1)
+    service.finish(worker, service.task(worker, 0))
+    assert first.finished
+    assert not second.finished
+
+
+def test_a_client_learns_how_many_others_read_with_it() -> None:
+    service = Service()
+    dataset = service.register(20)
+    service.join(dataset, "train")
+    joined = service.call(
+        e.Join(
+            dataset_id=dataset, job_name="train", mode="DYNAMIC", cached=False, trainer_id="", compression="AUTO",
+            target_workers="AUTO", repetition=0,
+        )
+    )  # fmt: skip
+    assert joined.readers == 1
+
+
+def test_a_pass_is_over_when_all_its_tasks_are() -> None:
+    service = Service()
+    workers = [service.add_worker(f"w{number}") for number in range(3)]
+    client = service.join(service.register(20))
+    for worker in workers:
+        assert not client.finished
+        service.finish(worker, service.task(worker))
+    assert client.finished
+
+
+def test_a_client_that_saw_the_end_of_each_task_ends_the_pass_by_its_word() -> None:
+    service = Service()
+    for number in range(2):
+        service.add_worker(f"w{number}")
+    client = service.join(service.register(20), mode="OFF")
+    assert service.see_end(client)
+    assert client.finished
+
+
+def test_a_client_that_knew_of_one_task_only_is_told_that_there_is_more() -> None:
+    service = Service()
+    service.add_worker("w0")
+    client = service.join(service.register(20), mode="OFF")
+    service.break_client(client)
+    service.add_worker("w1")
+    assert not service.see_end(client)
+
+
+def test_the_end_of_a_task_that_is_not_there_any_more_is_no_error() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    client = service.join(service.register(20), mode="OFF")
+    tasks = tuple(client.tasks)
+    service.stop(worker)
+    assert not service.call(e.EndSeen(client_id=client.client_id, ended=tasks))
+
+
+@pytest.mark.parametrize(
+    "changes,told",
+    [
+        ({"mode": "OFF"}, "Existing processing mode: <DYNAMIC>; got <OFF>"),
+        ({"cached": True, "trainer_id": "t"}, "Existing cross-trainer cache: <disabled>; got <enabled>"),
+        ({"target_workers": "ANY"}, "Existing target workers: <AUTO>; got <ANY>"),
+    ],
+)
+def test_other_parameters_under_a_jobs_name_are_refused_and_named(changes: dict[str, Any], told: str) -> None:
+    service = Service()
+    dataset = service.register(20)
+    service.join(dataset, "train")
+    before = service.core.state.export()
+    with pytest.raises(InvalidArgumentError, match="found an existing job with different parameters") as caught:
+        service.join(dataset, "train", **changes)
+    assert told in caught.value.what
+    assert service.core.state.export() == before
+
+
+def test_all_parameters_that_differ_are_named_at_once() -> None:
+    service = Service()
+    dataset = service.register(20)
+    service.join(dataset, "train")
+    with pytest.raises(InvalidArgumentError, match=r"processing mode.*cross-trainer cache.*target workers"):
+        service.join(dataset, "train", "OFF", cached=True, trainer_id="t", target_workers="ANY")
+
+
+def test_another_compression_matters_where_frames_are_shared_and_nowhere_else() -> None:
+    service = Service()
+    dataset = service.register(20)
+    service.join(dataset, "alone")
+    service.join(dataset, "alone", compression="NONE")
+    service.join(dataset, "shared", cached=True, trainer_id="t")
+    with pytest.raises(InvalidArgumentError, match="existing compression <AUTO>; got <NONE>"):
+        service.join(dataset, "shared", cached=True, trainer_id="u", compression="NONE")
+
+
+def test_another_pipeline_replaces_a_job_that_nobody_reads_with_a_notice() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    old = service.register(20, pipeline="range(20) | map(f) | batch(2)")
+    new = service.register(30, pipeline="range(20) | map(g) | batch(2)")
+    service.close(service.join(old, "train"))
+    client = service.join(new, "train")
+    notices = [told.text for told in service.instructions if isinstance(told, e.Announce)]
+    assert notices == ["job 'train' was replaced: the first operation that differs is map(g), before it was map(f)"]
+    assert list(worker.tasks) == list(client.tasks)
+
+
+@pytest.mark.parametrize(
+    "before,after,told",
+    [
+        ("range(9) | map(f)", "range(9) | map(g)", r"the first operation that differs is map\(g\), before it was map"),
+        ("range(9)", "range(9) | map(g)", r"the first operation that differs is map\(g\), before it was the end"),
+        ("range(9) | map(f)", "range(9)", "the first operation that differs is the end, before it was map"),
+        ("range(9) | map(f)", "range(9) | map(f)", r"a function or value inside range\(9\) \| map\(f\) differs"),
+    ],
+)
+def test_another_pipeline_is_refused_while_somebody_reads_and_the_difference_named(
+    before: str, after: str, told: str
+) -> None:
+    service = Service()
+    client = service.join(service.register(9, pipeline=before), "train")
+    with pytest.raises(InvalidArgumentError, match=told) as caught:
+        service.join(service.register(10, pipeline=after), "train")
+    assert "1 client(s) read it" in caught.value.did
+    assert client.client_id in service.core.state.clients
+
+
+def test_a_dataset_that_is_not_there_is_refused() -> None:
+    with pytest.raises(NotFoundError, match="Dataset id nowhere not found"):
+        Service().join("nowhere")
+
+
+def test_a_source_that_cannot_be_split_is_refused_in_dynamic_mode_only() -> None:
+    service = Service()
+    dataset = service.register(unsplittable="from_generator cannot be split")
+    with pytest.raises(UnimplementedError, match="from_generator cannot be split"):
+        service.join(dataset, mode="DYNAMIC")
+    assert not service.core.state.jobs
+    service.join(dataset, mode="OFF")
+
+
+def test_a_job_that_nobody_reads_can_be_forgotten_and_begins_anew() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(20)
+    client = service.join(dataset, "train")
+    service.finish(worker, service.task(worker))
+    service.close(client)
+    service.forget("train")
+    assert not worker.tasks
+    assert not service.join(dataset, "train").finished
+
+
+def test_a_job_with_readers_is_not_forgotten() -> None:
+    service = Service()
+    service.join(service.register(20), "train")
+    with pytest.raises(FailedPreconditionError, match=r"the job 'train' is read by 1 client\(s\)"):
+        service.forget("train")
+
+
+def test_forgetting_a_job_that_there_is_not_names_those_that_there_are() -> None:
+    service = Service()
+    service.join(service.register(20), "train")
+    with pytest.raises(NotFoundError, match="there is no job 'tarin'") as caught:
+        service.forget("tarin")
+    assert caught.value.hint == "jobs of this service: train"

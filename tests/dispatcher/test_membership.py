@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dsnb.dispatcher import events as e
+from dsnb.errors import NotFoundError
+from tests.dispatcher.model import SimClient, SimWorker
+from tests.dispatcher.simulation import CONFIG, INTERVAL, Service
+
+WORKER_S = CONFIG.worker_timeout_ms / 1000
+CLIENT_S = CONFIG.client_timeout_ms / 1000
+RECONNECT_S = CONFIG.reconnect_ms / 1000
+TASK_GC_S = CONFIG.task_gc_timeout_ms / 1000
+
+
+def at_work(workers: int = 1, mode: str = "DYNAMIC") -> tuple[Service, SimClient, list[SimWorker]]:
+    """A service in which one client reads a pass of the job "train" over 20 splits."""
+    service = Service()
+    there = [service.add_worker(f"w{number}") for number in range(workers)]
+    return service, service.join(service.register(20), "train", mode), there
+
+
+def announced(service: Service) -> list[str]:
+    """What the last event had the dispatcher tell people."""
+    return [told.text for told in service.instructions if isinstance(told, e.Announce)]
+
+
+# ---- workers come and go
+
+
+def test_a_worker_that_comes_later_gets_a_task_in_each_pass_that_still_runs() -> None:
+    service, client, [first] = at_work()
+    other = service.join(service.register(5), "other")
+    service.finish(first, service.task(first))
+    assert other.finished
+    late = service.add_worker("late")
+    assert list(late.tasks) == [task for task, (_, uid) in client.tasks.items() if uid == "late"]
+    assert len(client.tasks) == 2
+    assert "late" not in {uid for _, uid in other.tasks.values()}
+
+
+def test_a_worker_is_lost_after_its_time_and_with_it_its_tasks() -> None:
+    service, client, [silent, alive] = at_work(2)
+    service.ask(service.task(silent), want=3)
+    service.wait(WORKER_S, lambda: service.keep_alive(silent))
+    assert silent.uid in service.workers
+    service.keep_alive(silent)
+    service.tick()
+    assert silent.uid not in service.workers
+    assert announced(service) == ["worker w0 was lost; 3 splits lost"]
+    assert {uid for _, uid in client.tasks.values()} == {alive.uid}
+
+
+def test_a_worker_whose_connection_broke_is_lost_sooner() -> None:
+    service, client, [worker] = at_work()
+    service.break_worker(worker)
+    service.wait(RECONNECT_S, service.keep_alive)
+    assert worker.uid in service.workers
+    service.tick()
+    assert worker.uid not in service.workers
+    assert [loss.reason for loss in client.losses] == ["was lost"]
+
+
+def test_a_worker_that_comes_back_in_time_loses_nothing() -> None:
+    service, client, [worker] = at_work()
+    task = service.task(worker)
+    service.ask(task)
+    service.break_worker(worker)
+    service.wait(RECONNECT_S)
+    service.arrive(worker)
+    service.wait(WORKER_S, service.keep_alive)
+    assert service.task(worker) is task
+    assert not client.losses
+
+
+def test_a_worker_that_comes_back_hears_of_what_was_ordered_and_dropped_meanwhile() -> None:
+    service, client, [worker] = at_work()
+    service.break_worker(worker)
+    service.close(client)
+    service.forget("train")
+    service.join(service.register(7), "new")
+    old = list(worker.tasks)
+    service.arrive(worker)
+    assert worker.tasks
+    assert not worker.tasks.keys() & set(old)
+
+
+def test_a_lost_worker_is_refused_until_it_registers_again_and_then_begins_anew() -> None:
+    service, client, [worker] = at_work()
+    task = service.task(worker)
+    service.ask(task)
+    service.break_worker(worker)
+    service.wait(RECONNECT_S + INTERVAL, service.keep_alive)
+    with pytest.raises(NotFoundError, match="the worker w0 is unknown"):
+        service.call(e.WorkerSeen(uid="w0", ended=(task.task_id,)))
+    service.arrive(worker)
+    assert service.task(worker) is not task
+    assert service.ask(service.task(worker)).first == 4
+    assert service.lost(client) == 4
+
+
+def test_a_worker_that_says_goodbye_is_no_warning() -> None:
+    service, _, [worker] = at_work()
+    service.stop(worker)
+    assert announced(service) == ["worker w0 was stopped"]
+
+
+def test_the_pass_goes_on_without_a_lost_worker_and_ends() -> None:
+    service, client, [lost, alive] = at_work(2)
+    service.finish(alive, service.task(alive))
+    assert not client.finished
+    service.stop(lost)
+    assert client.finished
+
+
+def test_a_pass_without_workers_waits_for_one() -> None:
+    service, client, [worker] = at_work()
+    service.stop(worker)
+    assert not client.finished
+    new = service.add_worker("new")
+    service.finish(new, service.task(new))
+    assert client.finished
+
+
+# ---- a worker that is started again at its address
+
+
+def test_a_worker_that_is_started_again_keeps_its_name_and_its_tasks_begin_again() -> None:
+    service, client, [worker] = at_work(mode="OFF")
+    [(task_id, (incarnation, _))] = client.tasks.items()
+    service.add_worker("again", worker.address)
+    assert client.tasks == {task_id: (incarnation + 1, "again")}
+    assert announced(service) == ["worker w0 came back"]
+    assert [loss.reason for loss in client.losses] == ["was started again"]
+
+
+def test_a_reader_hears_of_the_loss_before_it_hears_of_the_new_incarnation() -> None:
+    service, _, [worker] = at_work()
+    service.ask(service.task(worker))
+    service.add_worker("again", worker.address)
+    told = [type(i) for i in service.instructions if isinstance(i, e.TellLoss | e.TellClients)]
+    assert told == [e.TellLoss, e.TellClients]
+
+
+def test_a_pass_that_was_read_to_its_end_does_not_begin_again_with_its_worker() -> None:
+    service, client, [read, _slow] = at_work(2, mode="OFF")
+    service.finish(read, service.task(read))
+    again = service.add_worker("again", read.address)
+    assert not again.tasks, "the readers would get the whole pass twice"
+    assert not client.losses
+    assert {uid for _, uid in client.tasks.values()} == {"w1"}
+
+
+def test_a_worker_whose_part_of_a_dynamic_pass_is_read_helps_with_the_rest_when_it_is_started_again() -> None:
+    service, client, [read, slow] = at_work(2)
+    early = service.task(read)
+    service.ask(early)
+    early.ended = True  # as with `take`
+    service.consume(early)
+    service.report(read)
+    again = service.add_worker("again", read.address)
+    service.finish(again, service.task(again))
+    service.finish(slow, service.task(slow))
+    assert client.finished
+    assert service.splits(client, 0, 0) == list(range(20))
+
+
+def test_a_client_of_a_finished_pass_is_told_when_one_of_its_workers_is_another() -> None:
+    service, client, [worker] = at_work()
+    service.finish(worker, service.task(worker))
+    assert client.finished
+    service.add_worker("again", worker.address)
+    assert client.finished
+    assert not client.tasks
+
+
+# ---- the clock
+
+
+@pytest.mark.parametrize("seconds", [5, 60, 3600])
+def test_a_late_tick_alone_loses_nobody(seconds: int) -> None:
+    service, client, workers = at_work(2)
+    for _ in range(3):
+        service.tick(after=float(seconds))
+        service.keep_alive()
+    assert [*service.workers.values()] == workers
+    assert [*service.clients.values()] == [client]
+
+
+def test_after_a_late_tick_the_silent_still_have_only_the_time_that_they_had() -> None:
+    service, _, [silent, _] = at_work(2)
+    service.wait(WORKER_S - 1, lambda: service.keep_alive(silent))
+    service.tick(after=600.0)
+    service.keep_alive(silent)
+    assert silent.uid in service.workers
+    service.wait(1, lambda: service.keep_alive(silent))
+    assert silent.uid not in service.workers
+
+
+# ---- clients
+
+
+def test_a_client_is_gone_after_its_time_and_its_workers_hear_of_it() -> None:
+    service, client, [worker] = at_work()
+    other = service.join(service.register(20), "train")
+    service.wait(CLIENT_S, lambda: service.keep_alive(client))
+    assert client.client_id in service.clients
+    service.tick()
+    released = [i for i in service.instructions if isinstance(i, e.ReleaseClient)]
+    assert released == [e.ReleaseClient(worker=worker.uid, client_id=client.client_id)]
+    assert [*service.clients.values()] == [other]
+
+
+def test_a_client_that_was_given_up_is_told_what_to_do() -> None:
+    service, client, _ = at_work()
+    service.wait(CLIENT_S + INTERVAL, lambda: service.keep_alive(client))
+    for event in (e.ClientSeen(client_id=client.client_id), e.EndSeen(client_id=client.client_id, ended=())):
+        with pytest.raises(NotFoundError, match=f"Unknown iteration client id {client.client_id}") as caught:
+            service.call(event)
+        assert "client_timeout_ms" in caught.value.hint
+
+
+def test_a_pass_is_kept_for_a_while_after_its_last_reader_and_then_freed() -> None:
+    service, client, [worker] = at_work()
+    task = service.task(worker)
+    service.ask(task)
+    service.close(client)
+    service.wait(TASK_GC_S - INTERVAL, service.keep_alive)
+    back = service.join(service.register(20), "train")
+    assert list(back.tasks) == [task.task_id], "the pass was not there any more"
+    service.close(back)
+    service.wait(TASK_GC_S, service.keep_alive)
+    assert not worker.tasks
+    service.join(service.register(20), "train")
+    assert service.ask(service.task(worker)).first == 0, "the new pass is not whole"
+
+
+def test_a_dynamic_pass_is_kept_where_that_was_asked_for() -> None:
+    service = Service(replace(CONFIG, gc_dynamic_sharding_jobs=False, job_gc_timeout_ms=-1))
+    worker = service.add_worker("w")
+    service.close(service.join(service.register(20), "kept", "DYNAMIC"))
+    service.close(service.join(service.register(20), "freed", "OFF"))
+    service.wait(10 * TASK_GC_S, service.keep_alive)
+    assert [service.core.state.tasks[task].job for task in worker.tasks] == ["kept"]
+
+
+def test_an_anonymous_job_goes_with_its_client() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    client = service.join(service.register(20))
+    assert worker.tasks
+    service.close(client)
+    assert not worker.tasks
+    assert not service.core.state.jobs
+
+
+def test_the_record_of_a_job_stays_until_nobody_has_read_it_for_its_time() -> None:
+    service, client, [worker] = at_work()
+    service.finish(worker, service.task(worker))
+    service.close(client)
+    service.wait(CONFIG.job_gc_timeout_ms / 1000 - INTERVAL, service.keep_alive)
+    again = service.join(service.register(20), "train")
+    assert again.finished, "a pass that was read to its end is empty for whoever asks for it again"
+    service.close(again)
+    service.wait(CONFIG.job_gc_timeout_ms / 1000, service.keep_alive)
+    assert not service.join(service.register(20), "train").finished
+
+
+def test_a_service_that_keeps_jobs_for_ever_does() -> None:
+    service = Service(replace(CONFIG, job_gc_timeout_ms=-1))
+    worker = service.add_worker("w")
+    client = service.join(service.register(20), "train")
+    service.finish(worker, service.task(worker))
+    service.close(client)
+    service.wait(300.0, service.keep_alive)
+    assert service.join(service.register(20), "train").finished
+
+
+def test_a_dispatcher_that_came_back_collects_what_nobody_reads() -> None:
+    service, client, [worker] = at_work()
+    service.close(client)
+    service.restart()
+    service.wait(CONFIG.job_gc_timeout_ms / 1000, service.keep_alive)
+    assert not worker.tasks
+    assert not service.core.state.jobs

@@ -1,0 +1,81 @@
+"""A service is started, read and stopped many times in one process, and nothing of it stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsnb
+
+WARM_UP = 10
+"""Rounds in which pools, caches and imports take the memory that they keep."""
+
+ALLOWED_BYTES = 16 << 20
+"""How much the process may grow in all rounds after those. One kept window, frame or NumPy buffer of each is more."""
+
+
+def resident_bytes() -> int:
+    """The memory of this process that is in use."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def one_round(transfer: str | None) -> None:
+    """What a morning's work in a notebook does, in short."""
+    options: dict[str, Any] = {"data_transfer_protocol": transfer}
+    ballast = np.ones(1 << 18)
+    with dsnb.start(workers=2) as service:
+        images = dsnb.Dataset.range(16).map(lambda x: np.full((256, 256), x) + ballast[0])
+        whole = images.apply(dsnb.distribute("distributed_epoch", service, **options))
+        assert sorted(int(image[0, 0]) for image in whole) == list(range(1, 17))
+
+        endless = images.shuffle(16).batch(2).repeat()
+        for trainer in ("one", "another"):
+            cache = dsnb.CrossTrainerCache(trainer)
+            shared = endless.apply(
+                dsnb.distribute("parallel_epochs", service, job_name="job", cross_trainer_cache=cache, **options)
+            )
+            assert len(list(islice(shared, 8))) == 8  # and the iterator is dropped in the middle
+        assert service.status().job("job").trainer("one").elements
+
+
+def grown_over(rounds: int) -> int:
+    """The bytes by which the process has grown in that many rounds."""
+    for number in range(WARM_UP):
+        one_round(("grpc", "local")[number % 2])
+    before = resident_bytes()
+    for number in range(rounds):
+        one_round(("grpc", "local", None)[number % 3])
+    return resident_bytes() - before
+
+
+def test_fifty_services_one_after_the_other_leave_nothing() -> None:
+    assert grown_over(50 - WARM_UP) < ALLOWED_BYTES  # threads, sockets and files: the leak check of every test
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_three_hundred_services_one_after_the_other_leave_nothing() -> None:
+    assert grown_over(300) < ALLOWED_BYTES
+
+
+def test_a_service_that_is_dropped_in_mid_read_ends_with_its_with_block() -> None:
+    with dsnb.start(workers=2) as service:
+        elements = iter(dsnb.Dataset.range(1_000_000_000).apply(dsnb.distribute("parallel_epochs", service)))
+        assert len(list(islice(elements, 10))) == 10
+    elements.close()
+
+
+def test_stopping_twice_and_starting_again() -> None:
+    for _ in range(2):
+        service = dsnb.start(workers=1)
+        service.stop()
+        service.stop()
+        with pytest.raises(dsnb.errors.FailedPreconditionError, match="was stopped"):
+            service.status()
