@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
-from dsnb.client.options import ReadOptions
+from dsnb.client.options import ReadOptions, ShardingPolicy
 from dsnb.errors import DataLossWarning, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo
 from dsnb.wire.transfer import local
@@ -71,7 +71,9 @@ class TaskTable:
         for update in updates:
             if update.state:
                 self.set_tasks(update.tasks)
-        losses = [loss for update in updates for loss in update.losses]
+        # A worker of a DYNAMIC job that was done with its splits took nothing along.
+        dynamic = self._options.mode is ShardingPolicy.DYNAMIC
+        losses = [loss for update in updates for loss in update.losses if loss.splits or not dynamic]
         self.lost += sum(max(1, loss.splits) for loss in losses)
         for loss in losses:
             self._announce(loss)

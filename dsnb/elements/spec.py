@@ -88,6 +88,7 @@ def _plain_dtype(dtype: np.dtype[Any]) -> Any:
         "names": list(dtype.names),
         "formats": [_plain_dtype(field[0]) for field in fields],
         "offsets": [field[1] for field in fields],
+        "titles": [field[2] if len(field) > 2 else None for field in fields],
         "itemsize": dtype.itemsize,
     }
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
+from keyword import iskeyword
 from typing import Any, Literal
 
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import DataLossError, InvalidArgumentError
 
 Kind = Literal["leaf", "tuple", "list", "dict", "namedtuple"]
 
@@ -174,7 +175,10 @@ def named_tuple_class(structure: Structure) -> type:
             return found  # type: ignore[no-any-return]
     except (ImportError, AttributeError, ValueError):
         pass  # defined in a cell or a function of another process
-    return namedtuple(name.rpartition(".")[2], structure.keys)  # noqa: PYI024 - the fields are known at run time only
+    plain = name.rpartition(".")[2]
+    usable = plain.isidentifier() and not iskeyword(plain)
+    # `rename` for classes that were made with it: their fields are called _0 and _1, which it takes from nobody else.
+    return namedtuple(plain if usable else "Element", structure.keys, rename=True)  # noqa: PYI024 - known when it runs
 
 
 def describe(structure: Structure, leaves: Iterator[str]) -> str:
@@ -222,7 +226,11 @@ def to_json(structure: Structure) -> str:
 
 @lru_cache(maxsize=256)
 def from_json(text: str) -> Structure:
-    """The structure that `to_json` wrote."""
+    """The structure that `to_json` wrote.
+
+    Raises:
+        DataLossError: it did not write that.
+    """
     return _from_plain(json.loads(text))
 
 
@@ -235,5 +243,8 @@ def _plain(structure: Structure) -> Any:
 def _from_plain(plain: Any) -> Structure:
     if plain == 0:
         return LEAF
-    kind, keys, origin, children = plain
-    return Structure(kind, tuple(map(_from_plain, children)), tuple(keys), (origin[0], origin[1]))
+    kind, keys, (module, name), children = plain
+    named = kind in ("dict", "namedtuple")
+    if not named and kind not in ("tuple", "list") or len(set(keys)) != (len(children) if named else 0):
+        raise DataLossError(f"the structure of an element arrived damaged: {plain}")
+    return Structure(kind, tuple(map(_from_plain, children)), tuple(map(str, keys)), (str(module), str(name)))

@@ -139,7 +139,7 @@ class ControlStream(Generic[Up, Down]):
     def _hand_over(self, message: Down) -> None:
         try:
             self._receive(message)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the receiver may fail in any way
             # Without this stream a worker or a client is lost; one message that went wrong is not worth that.
             _log.exception("%s could not follow a message from %s", self._thread.name, self._channel.address)
 

@@ -208,6 +208,15 @@ def test_a_draining_worker_that_came_to_the_end_by_itself_ends_the_pass() -> Non
     assert client.finished
 
 
+def test_a_draining_worker_that_had_the_last_splits_ends_the_pass() -> None:
+    service, client, [(worker, task)] = reading(4)
+    while service.ask(task).end < 4:
+        pass
+    service.drain(worker)
+    service.finish(worker, task)
+    assert client.finished
+
+
 def test_a_pass_that_only_draining_workers_had_waits_for_a_new_one() -> None:
     service, client, [(worker, task)] = reading(10)
     service.ask(task, want=2)

@@ -1,7 +1,115 @@
-"""Being written (lower rooms)."""
+"""An error of user code arrives as itself wherever it can, and as a UserCodeError with all the words where it cannot."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import pytest
+
+from dsnb.elements.failure import RemoteTraceback, failure_of
+from dsnb.errors import DataLossError, UserCodeError
+
+
+def raised(error: BaseException) -> BaseException:
+    """The error with a traceback, as user code raises it."""
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001 - control flow too
+        return caught
+
+
+def arrived(error: BaseException, *notes: str) -> Exception:
+    return failure_of(raised(error), *notes).error()
+
+
+class WithArguments(Exception):
+    """Cannot be rebuilt: its constructor wants more than Exception's reduction gives."""
+
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__(f"{path}:{line}")
+
+
+class OfItsOwn(Exception):
+    """Rebuilt by a reduction that drops what was added to it."""
+
+    def __reduce__(self) -> Any:
+        return (OfItsOwn, self.args)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_arrives_as_its_own_class_with_the_remote_traceback() -> None:
+    error = arrived(KeyError("row"), "in map(decode)")
+    assert type(error) is KeyError
+    assert error.args == ("row",)
+    assert error.__notes__ == ["in map(decode)"]
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "raise error" in str(error.__cause__)
+
+
+def test_each_reader_gets_an_error_of_its_own() -> None:
+    failure = failure_of(ValueError("x"), "note")
+    first, second = failure.error(), failure.error()
+    first.add_note("mine")
+    assert second.__notes__ == ["note"]
+
+
+@pytest.mark.parametrize("make", [ValueError, OfItsOwn], ids=["kept by its pickle", "lost by its pickle"])
+def test_the_users_own_notes_come_once_and_first(make: type[Exception]) -> None:
+    error = make("x")
+    error.add_note("row 7")
+    assert arrived(error, "in map(f)").__notes__ == ["row 7", "in map(f)"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError],
+)
+def test_what_would_be_mistaken_for_control_flow_is_a_user_code_error(error: type[BaseException]) -> None:
+    came = arrived(error(1))
+    assert type(came) is UserCodeError
+    assert error.__name__ in str(came)
+    assert error.__name__ in str(came.__cause__)
+
+
+def test_what_cannot_be_rebuilt_is_a_user_code_error_with_its_name_and_text() -> None:
+    came = arrived(WithArguments("data.csv", 3))
+    assert type(came) is UserCodeError
+    assert "WithArguments: data.csv:3" in str(came)
+    assert "reading can go on" in came.did
+
+
+def test_an_error_that_holds_what_cannot_be_pickled_is_a_user_code_error() -> None:
+    came = arrived(ValueError("bad", (number for number in [1])))
+    assert type(came) is UserCodeError
+    assert "bad" in str(came)
+
+
+def test_an_error_whose_text_cannot_be_had_still_arrives() -> None:
+    """The failure of printing it must not take the worker's thread along."""
+    failure = failure_of(raised(Unprintable()))
+    assert failure.kind.endswith("Unprintable")
+    assert "RuntimeError" in failure.message
+    assert isinstance(failure.error(), Unprintable)
+
+
+def test_text_that_no_other_program_takes_for_text_is_escaped() -> None:
+    """A file name of odd bytes: protobuf refuses it, and the stream would break."""
+    error = ValueError("bad file \udcff")
+    error.add_note("from \udcfe")
+    failure = failure_of(raised(error))
+    for text in (failure.message, failure.traceback, *failure.notes):
+        assert text.encode("utf-8")
+    assert "\\udcff" in failure.message
+    assert str(failure.error()) == "bad file \udcff", "the error itself is as it was"
+
+
+def test_an_error_of_dsnbs_own_keeps_its_three_parts() -> None:
+    came = arrived(DataLossError("lost", did="skipped", hint="spill"))
+    assert isinstance(came, DataLossError)
+    assert (came.what, came.did, came.hint) == ("lost", "skipped", "spill")
+    assert failure_of(came).message == "lost"
