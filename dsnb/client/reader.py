@@ -70,10 +70,18 @@ class ReadStage(Stage):
             failed=self._inbox.refuse,
         )
         self._control.start()
-        self._tasks.set_tasks(joined.tasks if not joined.finished else ())
-        self._tasks.tend(time.monotonic())  # so that workers begin while the caller comes to its first `next`
+        try:
+            self._begin(joined)
+        except BaseException:  # nobody will have this stage to close it
+            self.close()
+            raise
+
+    def _begin(self, joined: JoinReply) -> None:
         if joined.finished:
             self._warn_empty(joined)
+            return
+        self._tasks.set_tasks(joined.tasks)
+        self._tasks.tend(time.monotonic())  # so that workers begin while the caller comes to its first `next`
 
     def _join(self, dataset_id: str, repetition: int) -> JoinReply:
         return self._channel.call(

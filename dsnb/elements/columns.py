@@ -210,7 +210,15 @@ def _array_column(arrays: Sequence[Array]) -> Column:
 
 
 def _as_array(value: Any) -> Array:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        # Arrays of other libraries may refuse in any way: a tensor on a device, or one that requires a gradient.
+        raise InvalidArgumentError(
+            f"a {type(value).__name__} cannot be made a NumPy array: {error}",
+            did="its place in the data is taken by this error",
+            hint="return NumPy arrays of numbers, numbers, bytes or str, nested in tuples, lists or dicts",
+        ) from error
     if array.dtype.hasobject:
         raise _object_error([value])
     return array if type(array) is np.ndarray else np.array(array)

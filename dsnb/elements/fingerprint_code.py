@@ -23,7 +23,7 @@ from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namesp
 _PLACE = {
     "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__", "__annotations__",
     "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__", "__weakref__", "__orig_bases__",
-    "__parameters__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__",
+    "__parameters__", "__type_params__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__",
     "__dataclass_params__", "__match_args__", "__builtins__", "__cached__", "__loader__", "__spec__", "__file__",
     "__path__", "__name__", "__package__",
 }  # fmt: skip

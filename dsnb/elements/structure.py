@@ -245,6 +245,7 @@ def _from_plain(plain: Any) -> Structure:
         return LEAF
     kind, keys, (module, name), children = plain
     named = kind in ("dict", "namedtuple")
-    if not named and kind not in ("tuple", "list") or len(set(keys)) != (len(children) if named else 0):
+    known = named or kind in ("tuple", "list")
+    if not known or len(set(keys)) != (len(children) if named else 0):
         raise DataLossError(f"the structure of an element arrived damaged: {plain}")
     return Structure(kind, tuple(map(_from_plain, children)), tuple(map(str, keys)), (str(module), str(name)))

@@ -10,7 +10,8 @@ Three things are done here that cloudpickle leaves open.
 * *Classes of the user's.* cloudpickle remembers a class by an id, and restoring it where it was made writes the pickled
   methods, with a frozen copy of their globals, into the class that the notebook goes on using. Workers may be threads
   of that very kernel. So a class comes back as a new class, and only exceptions keep their identity (`except MyError`
-  must work on the reader's side), filled once and never written again.
+  must work on the reader's side), filled once and never written again. And it comes back with all of its members:
+  cloudpickle leaves out those that a base holds too, but a class that stands between the two may hold others.
 * *Big arrays.* Whatever is above `BLOB_BYTES` leaves the pickle by a persistent id.
 """
 
@@ -32,7 +33,7 @@ import cloudpickle as _cloudpickle
 import numpy as np
 
 from dsnb.elements.reach import variables
-from dsnb.elements.usercode import is_user_module, is_user_namespace, namespace, user_modules
+from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namespace, namespace, user_modules
 
 BLOB_BYTES = 1 << 20
 """An array above this size leaves the pickle."""
@@ -192,12 +193,38 @@ def _detach(cls: type, reduced: Any) -> Any:
     if not isinstance(reduced, tuple) or len(reduced) != 6:
         return reduced
     make, arguments, state, _, _, fill = reduced
+    state[0].update(_shared_with_bases(cls))
     if issubclass(cls, BaseException):
         _settled.add(cls)
         return make, arguments, (fill, state), None, None, _settle
     # The last but one is the id by which cloudpickle finds a class again; without it, it makes a new one.
     *first, _tracker, extra = arguments
     return make, (*first, None, extra), state, None, None, fill
+
+
+def _shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
+    """The members of a class that are the very objects that its bases hold under the same names."""
+    held = {name: (base, member) for base in reversed(cls.__bases__) for name, member in vars(base).items()}
+    for name, member in vars(cls).items():
+        # The module is told when the class is made.
+        if name in held and held[name][1] is member and name != "__module__":
+            base = held[name][0]
+            yield name, member if is_user_class(base) else _LibraryMember(base, name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LibraryMember:
+    """Stands in the pickle for what a library's class holds: it may be something that cannot be pickled."""
+
+    cls: type
+    name: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _member, (self.cls, self.name)
+
+
+def _member(cls: type, name: str) -> Any:
+    return vars(cls)[name]
 
 
 def _settle(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:

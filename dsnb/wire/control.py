@@ -80,6 +80,8 @@ class ControlStream(Generic[Up, Down]):
             return
         self._closing.set()
         self._wants.put(_LAST)
+        if self._thread.ident is None:  # never started, so nobody else gives the connection back
+            self._channel.close()
         if self._thread is threading.current_thread() or not self._thread.is_alive():
             return
         self._thread.join(timeout)

@@ -43,6 +43,9 @@ class Outlet(Protocol):
         """Most bytes that an element may have."""
         ...
 
+    def gathered(self, count: int) -> None:
+        """Learn that what the pipeline made so far was added, or is among the next `count` elements to be added."""
+
     def add(self, frame: Frame) -> None:
         """Take a frame."""
 
@@ -92,11 +95,12 @@ class Producer(threading.Thread):
         while self._outlet.wait_for_room():
             began = time.monotonic()
             try:
-                run = stage.pull(self._want)
+                run = stage.pull(max(1, min(self._want, self._most() - self._gathered)))
             except Exception as error:  # noqa: BLE001 - it stands in an element's place
                 with self._closing:
                     self._flush()
                     self._add_failure(error)
+                    self._outlet.gathered(0)
                 continue
             took = time.monotonic() - began
             if not len(run):
@@ -106,6 +110,7 @@ class Producer(threading.Thread):
                 return
             with self._closing:
                 self._gather(run, began)
+                self._outlet.gathered(self._gathered)
                 self._adapt(len(run), took)
                 if took > _RUN_S or self._gathered >= self._most() or time.monotonic() - self._since > _AGE_S:
                     self._flush()
@@ -121,7 +126,7 @@ class Producer(threading.Thread):
 
     def _adapt(self, count: int, took: float) -> None:
         """Longer runs while they are quick; shorter ones when a slow function would hold elements back."""
-        if took < _RUN_S and count == self._want:
+        if took < _RUN_S and 2 * count >= self._want:  # less than wanted where the frame had no room for more
             self._want = min(self._want * 2, _RUN_ELEMENTS, self._most())
         elif took > 2 * _RUN_S:
             self._want = max(1, self._want // 2)
@@ -144,12 +149,15 @@ class Producer(threading.Thread):
         if isinstance(run, np.ndarray) and run.dtype.kind in "US":
             run = as_list(run)  # text of any length, not of the width that this run happens to have
         self._pending, self._gathered = [], 0
-        for part in frames_of(run, self._schema):
-            if isinstance(part, Exception):
-                self._add_failure(part)
-            else:
-                self._schema = self._schema or part.schema
-                self._add(part)
+        try:
+            for part in frames_of(run, self._schema):
+                if isinstance(part, Exception):
+                    self._add_failure(part)
+                else:
+                    self._schema = self._schema or part.schema
+                    self._add(part)
+        except Exception as error:  # noqa: BLE001 - elements hold anything; what we did not think of is told, not waited for
+            self._add_failure(error)
 
     def _add(self, frame: Frame) -> None:
         """Add a frame, in pieces where it came out larger than one may be."""

@@ -239,7 +239,6 @@ class WorkerServer:
                     order.task_id,
                     order.providers,
                     lambda request: channel.call(GET_SPLITS, request, timeout=timeout),
-                    lambda: task.head,
                 )
             task = Task(
                 order,

@@ -16,52 +16,108 @@ Ask = Callable[[SplitsRequest], SplitsReply]
 
 
 class DispatcherFeed:
-    """A `SplitFeed` of one task. Asking again with the same cursor gets the same answer, so a call may be repeated.
+    """A `SplitFeed` of one task.
+
+    A run of splits that was read to its end is not done: its elements are still on their way through the pipeline and
+    into a frame. `settle` tells where they will be at the latest, and `done` counts the run when those are consumed.
 
     Args:
         task_id: The task that asks.
         providers: The number of split providers of its dataset.
         ask: Makes the call.
-        position: How many elements the task has produced so far.
     """
 
-    def __init__(self, task_id: str, providers: int, ask: Ask, position: Callable[[], int]) -> None:
+    def __init__(self, task_id: str, providers: int, ask: Ask) -> None:
         self._task_id = task_id
         self._ask = ask
-        self._position = position
         self._repetitions = [0] * providers
-        self._marks: list[deque[tuple[int, int]]] = [deque() for _ in range(providers)]
+        self._open: dict[int, _Runs] = {}
+        self._read: deque[tuple[int, int]] = deque()
+        """Runs that were read and not settled: provider and number of splits."""
+        self._settled: deque[tuple[int, int, int]] = deque()
+        """Runs with the position that their elements lie before: position, provider and number of splits."""
         self._done = [0] * providers
 
     def open(self, provider: int) -> Iterator[tuple[int, int]]:
         """Begin the next repetition of a provider; its runs of splits until there are no more."""
+        self._give_up(provider)  # what is left of the last one, as of the longer side of a zip
         repetition = self._repetitions[provider]
         self._repetitions[provider] += 1
-        return self._runs(provider, repetition)
 
-    def _runs(self, provider: int, repetition: int) -> Iterator[tuple[int, int]]:
-        cursor, want = 0, _FIRST_WANT
-        while True:
-            reply = self._ask(
+        def ask(cursor: int, want: int) -> SplitsReply:
+            return self._ask(
                 SplitsRequest(task_id=self._task_id, provider=provider, repetition=repetition, cursor=cursor, want=want)
             )
-            if reply.done:
-                return
-            count = reply.end - reply.first
-            began = time.monotonic()
-            yield reply.first, reply.end
-            pace = count / max(1e-6, time.monotonic() - began)
-            want = min(max(1, int(pace * _GRANT_S)), _MOST_WANT, 4 * want)
-            cursor += count
-            self._marks[provider].append((self._position(), count))
+
+        runs = self._open[provider] = _Runs(ask, lambda count: self._read.append((provider, count)))
+        return runs
+
+    def settle(self, position: int) -> None:
+        """Learn that what was made of all splits read so far is among the task's first `position` elements.
+
+        Where elements wait inside the pipeline (shuffle, prefetch) this is a little early.
+        """
+        while self._read:
+            provider, count = self._read.popleft()
+            self._settled.append((position, provider, count))
+
+    def end(self, position: int) -> None:
+        """Learn that the pipeline has ended and the task has `position` elements."""
+        for provider in self._open:
+            self._give_up(provider)
+        self.settle(position)
 
     def done(self, consumed: int) -> tuple[int, ...]:
-        """Splits that are done, for each provider, when the task's first `consumed` elements are.
-
-        A split is done when its source was read past it and all elements made until then were consumed. Where elements
-        wait inside the pipeline (shuffle, prefetch) this is a little early.
-        """
-        for provider, marks in enumerate(self._marks):
-            while marks and marks[0][0] <= consumed:
-                self._done[provider] += marks.popleft()[1]
+        """Splits that are done, for each provider, when the task's first `consumed` elements are consumed."""
+        while self._settled and self._settled[0][0] <= consumed:
+            _, provider, count = self._settled.popleft()
+            self._done[provider] += count
         return tuple(self._done)
+
+    def _give_up(self, provider: int) -> None:
+        runs = self._open.get(provider)
+        if runs is not None:
+            runs.put_down()
+
+
+class _Runs(Iterator[tuple[int, int]]):
+    """One repetition of one provider.
+
+    Asking again with the same cursor gets the same answer: a call that failed is simply made again by the next `next`.
+    (A generator would be at its end after an error, and the rest of the splits would seem to be read.)
+
+    Args:
+        ask: Makes the call with a cursor and a number of splits wanted.
+        read: Learns of each run that was read, with its number of splits.
+    """
+
+    def __init__(self, ask: Callable[[int, int], SplitsReply], read: Callable[[int], None]) -> None:
+        self._ask = ask
+        self._has_read = read
+        self._cursor = 0
+        self._want = _FIRST_WANT
+        self._in_hand = 0
+        self._began = 0.0
+        self._ended = False
+
+    def __next__(self) -> tuple[int, int]:
+        if self._in_hand:
+            pace = self._in_hand / max(1e-6, time.monotonic() - self._began)
+            self._want = min(max(1, int(pace * _GRANT_S)), _MOST_WANT, 4 * self._want)
+            self._cursor += self._in_hand
+            self.put_down()
+        if self._ended:
+            raise StopIteration
+        reply = self._ask(self._cursor, self._want)
+        if reply.done:
+            self._ended = True
+            raise StopIteration
+        self._in_hand = reply.end - reply.first
+        self._began = time.monotonic()
+        return reply.first, reply.end
+
+    def put_down(self) -> None:
+        """Count the run in hand as read: to its end, or as far as anybody will."""
+        if self._in_hand:
+            self._has_read(self._in_hand)
+            self._in_hand = 0

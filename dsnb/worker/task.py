@@ -147,6 +147,11 @@ class Task:
     def element_bytes(self) -> int:
         return self._window.capacity if self.order.cached else 1 << 62
 
+    def gathered(self, count: int) -> None:
+        if self._feed is not None:
+            with self._changed:
+                self._feed.settle(self._window.head + count)
+
     def add(self, frame: Frame) -> None:
         with self._changed:
             self._errors += frame.failure is not None
@@ -213,9 +218,16 @@ class Task:
                 sent_bytes=self._sent_bytes,
                 trainers=trainers,
                 stages=self._stages(),
-                splits_done=self._feed.done(consumed) if self._feed else (),
+                splits_done=self._splits_done(consumed),
                 readers=len(self._readings),
             )
+
+    def _splits_done(self, consumed: int) -> tuple[int, ...]:
+        if self._feed is None:
+            return ()
+        if self._window.finished:  # nothing is on its way any more
+            self._feed.end(self._window.head)
+        return self._feed.done(consumed)
 
     def last_report(self) -> TaskReport:
         """The report of a task that was dropped."""
@@ -260,11 +272,6 @@ class Task:
         """Whether everything is produced and consumed."""
         with self._changed:
             return self._window.done
-
-    @property
-    def head(self) -> int:
-        """Elements produced so far."""
-        return self._window.head
 
 
 class TaskReading:

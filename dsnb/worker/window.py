@@ -258,7 +258,8 @@ class Window:
         """The first element that a trainer has not consumed."""
         trainer = self.trainers[trainer_id]
         firsts = [run.first for run in trainer.returned[:1]]
-        firsts += [self.readers[client].runs[0].first for client in trainer.readers if self.readers[client].runs]
+        # Not only the oldest run of each: what came back from another reader lies behind it, and was sent later.
+        firsts += [run.first for client in trainer.readers for run in self.readers[client].runs]
         return min([self._next(trainer), *firsts])
 
     # ---- inside

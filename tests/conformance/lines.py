@@ -39,8 +39,8 @@ DIFFERS = {
     19: "map(deterministic=False) in place of the dataset option, which is not built yet",
     22: "Python cannot interrupt a function: the reader, the job and all further elements go within a second, and what "
     "the function returns later is dropped",
-    42: "the original gave datasets names; here, as for lines 43 to 46, the same pipeline is the same dataset by itself",
-    46: "another pipeline under a job's name is refused while somebody reads the old one; ids are held to one structure",
+    42: "the original gave datasets names; here, as in lines 43 to 46, the same pipeline is the same dataset",
+    46: "another pipeline under a job's name is refused while the old one is read; ids are held to one structure",
     120: "the restart is announced by a DataLossWarning, and elements that were buffered here may come before the 0",
     128: "a reader that comes after the end is told UNAVAILABLE, because it goes on with other workers then",
     143: "a task is stopped once, so the first word is what readers are told, not the latest",

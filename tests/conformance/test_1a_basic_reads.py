@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import namedtuple
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -21,7 +20,12 @@ from tests.support.processes import PythonProcess
 from tests.support.reading import Gate, at_once, first, in_turn, numbers, outcomes
 from tests.support.waiting import wait_for
 
-Box = namedtuple("Box", ["corner", "size"])
+
+class Box(NamedTuple):
+    """In an element."""
+
+    corner: list[Any]
+    size: Any
 
 
 class Table(NamedTuple):
@@ -84,9 +88,7 @@ def test_line_002_structured_elements_round_trip(cluster: MakeCluster, transfer:
 def test_line_003_rows_of_different_lengths(cluster: MakeCluster, transfer: str) -> None:
     lengths = [1, 5, 3, 2, 8]
     dataset = dsnb.Dataset.from_tensor_slices(lengths).map(lambda n: np.arange(n, dtype=np.float32))
-    batches = dataset.apply(
-        dsnb.distribute("parallel_epochs", cluster(1).service, data_transfer_protocol=transfer)
-    )
+    batches = dataset.apply(dsnb.distribute("parallel_epochs", cluster(1).service, data_transfer_protocol=transfer))
 
     rows = list(batches)
     assert [len(row) for row in rows] == lengths
@@ -110,9 +112,7 @@ def test_line_005_captured_object(cluster: MakeCluster, transfer: str, shape: tu
     values = [np.full(shape, value, np.int64) for value in (10, 11, -1)]
     table = Table({0: values[0], 1: values[1]}, values[2])
     dataset = dsnb.Dataset.range(3).map(lambda key: table.lookup(int(key)))
-    distributed = dataset.apply(
-        dsnb.distribute("parallel_epochs", cluster(1).service, data_transfer_protocol=transfer)
-    )
+    distributed = dataset.apply(dsnb.distribute("parallel_epochs", cluster(1).service, data_transfer_protocol=transfer))
     table.rows.clear()  # what was registered is what counts
 
     for element, value in zip(distributed, values, strict=True):
@@ -273,7 +273,7 @@ def test_line_016_distribute_from_interleave(cluster: MakeCluster, transfer: str
 @pytest.mark.parametrize("kind", ["bytes", "array", "text"])
 def test_line_017_large_definition(cluster: MakeCluster, transfer: str, kind: str) -> None:
     size = 8 << 20
-    ballast: Any = {"bytes": bytes(size), "array": np.ones(size, np.uint8), "text": ["x" * 1024] * 4 + ["y" * size]}[kind]
+    ballast: Any = {"bytes": bytes(size), "array": np.ones(size, np.uint8), "text": ["x" * 1024, "y" * size]}[kind]
     dataset = dsnb.Dataset.range(3).map(lambda x: x + len(ballast))
     graph = serialise(dataset.operation)
     assert len(graph.definition) + sum(blob.nbytes for blob in graph.blobs) >= size

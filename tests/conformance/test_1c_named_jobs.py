@@ -10,7 +10,7 @@ import pytest
 import dsnb
 from dsnb.errors import DsnbWarning, InvalidArgumentError
 from tests.conformance.conftest import MakeCluster
-from tests.support.reading import at_once, first, in_turn, numbers
+from tests.support.reading import at_once, first, in_turn, joined, numbers
 
 EMPTY = pytest.mark.filterwarnings("ignore:pass .* was read to its end already:dsnb.errors.DsnbWarning")
 
@@ -36,7 +36,7 @@ def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str,
         clients[0].close()
         got.append(list(clients[1]))
 
-    assert sorted(numbers(got[0] + got[1])) == list(range(1000))
+    assert sorted(numbers(joined(got))) == list(range(1000))
 
 
 def test_line_037_different_job_names(cluster: MakeCluster, transfer: str) -> None:
@@ -96,7 +96,7 @@ def test_line_041_same_name_with_another_mode(cluster: MakeCluster, transfer: st
 # holds for jobs: the same pipeline, registered again, is the same dataset.
 
 
-def test_line_042_the_second_of_one_job_is_empty_once_the_first_has_read_all(cluster: MakeCluster, transfer: str) -> None:
+def test_line_042_the_second_is_empty_once_the_first_has_read_all(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
 
     assert numbers(job(dsnb.Dataset.range(20), service, "job", transfer)) == list(range(20))

@@ -11,7 +11,9 @@ import pytest
 import dsnb
 from dsnb.errors import UnimplementedError
 from tests.conformance.conftest import MakeCluster
-from tests.support.reading import at_once, first, numbers
+from tests.support.reading import at_once, first, joined, numbers
+
+NO_SPLITS = "Cannot create split providers for dataset of type DataServiceDataset"
 
 
 def dynamic(dataset: dsnb.Dataset, service: Any, transfer: str | None = None, **options: Any) -> dsnb.Dataset:
@@ -41,7 +43,7 @@ def test_line_068_several_readers_get_each_element_once(cluster: MakeCluster, tr
     ]
     got = at_once([lambda reader=reader: numbers(reader) for reader in readers])
 
-    assert sorted(sum(got, [])) == list(range(1000))
+    assert sorted(joined(got)) == list(range(1000))
 
 
 def test_line_069_no_job_name(cluster: MakeCluster, transfer: str) -> None:
@@ -165,10 +167,10 @@ def test_line_089_distributed_dataset(cluster: MakeCluster) -> None:
     service = cluster(2).service
     inner = dsnb.Dataset.range(10).apply(dsnb.distribute("parallel_epochs", service))
 
-    with pytest.raises(UnimplementedError, match="Cannot create split providers for dataset of type DataServiceDataset"):
+    with pytest.raises(UnimplementedError, match=NO_SPLITS):
         list(dynamic(inner.map(lambda x: x), service))
     dataset_id = dsnb.register_dataset(service, inner)
-    with pytest.raises(UnimplementedError, match="Cannot create split providers for dataset of type DataServiceDataset"):
+    with pytest.raises(UnimplementedError, match=NO_SPLITS):
         list(dsnb.from_dataset_id(dsnb.ShardingPolicy.DYNAMIC, service, dataset_id))
     assert len(list(dsnb.from_dataset_id(dsnb.ShardingPolicy.OFF, service, dataset_id))) == 2 * 2 * 10
 

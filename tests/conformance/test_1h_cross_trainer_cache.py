@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -205,13 +205,12 @@ def test_line_115_requires_infinite_dataset(job: Job, count: int) -> None:
 
 def test_line_116_multiple_iterations_of_one_dataset(job: Job) -> None:
     dataset = job.distributed("Trainer")
-    with pytest.raises(
-        InvalidArgumentError,
-        match="requires infinite datasets and disallows multiple repetitions of the same dataset",
-    ):
-        for _ in range(3):
-            with iter(dataset) as elements:
-                assert first(10, elements) == list(range(10))
+    for _ in range(2):
+        with iter(dataset) as elements:
+            assert first(10, elements) == list(range(10))
+    told = "requires infinite datasets and disallows multiple repetitions of the same dataset"
+    with pytest.raises(InvalidArgumentError, match=told):
+        iter(dataset)
 
 
 def test_line_117_no_coordinated_read(job: Job) -> None:
@@ -239,11 +238,15 @@ def test_line_120_worker_restart(cluster: MakeCluster, transfer: str, same_port:
         reader = job.reader("Trainer", max_outstanding_requests=limit)
         assert first(100, reader) == list(range(100))
         with pytest.warns(DataLossWarning, match=r"worker w0 was .* of job 'job': .*reading goes on") as told:
-            one.restart_worker(same_port=same_port)
-            before = list(itertools.takewhile(lambda value: value != 0, numbers_of(reader)))
-            assert before == list(range(100, 100 + len(before))), "what was buffered here, in order"
-            assert first(100, reader) == list(range(1, 101))
-            wait_for(lambda: told.list or next(reader) is None, what="the loss to be announced")
+            read_over_a_restart(lambda: one.restart_worker(same_port=same_port), reader, told)
+
+
+def read_over_a_restart(restart: Callable[[], object], reader: Iterator[Any], told: pytest.WarningsRecorder) -> None:
+    restart()
+    before = list(itertools.takewhile(lambda value: value != 0, numbers_of(reader)))
+    assert before == list(range(100, 100 + len(before))), "what was buffered here, in order"
+    assert first(100, reader) == list(range(1, 101))
+    wait_for(lambda: told.list or next(reader) is None, what="the loss to be announced")
 
 
 def numbers_of(reader: Iterator[Any]) -> Iterator[int]:
@@ -318,4 +321,3 @@ class listening_worker:  # noqa: N801 - used as a `with` statement is
 
     def __exit__(self, *_: object) -> None:
         self.stream.close()
-

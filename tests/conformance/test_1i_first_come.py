@@ -14,7 +14,7 @@ import dsnb
 from dsnb.errors import CancelledError, DsnbWarning, InvalidArgumentError, UnavailableError
 from tests.conformance.conftest import MakeCluster
 from tests.conformance.tasks import END, TaskBench, numbers
-from tests.support.reading import Gate, at_once, outcomes
+from tests.support.reading import Gate, at_once, joined, outcomes
 from tests.support.waiting import wait_for
 
 
@@ -31,9 +31,9 @@ def aborts(index: Any) -> Any:
 
 
 def test_line_139_get_next(cluster: MakeCluster, transfer: str) -> None:
-    options = {"data_transfer_protocol": transfer}
+    distribute = dsnb.distribute("parallel_epochs", cluster(1).service, data_transfer_protocol=transfer)
     for count in (10, 0):
-        elements = iter(dsnb.Dataset.range(count).apply(dsnb.distribute("parallel_epochs", cluster(1).service, **options)))
+        elements = iter(dsnb.Dataset.range(count).apply(distribute))
         assert numbers(elements) == list(range(count))
         for _ in range(5):
             with pytest.raises(StopIteration):
@@ -52,7 +52,7 @@ def test_line_141_concurrent_readers(cluster: MakeCluster, transfer: str) -> Non
         return got
 
     got = at_once([lambda reader=reader: read(reader) for reader in readers])
-    assert sorted(sum(got, start=[])) == list(range(1000))
+    assert sorted(joined(got)) == list(range(1000))
 
 
 def test_line_142_error(cluster: MakeCluster, transfer: str) -> None:
@@ -99,7 +99,7 @@ def test_line_141_concurrent_readers_of_a_task() -> None:
     with TaskBench(dsnb.Dataset.range(1000)) as bench:
         readers = [bench.reader() for _ in range(10)]
         got = at_once([lambda reader=reader: numbers(reader.rest()) for reader in readers])
-        assert sorted(sum(got, start=[])) == list(range(1000))
+        assert sorted(joined(got)) == list(range(1000))
         assert all(part == sorted(part) for part in got), "each sees its share in order"
         assert {reader.get() for reader in readers for _ in range(5)} == {END}
 
@@ -124,7 +124,7 @@ def test_line_143_nothing_is_lost_or_doubled(ahead: int, count: int, readers: in
         got = at_once([lambda client=client: numbers(client.rest()) for client in clients])
     if readers == 1:
         assert got == [list(range(count))]
-    assert Counter(sum(got, start=[])) == Counter(range(count))
+    assert Counter(joined(got)) == Counter(range(count))
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 10])

@@ -40,7 +40,7 @@ def _flat(buffer: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("values", "dtype"),
+    "values, dtype",
     [
         ([1, 2], "int64"),
         ([1.5, 2.5], "float64"),
@@ -95,7 +95,7 @@ def test_arrays_of_text_share_the_widest_dtype() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "odd"),
+    "values, odd",
     [
         ([np.zeros(2), np.zeros(2), np.zeros(2, np.float32)], 2),
         ([np.zeros(2), np.zeros((2, 1)), np.zeros(2)], 1),
@@ -215,7 +215,7 @@ def test_layouts_that_do_not_fit_together_are_found_before_memory_is_asked_for(l
         check_layouts([layout], 2)
 
 
-@pytest.mark.parametrize("lengths", [(3, 4), (9, -2), (2**62, 2**62), (0, 0)], ids=str)
+@pytest.mark.parametrize("lengths", [(3, 4), (4, 5), (10, -2), (2**62, 2**62), (0, 0)], ids=str)
 @pytest.mark.parametrize("ragged", [True, False], ids=["ragged", "text"])
 def test_a_table_that_does_not_fit_its_data_is_no_column(lengths: tuple[int, int], ragged: bool) -> None:
     """Slices that reach too far would come out short without a word."""

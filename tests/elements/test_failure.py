@@ -1,4 +1,4 @@
-"""An error of user code arrives as itself wherever it can, and as a UserCodeError with all the words where it cannot."""
+"""An error of user code arrives as itself wherever it can, else as a UserCodeError with all its words."""
 
 from __future__ import annotations
 

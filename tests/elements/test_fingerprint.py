@@ -138,6 +138,13 @@ def test_docstrings_and_lines_of_classes_inside_a_function_do_not_matter() -> No
     assert digest(cell(body.format("'one'", "'two'"))) == digest(cell("\n\n" + body.format("'three'", "'four'")))
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is newer")
+def test_type_parameters_do_not_matter() -> None:
+    plain = "class f{}:\n def g{}(self, x):\n  return x\n"
+    assert digest(cell(plain.format("", "[U]"))) == digest(cell(plain.format("", "[V]")))
+    assert digest(cell(plain.format("[T]", "")))
+
+
 def test_sharing_of_equal_values_does_not_matter() -> None:
     class Box:
         def __init__(self, value: Any) -> None:

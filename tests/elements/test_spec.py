@@ -49,7 +49,7 @@ def test_an_unknown_dimension_accepts_every_size_and_a_known_one_its_own() -> No
 
 
 @pytest.mark.parametrize(
-    ("leaf", "spec"),
+    "leaf, spec",
     [
         (1, TensorSpec((), np.int64)),
         (True, TensorSpec((), np.bool_)),

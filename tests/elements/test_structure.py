@@ -94,7 +94,7 @@ def test_each_element_gets_containers_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "odd"),
+    "run, odd",
     [
         ([1, 2, (3,)], 2),
         ([(1, 2), (1, 2, 3), (1, 2)], 1),

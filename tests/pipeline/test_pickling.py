@@ -170,6 +170,30 @@ def test_a_dataclass_of_the_users_can_be_derived_from_on_the_worker() -> None:
         there_and_back(derive)()()
 
 
+@pytest.mark.parametrize(
+    "member, value",
+    [("def value(self): return 1", "value = Base.value"), ("__hash__ = None", "__hash__ = None"), ("value = 7",) * 2],
+    ids=["function", "nothing", "constant"],
+)
+def test_a_class_keeps_the_members_that_its_base_holds_too(member: str, value: str) -> None:
+    """In a class that has both for bases, what stands between the two may hold others."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(f"class Base:\n    {member}\nclass Same(Base):\n    {value}\n", namespace)
+    graph = serialise(each(namespace["Same"]))
+    restored: Any = restore(graph.definition, fetch(graph))
+    assert set(vars(restored.function)) == set(vars(namespace["Same"]))
+    assert serialise(restored).fingerprint == graph.fingerprint
+
+
+def test_a_class_keeps_what_it_took_from_a_librarys_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be pickled is there on the other side, as all of the library."""
+    monkeypatch.setattr(threading.Thread, "guard", threading.Lock(), raising=False)
+    namespace: dict[str, Any] = {"__name__": "__main__", "Thread": threading.Thread}
+    exec("class Guarded(Thread):\n    guard = Thread.guard", namespace)
+    restored = there_and_back(namespace["Guarded"])
+    assert vars(restored)["guard"] is vars(threading.Thread)["guard"]
+
+
 def test_a_cached_function_of_the_users_goes_along_without_what_it_keeps() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(

@@ -249,7 +249,7 @@ def test_an_error_that_cannot_be_rebuilt(cluster: Cluster, transfer: str) -> Non
     "odd", [lambda x: {"y": x}, lambda x: (x, x), lambda x: np.zeros((2, 2)), lambda x: "text", lambda x: object()],
     ids=["another key", "a tuple", "another rank", "text", "no leaf"],
 )  # fmt: skip
-def test_an_element_built_differently_from_the_first(cluster: Cluster, transfer: str, odd: Callable[[Any], Any]) -> None:
+def test_an_odd_element(cluster: Cluster, transfer: str, odd: Callable[[Any], Any]) -> None:
     cluster.workers.pop().stop()
     dataset = dsnb.Dataset.range(5).map(lambda x: odd(x) if x == 3 else x)
     got = outcomes(iter(read(dataset, cluster.service, data_transfer_protocol=transfer)))
@@ -286,14 +286,22 @@ def test_a_worker_stopped_in_mid_read(cluster: Cluster, transfer: str, limit: in
         got = values(elements, 50)
         told = r"worker w0 was stopped of job 'job': \d+ split\(s\) .* will not come; reading goes on"
         with pytest.warns(DataLossWarning, match=told) as warned:
-            cluster.workers.pop(0).stop()
-            while not warned.list:
-                got += values(elements, 1)
+            got += until_told(cluster.workers.pop(0).stop, elements, warned)
         job = cluster.job("job")
         assert [trainer.lost for trainer in job.trainers] == [job.lost_splits]
         got += values(elements)
     assert len(got) == len(set(got)), "no element twice"
-    assert 0 < count - len(got) <= job.lost_splits
+    # What had arrived here and was not consumed is counted too, so it may be that nothing is missing.
+    assert count - len(got) <= job.lost_splits
+
+
+def until_told(end: Callable[[], object], elements: Iterator[Any], warned: pytest.WarningsRecorder) -> list[int]:
+    """Do something that costs data, and read until that is announced."""
+    end()
+    got: list[int] = []
+    while not warned.list:
+        got += values(elements, 1)
+    return got
 
 
 def values(elements: Iterator[Any], count: int | None = None) -> list[int]:
@@ -307,10 +315,9 @@ def test_a_worker_stopped_in_mid_read_of_whole_passes(cluster: Cluster, transfer
                    job_name="job", data_transfer_protocol=transfer)  # fmt: skip
     with iter(dataset) as elements:
         got = values(elements, 10)
-        with pytest.warns(DataLossWarning, match=r"worker w0 was stopped of job 'job': its pass .*ended early") as warned:
-            cluster.workers.pop(0).stop()
-            while not warned.list:
-                got += values(elements, 1)
+        told = r"worker w0 was stopped of job 'job': its pass .*ended early"
+        with pytest.warns(DataLossWarning, match=told) as warned:
+            got += until_told(cluster.workers.pop(0).stop, elements, warned)
         assert [trainer.lost for trainer in cluster.job("job").trainers] == [1]
         got += values(elements)
     assert set(got) == set(range(1000)), "the other worker's pass is whole"
@@ -327,11 +334,11 @@ def test_a_worker_process_killed_in_mid_read(tmp_path: Path) -> None:
             dataset = read(dsnb.Dataset.range(20_000).map(lambda x: np.full(1024, x)), cluster.service, job_name="job")
             with iter(dataset) as elements:
                 got = values(elements, 50)
-                with pytest.warns(DataLossWarning, match=r"worker w\d was lost of job 'job': \d+ split"):
-                    doomed.popen.send_signal(signal.SIGKILL)
-                    got += values(elements)
+                with pytest.warns(DataLossWarning, match=r"worker w\d was lost of job 'job': \d+ split") as warned:
+                    got += until_told(lambda: doomed.popen.send_signal(signal.SIGKILL), elements, warned)
+                got += values(elements)
             assert len(got) == len(set(got)), "no element twice"
-            assert 0 < 20_000 - len(got) <= cluster.job("job").lost_splits
+            assert 20_000 - len(got) <= cluster.job("job").lost_splits
 
 
 @TRANSFERS
@@ -341,10 +348,10 @@ def test_the_last_worker_stopped_and_another_started(cluster: Cluster, transfer:
                    data_transfer_protocol=transfer)  # fmt: skip
     with iter(dataset) as elements:
         got = values(elements, 10)
-        with pytest.warns(DataLossWarning, match="worker w0 was stopped"):
-            cluster.workers.pop().stop()
-            threading.Timer(0.2, cluster.add_worker).start()
-            got += values(elements)
+        threading.Timer(0.2, cluster.add_worker).start()
+        with pytest.warns(DataLossWarning, match="worker w0 was stopped") as warned:
+            got += until_told(cluster.workers.pop().stop, elements, warned)
+        got += values(elements)
         assert len(got) == len(set(got)), "no element twice"
         assert 10_000 - len(got) <= cluster.job("job").lost_splits
 
@@ -378,7 +385,8 @@ print("STOPPED", flush=True)
 
 @TRANSFERS
 def test_ctrl_c_in_mid_read(transfer: str, tmp_path: Path) -> None:
-    with PythonProcess(["-c", INTERRUPTED.format(transfer=transfer)], env={"DSNB_RUNTIME_DIR": str(tmp_path)}) as process:
+    code, environment = INTERRUPTED.format(transfer=transfer), {"DSNB_RUNTIME_DIR": str(tmp_path)}
+    with PythonProcess(["-c", code], env=environment) as process:
         process.line("READING")
         wait_for(lambda: waits(process.pid), what="the main thread to wait")
         sent = time.monotonic()

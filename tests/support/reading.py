@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,11 @@ def numbers(elements: Iterable[Any]) -> list[int]:
 def first(count: int, elements: Iterable[Any]) -> list[int]:
     """The next `count` elements of an iterator as plain numbers."""
     return numbers(islice(elements, count))
+
+
+def joined(parts: Iterable[Iterable[T]]) -> list[T]:
+    """What several readers got, in one list."""
+    return list(chain.from_iterable(parts))
 
 
 def outcomes(elements: Iterator[Any], most: int = 10_000) -> list[Any]:

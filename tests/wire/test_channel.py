@@ -1,7 +1,221 @@
-"""Being written (lower rooms)."""
+"""Calls end in time with an error of ours, connections are shared, and what is opened is closed."""
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import grpc
+import pytest
+
+from dsnb.errors import DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.wire import channel as channels
+from dsnb.wire.channel import Channel, address_of, open_channel, split_target
+from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, RegisterReply, RegisterRequest
+from dsnb.wire.methods import FORGET, GET_BLOB, PUT_BLOB, REGISTER
+from tests.support.reading import at_once
+from tests.support.waiting import wait_for
+from tests.wire.serving import TOKEN, address, channel_to, connected, port_of_nobody, serving
+
+
+def answer(request: Any, context: grpc.ServicerContext) -> Empty:
+    return Empty()
+
+
+# ---- addresses
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1:5050", "localhost:1", "worker-3.farm:65535", "[::1]:80"])
+def test_a_target_may_leave_out_its_protocol(target: str) -> None:
+    assert split_target(target) == split_target(f"grpc://{target}") == target
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["", "host", "host:", ":80", "host:0", "host:65536", "host:-1", "host:http", "grpc://", "grpc://host", "::1:80",
+     "host:8²", "host:80/path", "host:٣"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_by_name(target: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        split_target(target)
+    assert repr(target) in str(caught.value)
+
+
+def test_another_protocol_is_unknown() -> None:
+    with pytest.raises(NotFoundError, match="http"):
+        split_target("http://127.0.0.1:80")
+
+
+@pytest.mark.parametrize(
+    "host, joined", [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80"), ("[::1]", "[::1]:80"), ("h", "h:80")]
+)
+def test_an_ipv6_address_gets_brackets(host: str, joined: str) -> None:
+    assert address_of(host, 80) == joined == split_target(joined)
+
+
+# ---- calls
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_where_nobody_listens_a_call_ends_unavailable_in_the_time_that_was_given(host: str) -> None:
+    with port_of_nobody() as port, channel_to(f"{host}:{port}") as channel:
+        began = time.monotonic()
+        with pytest.raises(UnavailableError, match=f"{host}:{port}") as caught:
+            channel.call(FORGET, ForgetRequest(), timeout=0.4)
+        assert 0.3 < time.monotonic() - began < 3.0
+    assert "0.4 seconds" in caught.value.did
+    assert "dsnb status" in caught.value.hint
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_unavailable_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute, channel_to(f"127.0.0.1:{mute.getsockname()[1]}") as channel:
+        began = time.monotonic()
+        with pytest.raises(UnavailableError):
+            channel.call(FORGET, ForgetRequest(), timeout=0.4)
+        assert time.monotonic() - began < 3.0
+
+
+def test_a_handler_that_hangs_does_not_hang_its_caller() -> None:
+    over = threading.Event()
+
+    def hang(request: Any, context: grpc.ServicerContext) -> Empty:
+        over.wait(60)
+        return Empty()
+
+    try:
+        with connected({FORGET: hang}) as channel:
+            began = time.monotonic()
+            with pytest.raises((UnavailableError, DeadlineExceededError), match=channel.address):
+                channel.call(FORGET, ForgetRequest(), timeout=0.4)
+            assert time.monotonic() - began < 3.0
+            over.set()
+    finally:
+        over.set()
+
+
+def test_a_call_waits_for_a_server_that_is_about_to_start() -> None:
+    with port_of_nobody() as held:
+        pass  # let go at once: the server below takes it
+    done: list[Empty] = []
+    states: list[grpc.ChannelConnectivity] = []
+    with channel_to(f"127.0.0.1:{held}") as channel:
+        channel._channel.subscribe(states.append)
+        caller = threading.Thread(target=lambda: done.append(channel.call(FORGET, ForgetRequest(), timeout=30)))
+        caller.start()
+        failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        wait_for(lambda: failed in states, what="the call to find nobody there")
+        with serving({FORGET: answer}, port=held):
+            caller.join(30)
+    assert done == [Empty()]
+
+
+def test_a_channel_finds_a_server_again_that_was_restarted() -> None:
+    with serving({FORGET: answer}) as server, channel_to(address(server)) as channel:
+        channel.call(FORGET, ForgetRequest(), timeout=10)
+        server.stop(0)
+        with serving({FORGET: answer}, port=server.port):
+            assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+
+
+def test_messages_may_be_larger_than_grpcs_own_limit() -> None:
+    """4 MB unless it is told otherwise; a captured array's pickle is more."""
+
+    def register(request: RegisterRequest, context: grpc.ServicerContext) -> RegisterReply:
+        return RegisterReply(dataset_id=request.definition.decode())
+
+    with connected({REGISTER: register}) as channel:
+        reply = channel.call(REGISTER, RegisterRequest(definition=b"x" * 6_000_000), timeout=30)
+    assert len(reply.dataset_id) == 6_000_000
+
+
+def test_an_upload_sends_a_stream_and_gets_one_reply() -> None:
+    got: list[bytes] = []
+
+    def put(pieces: Iterator[BlobPiece], context: grpc.ServicerContext) -> Empty:
+        got.extend(piece.data for piece in pieces)
+        return Empty()
+
+    with connected({PUT_BLOB: put}) as channel:
+        pieces = (BlobPiece(data=bytes([number])) for number in range(3))
+        assert channel.upload(PUT_BLOB, pieces, timeout=10) == Empty()
+    assert got == [b"\0", b"\1", b"\2"]
+
+
+def test_dropping_replies_ends_them_at_the_server() -> None:
+    ended = threading.Event()
+
+    def endless(request: BlobRequest, context: grpc.ServicerContext) -> Iterator[BlobPiece]:
+        context.add_callback(ended.set)
+        while not ended.is_set():
+            yield BlobPiece(data=b"x")
+
+    with connected({GET_BLOB: endless}) as channel:
+        coming = channel.replies(GET_BLOB, BlobRequest())
+        assert next(coming).data == b"x"
+        del coming
+        assert ended.wait(10)
+
+
+def test_replies_that_do_not_come_in_time_are_an_error_of_ours() -> None:
+    over = threading.Event()
+
+    def silent(request: BlobRequest, context: grpc.ServicerContext) -> Iterator[BlobPiece]:
+        context.add_callback(over.set)
+        over.wait(60)
+        yield from ()
+
+    with connected({GET_BLOB: silent}) as channel, pytest.raises(DeadlineExceededError, match=channel.address):
+        list(channel.replies(GET_BLOB, BlobRequest(), timeout=0.3))
+
+
+# ---- sharing
+
+
+def test_users_of_one_server_share_a_connection_and_the_last_one_closes_it() -> None:
+    with serving({FORGET: answer}) as server:
+        first = open_channel(address(server), TOKEN)
+        second = open_channel(f"grpc://{address(server)}", TOKEN)
+        assert first is second
+        first.close()
+        assert second.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+        second.close()
+        with channel_to(address(server)) as third:
+            assert third is not first
+        with pytest.raises(UnavailableError, match="closed"):
+            second.call(FORGET, ForgetRequest(), timeout=10)
+
+
+def test_callers_with_different_tokens_share_nothing() -> None:
+    with serving({FORGET: answer}) as server, channel_to(address(server)) as right:
+        with channel_to(address(server), "wrong") as wrong:
+            assert wrong is not right
+            with pytest.raises(DsnbError, match="token"):
+                wrong.call(FORGET, ForgetRequest(), timeout=10)
+        assert right.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+
+
+def test_channels_may_be_opened_and_closed_from_any_thread() -> None:
+    with serving({FORGET: answer}) as server:
+
+        def use() -> list[Empty]:
+            replies = []
+            for _ in range(10):
+                with channel_to(address(server)) as channel:
+                    replies.append(channel.call(FORGET, ForgetRequest(), timeout=30))
+            return replies
+
+        assert at_once([use] * 6) == [[Empty()] * 10] * 6
+    assert channels._channels == {}
+
+
+def test_a_channel_that_is_collected_inside_open_channel_may_be_closed_there() -> None:
+    """The collector runs anywhere, and an iterator gives its channel back when it is collected."""
+    with port_of_nobody() as port:
+        target = f"127.0.0.1:{port}"
+        held: Channel = open_channel(target, TOKEN)
+        with channels._lock:  # as it is while open_channel works
+            held.close()
+    assert channels._channels == {}

@@ -1,7 +1,190 @@
-"""Being written (lower rooms)."""
+"""A server has its port for itself, listens on loopback alone, and neither hangs nor keeps anything when it stops."""
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import grpc
+import pytest
+
+from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, InvalidArgumentError
+from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, WorkerOrder, WorkerReport
+from dsnb.wire.methods import FORGET, GET_BLOB, SESSION
+from dsnb.wire.security import credentials
+from dsnb.wire.server import GrpcServer, check_loopback
+from tests.support.waiting import wait_for
+from tests.wire.serving import TOKEN, address, channel_to, connected, serving
+
+
+def answer(request: Any, context: grpc.ServicerContext) -> Empty:
+    return Empty()
+
+
+def test_a_port_that_is_left_out_is_chosen() -> None:
+    with serving({FORGET: answer}) as one, serving({FORGET: answer}) as two:
+        assert one.port > 0
+        assert two.port > 0
+        assert one.port != two.port
+
+
+def test_a_second_server_on_a_port_is_refused_and_the_first_goes_on() -> None:
+    """gRPC shares ports unless it is told not to, and the kernel would deal out connections between the two."""
+    with serving({FORGET: answer}) as first:
+        second = GrpcServer("worker", {FORGET: lambda request, context: pytest.fail("deal")}, TOKEN)
+        with pytest.raises(AlreadyExistsError, match=f"worker cannot listen on {address(first)}") as caught:
+            second.start("127.0.0.1", first.port)
+        assert caught.value.did == "nothing was started"
+        with channel_to(address(first)) as channel:
+            for _ in range(20):
+                assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+
+
+def test_a_port_of_another_program_is_taken_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(AlreadyExistsError):
+        GrpcServer("test", {FORGET: answer}, TOKEN).start("127.0.0.1", other.getsockname()[1])
+
+
+def test_a_port_is_free_again_once_its_server_has_stopped() -> None:
+    with serving({FORGET: answer}) as first:
+        pass
+    with serving({FORGET: answer}, port=first.port) as second, channel_to(address(second)) as channel:
+        assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "192.168.0.1", "8.8.8.8", "fe80::1", "::ffff:8.8.8.8"])
+def test_listening_beyond_loopback_is_refused(host: str) -> None:
+    """Whoever can register a dataset can run code on the workers."""
+    server = GrpcServer("test", {FORGET: answer}, TOKEN)
+    with pytest.raises(FailedPreconditionError, match="code") as caught:
+        server.start(host, 0)
+    assert caught.value.did == "nothing was started"
+    assert "ssh -L" in caught.value.hint
+    assert server.port == 0
+
+
+@pytest.mark.parametrize("host", ["", "example.com", "localhost.example.com", "127.0.0.1:80", "127.1"])
+def test_a_host_that_is_no_address_is_refused(host: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"127\.0\.0\.1"):
+        GrpcServer("test", {FORGET: answer}, TOKEN).start(host, 0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "localhost", "::1", "[::1]"])
+def test_loopback_has_many_names(host: str) -> None:
+    check_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6_works_with_and_without_brackets(host: str) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    server = GrpcServer("test", {FORGET: answer}, TOKEN)
+    server.start(host, 0)
+    try:
+        with channel_to(f"[::1]:{server.port}") as channel:
+            assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+    finally:
+        server.stop(0)
+
+
+def test_short_calls_are_answered_beside_many_streams() -> None:
+    """A pool of threads that is full of streams would answer nothing else."""
+    over = threading.Event()
+
+    def endless(request: BlobRequest, context: grpc.ServicerContext) -> Iterator[BlobPiece]:
+        yield BlobPiece(data=b"begun")
+        over.wait(60)
+
+    try:
+        with connected({GET_BLOB: endless, FORGET: answer}) as channel:
+            streams = [channel.replies(GET_BLOB, BlobRequest()) for _ in range(60)]
+            assert all(next(stream).data == b"begun" for stream in streams)
+            for _ in range(10):
+                assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+            over.set()
+            del streams
+    finally:
+        over.set()
+
+
+def test_what_a_handler_did_not_expect_costs_only_its_own_call() -> None:
+    def sometimes(request: ForgetRequest, context: grpc.ServicerContext) -> Empty:
+        if request.job_name:
+            raise ZeroDivisionError("by zero")
+        return Empty()
+
+    with connected({FORGET: sometimes}) as channel:
+        began = time.monotonic()
+        with pytest.raises(DsnbError, match="by zero"):
+            channel.call(FORGET, ForgetRequest(job_name="x"), timeout=30)
+        assert time.monotonic() - began < 5.0
+        assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+
+
+def test_a_message_that_is_damaged_is_an_error_and_no_hang() -> None:
+    handlers = {FORGET: lambda request, context: pytest.fail("reached")}
+    with serving(handlers) as server, grpc.insecure_channel(address(server)) as channel:
+        stub = channel.unary_unary(FORGET.path, None, None)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub(b"\xff\xff", metadata=credentials(TOKEN), timeout=10)
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+
+
+def test_stopping_ends_open_streams_and_tells_their_handlers() -> None:
+    gone = threading.Event()
+
+    def session(reports: Iterator[WorkerReport], context: grpc.ServicerContext) -> Iterator[WorkerOrder]:
+        context.add_callback(gone.set)
+        yield WorkerOrder(welcome=True)
+        gone.wait(60)
+
+    with serving({SESSION: session}) as server, channel_to(address(server)) as channel:
+        open_end = threading.Event()
+
+        def reports() -> Iterator[WorkerReport]:
+            yield WorkerReport()
+            open_end.wait(60)
+
+        stream = channel.stream(SESSION, reports())
+        assert next(stream).welcome
+        began = time.monotonic()
+        server.stop(0)
+        assert time.monotonic() - began < 4.0
+        assert gone.is_set()
+        with pytest.raises(grpc.RpcError):
+            next(stream)
+        open_end.set()
+
+
+def test_a_call_that_runs_is_given_the_time_of_grace() -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def slow(request: ForgetRequest, context: grpc.ServicerContext) -> Empty:
+        begun.set()
+        finish.wait(60)
+        return Empty()
+
+    replies: list[Empty] = []
+    with serving({FORGET: slow}) as server, channel_to(address(server)) as channel:
+        caller = threading.Thread(target=lambda: replies.append(channel.call(FORGET, ForgetRequest(), timeout=30)))
+        caller.start()
+        assert begun.wait(10)
+        stopper = threading.Thread(target=server.stop, args=(20.0,))
+        stopper.start()
+        finish.set()
+        caller.join(30)
+        stopper.join(30)
+        wait_for(lambda: not stopper.is_alive(), what="the server to have stopped")
+    assert replies == [Empty()]
+
+
+def test_stopping_twice_or_before_the_start_does_no_harm() -> None:
+    server = GrpcServer("test", {FORGET: answer}, TOKEN)
+    server.stop(0)
+    with serving({FORGET: answer}) as other:
+        other.stop(0)

@@ -160,10 +160,9 @@ class Books:
         if trainer.returned:
             return
         trainer.skipped += max(0, tail - trainer.next)
-        trainer.next = max(tail, trainer.next)
-        while trainer.next < min(self.window.head, trainer.since) and self.frame_at[trainer.next].failed:
-            trainer.next += 1
-            trainer.passed += 1
+        before = max(tail, trainer.next)
+        trainer.next = self._ahead(trainer)
+        trainer.passed += trainer.next - before
 
     def _book(self, reader: BookedReader, trainer: BookedTrainer, taken: Taken, frontier: int) -> None:
         frame = self.frame_at[taken.index]
@@ -205,31 +204,41 @@ class Books:
         for name, trainer in self.trainers.items():
             self._check_trainer(name, trainer)
         for reader in self.readers.values():
-            there = self.window.readers[reader.client]
+            there, trainer = self.window.readers[reader.client], self.trainers[reader.trainer]
             assert (there.sent, there.consumed, there.granted) == (reader.sent, reader.consumed, reader.granted)
+            ended = self.window.finished and not trainer.returned and self._ahead(trainer) == self.window.head
+            assert self.window.at_end(reader.client) is ended, "the end was told too early or not at all"
         if not self.window.keep:
             self._check_memory()
         self.sound = True
 
     def _check_trainer(self, name: str, trainer: BookedTrainer) -> None:
         there = self.window.trainers[name]
-        outstanding = [index for reader in self.readers.values() if reader.trainer == name for index in reader.outstanding]
+        outstanding = [
+            index for reader in self.readers.values() if reader.trainer == name for index in reader.outstanding
+        ]
         parts = len(trainer.consumed) + len(outstanding) + len(trainer.returned) + trainer.skipped + trainer.passed
         assert parts == trainer.next - trainer.start, "consumed, sent, returned, skipped and passed do not make up all"
         assert there.consumed == len(trainer.consumed)
         assert there.hits == trainer.hits
         assert there.misses == len(trainer.consumed) - trainer.hits
         assert there.skipped == trainer.skipped
-        ahead = max(trainer.next, self.window.tail)
-        while ahead < min(self.window.head, trainer.since) and self.frame_at[ahead].failed:
-            ahead += 1
-        assert self.window.offset(name) == min([*outstanding, *trainer.returned, ahead]), "another place than its own"
+        place = min([*outstanding, *trainer.returned, self._ahead(trainer)])
+        assert self.window.offset(name) == place, "another place than its own"
+
+    def _ahead(self, trainer: BookedTrainer) -> int:
+        """What a trainer would get next of what it has not been sent: in memory, past errors from before its time."""
+        at = max(trainer.next, self.window.tail)
+        while at < min(self.window.head, trainer.since) and self.frame_at[at].failed:
+            at += 1
+        return at
 
     def _check_memory(self) -> None:
         """Without the cache a frame is in memory until all of it is consumed, and no longer."""
         consumed = {index for trainer in self.trainers.values() for index in trainer.consumed}
         held = [f for f in self.frames if not consumed.issuperset(range(f.first, f.first + f.count))]
         assert self.window.nbytes == sum(frame.charge for frame in held), "other bytes than those of unconsumed frames"
+        assert self.window.done is (self.window.finished and not held), "done before all is consumed, or not then"
 
     def check_everything_is_accounted_for(self) -> None:
         """When all has been read: no element twice, none without a reason; nothing in memory that nobody can want."""

@@ -1,7 +1,245 @@
-"""Being written (cores and roles)."""
+"""The producer's thread, with real pipelines, and an outlet that keeps its frames."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import numpy as np
+import pytest
+
+from dsnb.elements.frame import Frame
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.dataset import Dataset
+from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, Producer
+from tests.pipeline.driving import context, failing_at, plain
+from tests.support.waiting import wait_for
+
+
+class Shelf:
+    """Takes frames as long as there is room for so many; see `dsnb.worker.producer.Outlet`."""
+
+    def __init__(self, *, room: int = 1 << 30, frame_bytes: int = FRAME_BYTES, element_bytes: int = 1 << 60) -> None:
+        self.frames: list[Frame] = []
+        self.on_their_way: list[int] = []
+        self.ended = False
+        self.room = room
+        self._frame_bytes = frame_bytes
+        self._element_bytes = element_bytes
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def wait_for_room(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self.frames) < self.room)
+            return not self._stopped
+
+    def frame_bytes(self) -> int:
+        return self._frame_bytes
+
+    def element_bytes(self) -> int:
+        return self._element_bytes
+
+    def gathered(self, count: int) -> None:
+        self.on_their_way.append(sum(frame.count for frame in self.frames) + count)
+
+    def add(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+    def finish(self) -> None:
+        self.ended = True
+
+    def make_room(self, frames: int) -> None:
+        with self._changed:
+            self.room += frames
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    @property
+    def elements(self) -> list[Any]:
+        """Everything that came, errors in their places."""
+        out: list[Any] = []
+        for frame in list(self.frames):
+            try:
+                out += frame.elements(0, frame.count)
+            except Exception as error:  # noqa: BLE001 - part of what came
+                out.append(error)
+        return out
+
+
+Produce = Callable[[Dataset, Shelf], Producer]
+
+
+@pytest.fixture
+def produce() -> Iterator[Produce]:
+    """Starts producers that end with the test."""
+    made: list[tuple[Producer, Shelf]] = []
+
+    def start(dataset: Dataset, shelf: Shelf) -> Producer:
+        producer = Producer("producer", lambda: dataset.operation.build(context()), shelf, "on w0")
+        made.append((producer, shelf))
+        producer.start()
+        return producer
+
+    yield start
+    for producer, shelf in made:
+        shelf.stop()
+        if producer.stage is not None:
+            producer.stage.cancel()
+        producer.join(10.0)
+        assert not producer.is_alive()
+
+
+def made_of(produce: Produce, dataset: Dataset, **settings: int) -> Shelf:
+    """All that a pipeline gives."""
+    shelf = Shelf(**settings)
+    produce(dataset, shelf)
+    wait_for(lambda: shelf.ended, what="the end of the pipeline")
+    return shelf
+
+
+def arrays(*sizes: int) -> Dataset:
+    """Arrays of so many bytes each."""
+    return Dataset.range(len(sizes)).map(lambda at: np.full(sizes[at], at, np.uint8))
+
+
+def test_all_elements_come_in_order(produce: Produce) -> None:
+    shelf = made_of(produce, Dataset.range(50_000))
+    assert plain(shelf.elements) == list(range(50_000))
+
+
+def test_quick_small_elements_share_frames_of_a_bounded_number(produce: Produce) -> None:
+    shelf = made_of(produce, Dataset.range(100_000))
+    assert len(shelf.frames) < 1000
+    assert max(frame.count for frame in shelf.frames) <= FRAME_ELEMENTS
+
+
+def test_frames_are_not_larger_than_they_may_be(produce: Produce) -> None:
+    shelf = made_of(produce, arrays(*[1000] * 300), frame_bytes=10_000)
+    assert max(frame.nbytes for frame in shelf.frames) <= 10_000
+    assert sum(frame.count for frame in shelf.frames) == 300
+
+
+def test_frames_are_cut_where_elements_suddenly_get_larger(produce: Produce) -> None:
+    shelf = made_of(produce, arrays(*[10] * 500, *[9000] * 20), frame_bytes=10_000)
+    assert max(frame.nbytes for frame in shelf.frames) <= 10_000
+    assert [len(element) for element in shelf.elements] == [10] * 500 + [9000] * 20
+
+
+def test_an_element_that_is_larger_than_a_frame_has_one_of_its_own(produce: Produce) -> None:
+    shelf = made_of(produce, arrays(10, 50_000, 10), frame_bytes=10_000)
+    assert [frame.count for frame in shelf.frames if frame.nbytes > 10_000] == [1]
+    assert [len(element) for element in shelf.elements] == [10, 50_000, 10]
+
+
+def test_an_element_that_is_larger_than_the_cache_is_an_error_in_its_place(produce: Produce) -> None:
+    shelf = made_of(produce, arrays(10, 50_000, 10), frame_bytes=1000, element_bytes=8000)
+    first, error, last = shelf.elements
+    assert isinstance(error, InvalidArgumentError)
+    assert "the element size is larger than cache size in bytes (50,000 > 8,000)" in str(error)
+    assert (len(first), len(last)) == (10, 10)
+
+
+def test_errors_stand_in_their_elements_places(produce: Produce) -> None:
+    shelf = made_of(produce, Dataset.range(300).map(failing_at(0, 7, 8, 299)))
+    expected = ["RuntimeError" if number in (0, 7, 8, 299) else number for number in range(300)]
+    assert plain(shelf.elements) == expected
+    assert shelf.elements[0].__notes__[-1] == "on w0"
+
+
+def test_elements_that_differ_from_the_first_are_errors_in_their_places(produce: Produce) -> None:
+    odd: dict[int, Any] = {3: (1, 2), 50: "text", 120: None}
+    shelf = made_of(produce, Dataset.range(150).map(lambda x: odd.get(int(x), int(x))))
+    assert plain(shelf.elements) == ["InvalidArgumentError" if x in odd else x for x in range(150)]
+
+
+class Refusing:
+    """As a tensor that requires a gradient does."""
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        raise RuntimeError("no array of this")
+
+
+class Unprintable(Exception):
+    """An error whose own text cannot be had."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text either")
+
+
+def test_what_cannot_be_made_an_array_is_an_error_in_its_place_and_holds_nobody_up(produce: Produce) -> None:
+    shelf = made_of(produce, Dataset.range(40).map(lambda x: Refusing() if x == 17 else int(x)))
+    assert plain(shelf.elements) == [*range(17), "InvalidArgumentError", *range(18, 40)]
+    assert "no array of this" in str(shelf.elements[17])
+
+
+def test_an_error_that_cannot_be_printed_holds_nobody_up(produce: Produce) -> None:
+    def unprintable(x: int) -> int:
+        if x == 3:
+            raise Unprintable
+        return x
+
+    shelf = made_of(produce, Dataset.range(6).map(unprintable))
+    assert [type(element).__name__ for element in shelf.elements if isinstance(element, Exception)] == ["Unprintable"]
+    assert len(shelf.elements) == 6
+
+
+def test_text_is_of_any_length(produce: Produce) -> None:
+    texts = ["a" * (n % 13) for n in range(100)]
+    shelf = made_of(produce, Dataset.from_tensor_slices(np.array(texts)))
+    assert shelf.elements == texts
+
+
+def test_elements_that_are_ready_do_not_wait_for_a_slow_one(produce: Produce) -> None:
+    gate = threading.Event()
+
+    def slow_at_the_fourth(x: int) -> int:
+        if x == 3:
+            gate.wait(30.0)
+        return x
+
+    shelf = Shelf()
+    produce(Dataset.range(5).map(slow_at_the_fourth), shelf)
+    wait_for(lambda: len(shelf.elements) == 3, what="the three that are ready")
+    gate.set()
+    wait_for(lambda: shelf.ended, what="the end")
+    assert plain(shelf.elements) == list(range(5))
+
+
+def test_nothing_is_produced_that_nobody_wants(produce: Produce) -> None:
+    calls: list[int] = []
+
+    def count(x: int) -> np.ndarray[Any, Any]:
+        calls.append(int(x))
+        return np.zeros(1000, np.uint8)
+
+    shelf = Shelf(room=2, frame_bytes=1000)
+    produce(Dataset.range(1000).map(count), shelf)
+    wait_for(lambda: len(shelf.frames) == 2, what="two frames")
+    shelf.make_room(1)
+    wait_for(lambda: len(shelf.frames) == 3, what="the third")
+    assert len(calls) < 20
+
+
+def test_a_producer_that_is_not_wanted_any_more_closes_its_pipeline_and_ends(produce: Produce) -> None:
+    shelf = Shelf(room=1, frame_bytes=100)
+    producer = produce(Dataset.range(10).repeat().prefetch(4), shelf)
+    wait_for(lambda: shelf.frames, what="a frame")
+    shelf.stop()
+    producer.join(10.0)
+    assert not producer.is_alive()
+    assert producer.stage is not None
+    assert not shelf.ended
+    assert producer.stage._closed
+
+
+def test_it_tells_up_to_where_what_was_made_will_be(produce: Produce) -> None:
+    """So that splits count as done when their elements are consumed, and not before."""
+    shelf = made_of(produce, Dataset.range(5000).map(failing_at(40)))
+    assert shelf.on_their_way == sorted(shelf.on_their_way)
+    assert shelf.on_their_way[-1] == 5000

@@ -1,7 +1,258 @@
-"""Being written (cores and roles)."""
+"""A task with a real pipeline and its own threads, read as a client in this process reads it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import pytest
+
+from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.wire.messages import TaskOrder
+from dsnb.worker.task import Task
+from tests.pipeline.driving import context, failing_at, plain
+from tests.support.waiting import wait_for
+from tests.worker.collecting import UNLIMITED, Collector, opening
+
+Make = Callable[..., Task]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes tasks that end with the test."""
+    made: list[Task] = []
+
+    def task(dataset: Dataset | Callable[[], Stage], *, cached: bool = False, **changes: Any) -> Task:
+        build = (lambda: dataset.operation.build(context())) if isinstance(dataset, Dataset) else dataset
+        order = TaskOrder(task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached)
+        settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_end": lambda _: None, "note": "on w0"}
+        made.append(Task(order, build, None, **{**settings, **changes}))
+        return made[-1]
+
+    yield task
+    for task_ in made:
+        task_.stop(UnavailableError("the test is over"))
+        assert task_.join(10.0)
+
+
+def numbers(count: int) -> Dataset:
+    return Dataset.range(count)
+
+
+def test_nothing_is_produced_before_the_first_read(make: Make) -> None:
+    task = make(lambda: pytest.fail("the pipeline was built"))
+    assert task.report().state == "pending"
+    assert task.report().head == 0
+
+
+def test_a_reader_gets_what_its_credit_allows(make: Make) -> None:
+    task, sink = make(numbers(100)), Collector()
+    reading = task.open(opening(granted=10), sink)
+    assert plain(sink.wait_for(10)) == list(range(10))
+    reading.credit(30, 10, UNLIMITED)
+    assert plain(sink.wait_for(30)) == list(range(30))
+    reading.credit(UNLIMITED, 30, UNLIMITED)
+    assert plain(sink.wait_for_end()) == list(range(100))
+
+
+def test_pieces_say_where_they_belong(make: Make) -> None:
+    task, sink = make(numbers(100)), Collector()
+    task.open(opening(granted=7), sink).credit(UNLIMITED, 0, UNLIMITED)
+    sink.wait_for_end()
+    places = [(piece.index, piece.count, piece.incarnation) for piece in sink.pieces]
+    assert [index for index, _, _ in places] == [sum(count for _, count, _ in places[:at]) for at in range(len(places))]
+    assert {incarnation for _, _, incarnation in places} == {3}
+
+
+def test_credit_that_is_not_used_can_be_recalled(make: Make) -> None:
+    task, sink = make(numbers(5)), Collector()
+    reading = task.open(opening(granted=100), sink)
+    sink.wait_for(5)
+    reading.recall()
+    assert sink.recalls == [5]
+
+
+def test_readers_without_a_cache_share_what_there_is(make: Make) -> None:
+    task, first, second = make(numbers(100)), Collector(), Collector()
+    task.open(opening("a", granted=30), first)
+    first.wait_for(30)
+    task.open(opening("b"), second)
+    assert plain(second.wait_for_end()) == list(range(30, 100))
+
+
+def test_what_a_reader_leaves_unread_is_for_the_others(make: Make) -> None:
+    task, first, second = make(numbers(50)), Collector(), Collector()
+    reading = task.open(opening("a", granted=30), first)
+    first.wait_for(30)
+    reading.leave(10)
+    task.open(opening("b"), second)
+    assert plain(second.wait_for_end()) == list(range(10, 50))
+
+
+def test_trainers_of_a_cached_task_all_get_all(make: Make) -> None:
+    task = make(numbers(100).repeat(), cached=True)
+    sinks = {name: Collector() for name in ("a", "b")}
+    for name, sink in sinks.items():
+        task.open(opening(f"client of {name}", name, granted=250), sink)
+        assert plain(sink.wait_for(250)) == [*range(100), *range(100), *range(50)]
+    report = {trainer.trainer_id: trainer for trainer in task.report().trainers}
+    assert report.keys() == {"a", "b"}
+
+
+def test_a_cached_task_wants_to_know_who_reads(make: Make) -> None:
+    task = make(numbers(10).repeat(), cached=True)
+    with pytest.raises(InvalidArgumentError, match="requires a non-empty trainer ID"):
+        task.open(opening(), Collector())
+
+
+def test_a_cached_task_whose_data_ends_says_so_behind_its_last_element(make: Make) -> None:
+    task, sink = make(numbers(5), cached=True), Collector()
+    task.open(opening(trainer="a"), sink)
+    error = sink.wait_for_error()
+    assert isinstance(error, InvalidArgumentError)
+    assert "requires the input dataset to be infinite, and it ended after 5 elements" in error.what
+    assert plain(sink.elements) == list(range(5))
+
+
+def test_an_error_stands_in_its_elements_place_with_a_note_of_where_it_happened(make: Make) -> None:
+    task, sink = make(numbers(4).map(failing_at(2))), Collector()
+    task.open(opening(), sink)
+    got = sink.wait_for_end()
+    assert plain(got) == [0, 1, "RuntimeError", 3]
+    assert got[2].__notes__[-1] == "on w0"
+    assert task.report().errors == 1
+
+
+def test_a_pipeline_that_cannot_be_built_is_told_and_over(make: Make) -> None:
+    def broken() -> Stage:
+        raise LookupError("the blob is gone")
+
+    task, sink = make(broken), Collector()
+    task.open(opening(), sink)
+    [error] = sink.wait_for_end()
+    assert repr(error) == "LookupError('the blob is gone')"
+
+
+def test_the_end_is_reported_when_all_is_consumed_and_not_before(make: Make) -> None:
+    ended: list[str] = []
+    task, sink = make(numbers(20), on_end=ended.append), Collector()
+    reading = task.open(opening(), sink)
+    sink.wait_for_end()
+    assert task.report().state == "ended"
+    assert (ended, task.done) == ([], False)
+    reading.credit(UNLIMITED, 19, UNLIMITED)
+    assert (ended, task.done) == ([], False)
+    reading.credit(UNLIMITED, 20, UNLIMITED)
+    reading.leave(20)
+    assert (ended, task.done) == (["t"], True)
+
+
+def test_what_a_reader_did_not_consume_keeps_a_task_from_being_done(make: Make) -> None:
+    task, sink = make(numbers(20)), Collector()
+    reading = task.open(opening(), sink)
+    sink.wait_for_end()
+    reading.leave(12)
+    assert not task.done
+    task.open(opening("heir"), heir := Collector()).leave(8)
+    assert plain(heir.elements) == list(range(12, 20))
+    assert task.done
+
+
+def test_the_same_client_may_open_again_and_its_old_reading_ends(make: Make) -> None:
+    task, old, new = make(numbers(50)), Collector(), Collector()
+    before = task.open(opening(granted=20), old)
+    old.wait_for(20)
+    task.open(opening(granted=20, received=12, consumed=5), new)
+    assert isinstance(old.errors[0], CancelledError)
+    assert plain(new.wait_for(8)) == list(range(12, 20)), "what was on its way was not sent again"
+    before.credit(50, 20, UNLIMITED)
+    before.recall()
+    before.leave(20)
+    assert (new.count, new.recalls, old.recalls) == (8, [], [])
+    assert task.report().readers == 1
+
+
+def test_the_dispatcher_can_take_a_client_off_that_it_lost(make: Make) -> None:
+    task, gone, other = make(numbers(50)), Collector(), Collector()
+    task.open(opening("gone", granted=20), gone)
+    gone.wait_for(20)
+    task.leave("gone")
+    task.leave("never there")
+    task.open(opening("other"), other)
+    assert plain(other.wait_for_end()) == list(range(50))
+
+
+def test_a_stopped_task_tells_its_readers_why_and_takes_no_new_ones(make: Make) -> None:
+    task, sink = make(numbers(10).repeat()), Collector()
+    task.open(opening(granted=5), sink)
+    sink.wait_for(5)
+    task.stop(UnavailableError("the worker was stopped"))
+    task.stop(UnavailableError("and again"))
+    assert [str(error) for error in sink.errors] == ["the worker was stopped"]
+    with pytest.raises(UnavailableError, match="the task t was stopped"):
+        task.open(opening("late"), Collector())
+    assert task.join(10.0)
+
+
+def test_a_task_that_was_never_read_can_be_stopped(make: Make) -> None:
+    task = make(numbers(5))
+    task.stop(UnavailableError("stopped"))
+    assert task.join(0.0)
+
+
+def test_stopping_does_not_wait_for_user_code_that_does_not_return(make: Make) -> None:
+    held, began = threading.Event(), threading.Event()
+
+    def hold(x: Any) -> Any:
+        began.set()
+        held.wait(30.0)
+        return x
+
+    task = make(numbers(5).map(hold))
+    task.open(opening(), Collector())
+    assert began.wait(10.0)
+    task.stop(UnavailableError("stopped"))
+    assert not task.join(0.05)
+    held.set()
+    assert task.join(10.0)
+
+
+def test_a_task_produces_no_more_than_it_may_ahead_of_its_readers(make: Make) -> None:
+    task, sink = make(numbers(10).repeat(), ahead=1000), Collector()
+    task.open(opening(granted=1), sink)
+    sink.wait_for(1)
+    wait_for(lambda: task.report().window_bytes >= 1000, what="the producer to come to its bound")
+    assert task.report().window_bytes < 1000 + (1 << 20), "a frame more than the bound"
+
+
+def test_a_cached_task_stays_within_its_part_of_the_budget_also_when_it_gets_smaller(make: Make) -> None:
+    task, sink = make(numbers(10).repeat(), cached=True, capacity=64_000), Collector()
+    reading = task.open(opening(trainer="a", granted=0), sink)
+
+    def read_on(goal: int) -> bool:
+        reading.credit(goal, sink.count, UNLIMITED)
+        return sink.count >= goal
+
+    for number, budget in enumerate((64_000, 8_000)):
+        task.resize(budget)
+        wait_for(lambda goal=20_000 * (number + 1): read_on(goal), what="20,000 elements")
+        report = task.report()
+        assert (report.capacity_bytes, report.window_bytes <= budget) == (budget, True)
+    assert task.report().evicted > 0
+
+
+def test_a_report_adds_up(make: Make) -> None:
+    task, sink = make(numbers(30).map(lambda x: x + 1)), Collector()
+    reading = task.open(opening(), sink)
+    sink.wait_for_end()
+    reading.credit(UNLIMITED, 20, UNLIMITED)
+    report = task.report()
+    assert (report.head, report.sent_elements, report.sent_bytes) == (30, 30, 240)
+    [trainer] = report.trainers
+    assert (trainer.trainer_id, trainer.clients, trainer.consumed, trainer.offset) == ("", 1, 20, 20)
+    assert [stage.elements for stage in report.stages] == [30, 30]
+    assert report.splits_done == ()
+    assert task.last_report().state == "dropped"

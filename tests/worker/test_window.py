@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from tests.worker.books import Books, BookedReader
+from dsnb.worker.window import Window
+from tests.worker.books import BookedReader, Books
 
 T = TypeVar("T")
 CAPACITY = 800
@@ -29,6 +37,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     keep = True
     largest = CAPACITY // 8
+    most = CAPACITY
     trainers = ("a", "b", "c")
 
     def __init__(self) -> None:
@@ -39,8 +48,7 @@ class WindowMachine(RuleBasedStateMachine):
     @initialize(granted=st.integers(1, 30))
     def a_first_reader(self, granted: int) -> None:
         """The first read starts the pipeline, so nothing is produced before somebody is there."""
-        self.reader_comes(0, 0)
-        self.books.credit(self.readers()[0], granted, 0)
+        self.reader_comes(0, 0, granted)
 
     def readers(self) -> list[BookedReader]:
         return list(self.books.readers.values())
@@ -67,17 +75,24 @@ class WindowMachine(RuleBasedStateMachine):
     # ---- readers
 
     @precondition(lambda self: len(self.books.readers) < 4)
-    @rule(number=pick, received=st.integers(0, 5))
-    def reader_comes(self, number: int, received: int) -> None:
+    @rule(number=pick, received=st.integers(0, 5), granted=st.integers(0, 30))
+    def reader_comes(self, number: int, received: int, granted: int) -> None:
         """A new one, or one that another incarnation of the task knew, with counters of its own."""
         self.made += 1
-        self.books.attach(f"client{self.made}", one(self.trainers, number), received if number % 3 == 2 else 0)
+        known = received if number % 3 == 2 else 0
+        reader = self.books.attach(f"client{self.made}", one(self.trainers, number), known)
+        self.books.credit(reader, known + granted, 0)
+        self.books.take(reader)
 
     @precondition(readers)
     @rule(number=pick, granted=st.integers(0, 40), max_bytes=st.integers(1, 200))
-    def reader_gives_credit(self, number: int, granted: int, max_bytes: int) -> None:
+    def reader_gives_credit_or_takes_it_back(self, number: int, granted: int, max_bytes: int) -> None:
         reader = one(self.readers(), number)
-        self.books.credit(reader, reader.sent + granted, reader.consumed, max_bytes)
+        if granted % 4:
+            self.books.credit(reader, reader.sent + granted, reader.consumed, max_bytes)
+            return
+        assert self.books.recall(reader) == reader.sent
+        assert self.books.take(reader) is None
 
     @precondition(readers)
     @rule(number=pick, times=st.integers(1, 8))
@@ -105,13 +120,6 @@ class WindowMachine(RuleBasedStateMachine):
         self.books.credit(reader, 0, reader.base)
 
     @precondition(readers)
-    @rule(number=pick)
-    def credit_is_recalled(self, number: int) -> None:
-        reader = one(self.readers(), number)
-        assert self.books.recall(reader) == reader.sent
-        assert self.books.take(reader) is None
-
-    @precondition(readers)
     @rule(number=pick, received=st.integers(0, 8), consumed=st.integers(0, 8))
     def reader_reconnects(self, number: int, received: int, consumed: int) -> None:
         """What was on its way when the connection broke is sent again."""
@@ -127,6 +135,11 @@ class WindowMachine(RuleBasedStateMachine):
         reader = one(self.readers(), number)
         used = None if consumed < 0 else reader.consumed + len(reader.outstanding) * consumed // 8
         self.books.leave(reader, used)
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        """By the capacity, where frames are as small as a producer makes them: an eighth of it."""
+        assert self.books.window.nbytes <= self.most
 
     # ---- the end
 
@@ -146,13 +159,17 @@ class FirstComeMachine(WindowMachine):
     """Without the cache: one place for all, each element once, and nothing is let go that was not consumed."""
 
     keep = False
+    most = 1 << 60  # the producer waits; see the scenarios below
     trainers = ("",)
 
 
 class LargeElementsMachine(WindowMachine):
-    """Single elements of up to the whole capacity, which is what a producer may come with."""
+    """Single elements of up to the whole capacity, which a producer may come with.
 
-    largest = CAPACITY
+    One of them may come on top of what nobody was sent yet, and of that there is less than half a capacity.
+    """
+
+    most = CAPACITY * 3 // 2
 
     @precondition(lambda self: self.books.window.wants_more())
     @rule(size=st.integers(CAPACITY // 8, CAPACITY))
@@ -176,7 +193,7 @@ def run_schedules(machine: type[WindowMachine], count: int, steps: int) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_window_keeps_its_promises_under_any_schedule(machine: type[WindowMachine]) -> None:
-    run_schedules(machine, 150, 30)
+    run_schedules(machine, 200, 30)
 
 
 @pytest.mark.soak
@@ -189,3 +206,192 @@ def test_the_window_keeps_its_promises_under_thousands_of_schedules(
     run_schedules(machine, 5000, 50)
     with capsys.disabled():
         print(f"\n{machine.__name__}: {5000 * 60 / (time.monotonic() - began):,.0f} schedules a minute")  # noqa: T201
+
+
+# ---- the promises one by one
+
+
+def filled(*frames: int, keep: bool = True, capacity: int = CAPACITY, ahead: int = AHEAD) -> Books:
+    """A window with frames of so many elements of ten bytes each, produced while a reader "first" was there."""
+    books = Books(capacity=capacity, ahead=ahead, keep=keep)
+    books.attach("first", "a" if keep else "")
+    for count in frames:
+        books.append(count, 10 * count)
+    return books
+
+
+def read(books: Books, client: str, most: int = 1 << 20) -> list[int]:
+    """Let a reader have and consume up to so many elements."""
+    reader, indices = books.readers[client], []
+    books.credit(reader, reader.sent + most, reader.sent)
+    while (taken := books.take(reader)) is not None:
+        indices += range(taken.index, taken.index + taken.count)
+        books.credit(reader, reader.granted, reader.sent)
+    return indices
+
+
+def test_each_trainer_sees_the_whole_sequence() -> None:
+    books = filled(5, 5)
+    books.attach("second", "b")
+    assert read(books, "first") == read(books, "second") == list(range(10))
+    assert (books.window.trainers["a"].misses, books.window.trainers["b"].hits) == (10, 10)
+
+
+def test_readers_of_one_trainer_share_its_place() -> None:
+    books = filled(5, 5)
+    books.attach("other", "a")
+    assert read(books, "first", 3) == [0, 1, 2]
+    assert read(books, "other") == list(range(3, 10))
+
+
+def test_a_trainer_that_comes_later_begins_at_the_oldest_element_in_memory() -> None:
+    books = filled(40, 40, capacity=1000)
+    read(books, "first")
+    books.append(30, 300)
+    books.attach("late", "b")
+    assert read(books, "late")[0] == 40
+    assert books.window.trainers["b"].skipped == 0, "what went before it came is no loss of its"
+
+
+def test_a_trainer_that_falls_behind_is_moved_on_and_what_it_missed_is_counted() -> None:
+    books = filled(40, 40, capacity=1000)
+    books.attach("slow", "b")
+    read(books, "slow", 10)
+    read(books, "first")
+    books.append(40, 400)
+    books.append(40, 400)
+    assert read(books, "slow", 1) == [80]
+    assert books.window.trainers["b"].skipped == 70
+    assert books.window.evicted == 80
+
+
+def test_what_nobody_was_sent_is_never_evicted() -> None:
+    books = filled(29, capacity=300)
+    books.append(1, 290)
+    assert books.window.tail == 0
+    assert read(books, "first") == list(range(30))
+
+
+def test_the_producer_stops_at_the_bound_and_goes_on_when_the_furthest_trainer_does() -> None:
+    books = filled(20, 20)
+    assert not books.window.wants_more()
+    read(books, "first", 5)
+    assert not books.window.wants_more()
+    read(books, "first", 10)
+    assert books.window.wants_more()
+
+
+def test_reading_ahead_begins_low_and_grows_when_a_reader_finds_nothing() -> None:
+    books = filled(keep=False, capacity=1 << 30, ahead=1 << 20)
+    bounds = []
+    for _ in range(6):
+        produced = 0
+        while books.window.wants_more():
+            books.append(1, 16 << 10)
+            produced += 16
+        bounds.append(produced)
+        read(books, "first")
+    assert bounds == [128, 256, 512, 1024, 1024, 1024]
+
+
+def test_reading_ahead_does_not_grow_for_a_reader_that_never_waits() -> None:
+    books = filled(keep=False, capacity=1 << 30, ahead=1 << 20)
+    for _ in range(20):
+        while books.window.wants_more():
+            books.append(1, 16 << 10)
+        read(books, "first", 4)
+    assert books.window.nbytes <= 128 << 10
+
+
+def test_what_a_reader_left_unread_is_for_the_next_one_and_comes_first() -> None:
+    books = filled(5, 5, 5, keep=False)
+    books.attach("other", "")
+    books.credit(books.readers["first"], 7, 0)
+    while books.take(books.readers["first"]) is not None:
+        pass
+    books.leave(books.readers["first"], 2)
+    assert read(books, "other") == list(range(2, 15))
+    assert books.window.nbytes == 0
+
+
+def test_the_end_of_data_for_one_reader_does_not_wait_for_anothers_consumption() -> None:
+    books = filled(5, keep=False)
+    books.attach("other", "")
+    books.credit(books.readers["first"], 5, 0)
+    books.take(books.readers["first"])
+    books.finish()
+    assert books.window.at_end("other")
+    assert not books.window.done
+
+
+def test_what_was_on_its_way_when_a_connection_broke_is_sent_again() -> None:
+    books = filled(10, keep=False)
+    reader = books.readers["first"]
+    books.credit(reader, 10, 0)
+    books.take(reader)
+    books.reattach(reader, received=6, consumed=4)
+    assert read(books, "first") == [6, 7, 8, 9]
+
+
+def test_a_reader_that_another_incarnation_knew_begins_with_its_own_counters() -> None:
+    books = filled(10)
+    reader = books.attach("known", "b", received=100)
+    books.credit(reader, 100, 90)
+    assert books.take(reader) is None
+    assert read(books, "known", 4) == [0, 1, 2, 3]
+    assert books.window.trainers["b"].consumed == 4
+
+
+def test_an_error_goes_to_those_who_were_there_and_later_trainers_pass_over_it() -> None:
+    books = filled(2)
+    books.append(1, 0, failed=True)
+    books.append(2, 20)
+    books.attach("late", "b")
+    assert read(books, "first") == [0, 1, 2, 3, 4]
+    assert read(books, "late") == [0, 1, 3, 4]
+    books.append(1, 0, failed=True)
+    assert read(books, "late") == [5], "it was there when this one happened"
+
+
+def test_an_offset_is_the_first_element_that_is_not_consumed_whoever_has_it() -> None:
+    books = filled(5, 5, 5, keep=False)
+    first, other = books.readers["first"], books.attach("other", "")
+    for reader in (first, other):
+        books.credit(reader, 5, 0)
+        books.take(reader)
+    books.leave(first, None)
+    books.credit(other, 20, 0)
+    while books.take(other) is not None:
+        pass
+    assert books.window.offset("") == 0, "what came back was sent last and is consumed last"
+
+
+def test_elements_without_bytes_still_take_room() -> None:
+    books = filled(capacity=100, ahead=100)
+    for _ in range(10):
+        books.append(20, 0)
+        read(books, "first")
+    assert books.window.nbytes <= 100
+
+
+@pytest.mark.parametrize(
+    "disorder,told",
+    [
+        (lambda window: setattr(window, "nbytes", 7), "bytes are miscounted"),
+        (lambda window: setattr(window, "head", 99), "the last frame does not end at the head"),
+        (lambda window: setattr(window, "frontier", 2), "unsent bytes are miscounted"),
+        (lambda window: setattr(window.trainers["a"], "consumed", 1), "hits and misses do not make up the consumed"),
+        (lambda window: setattr(window.trainers["a"], "next", 50), "a trainer is beyond the frontier"),
+        (lambda window: setattr(window.readers["first"], "consumed", 1), "sent elements are missing"),
+        (lambda window: setattr(window.readers["first"], "nbytes", 1), "a reader's bytes are miscounted"),
+        (lambda window: setattr(window.readers["first"], "trainer", "b"), "a reader is misplaced"),
+    ],
+    ids=["bytes", "head", "frontier", "consumed", "next", "reader consumed", "reader bytes", "reader's trainer"],
+)
+def test_disorder_is_seen(disorder: Callable[[Window], None], told: str) -> None:
+    books = filled(5)
+    books.attach("other", "b")
+    books.window.validate()
+    disorder(books.window)
+    with pytest.raises(AssertionError, match=told):
+        books.window.validate()

@@ -1,7 +1,325 @@
-"""Being written (lower rooms)."""
+"""Reads over gRPC: what a worker delivers arrives, what a reader says arrives, and every end is told to both."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import grpc
+import numpy as np
+import pytest
+
+from dsnb.elements.failure import failure_of
+from dsnb.elements.frame import Frame, frames_of
+from dsnb.errors import (
+    DataLossError,
+    DsnbError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from dsnb.wire.methods import READ
+from dsnb.wire.proto import frame_pb2
+from dsnb.wire.server import GrpcServer
+from dsnb.wire.transfer.grpc import GrpcEndpoint, ReadService
+from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
+from tests.support.waiting import wait_for
+from tests.wire.serving import TOKEN, address, serving
+
+
+class Worker:
+    """An endpoint that keeps what its readers say, and lets the test deliver."""
+
+    def __init__(self) -> None:
+        self.openings: list[Opening] = []
+        self.sinks: list[Sink] = []
+        self.said: list[tuple[Any, ...]] = []
+        self.refusal: Exception | None = None
+
+    def open(self, opening: Opening, sink: Sink) -> Reading:
+        if self.refusal is not None:
+            raise self.refusal
+        self.openings.append(opening)
+        self.sinks.append(sink)
+        return _Told(self.said)
+
+    def sink(self) -> Sink:
+        """Of the newest reader."""
+        return wait_for(lambda: self.sinks, what="a reader")[-1]
+
+
+class _Told:
+    def __init__(self, said: list[tuple[Any, ...]]) -> None:
+        self._said = said
+
+    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
+        self._said.append(("credit", granted, consumed, max_bytes))
+
+    def recall(self) -> None:
+        self._said.append(("recall",))
+
+    def leave(self, consumed: int) -> None:
+        self._said.append(("leave", consumed))
+
+
+class Reader:
+    """A sink that keeps what it gets, with the reading that fills it."""
+
+    def __init__(self, target: str, token: str = TOKEN, **opening: Any) -> None:
+        self.pieces: list[Piece] = []
+        self.notices: list[Any] = []
+        self.errors: list[Exception] = []
+        fields = {"task_id": "t", "client_id": "c", "trainer_id": "", "max_bytes": 1 << 20, **opening}
+        self.reading: Any = GrpcEndpoint(target, token).open(Opening(**fields), self)
+
+    def deliver(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+
+    def end(self) -> None:
+        self.notices.append("end")
+
+    def recalled(self, granted: int) -> None:
+        self.notices.append(("recalled", granted))
+
+    def fail(self, error: Exception) -> None:
+        self.errors.append(error)
+
+    def error(self) -> Exception:
+        """What the reading ended with."""
+        return wait_for(lambda: self.errors, what="the reading to fail")[0]
+
+    def elements(self, count: int) -> list[Any]:
+        """So many pieces' elements."""
+        pieces = wait_for(lambda: len(self.pieces) >= count and self.pieces, what=f"{count} pieces")
+        return [element for piece in pieces for element in piece.elements()]
+
+
+@contextmanager
+def reading(target: str, **settings: Any) -> Iterator[Reader]:
+    reader = Reader(target, **settings)
+    try:
+        yield reader
+    finally:
+        reader.reading.leave(0)
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture
+def server(worker: Worker) -> Iterator[GrpcServer]:
+    with served(worker) as server:
+        yield server
+
+
+@contextmanager
+def served(worker: Worker, max_streams: int = 100, port: int = 0) -> Iterator[GrpcServer]:
+    service = ReadService(worker, max_streams)
+    with serving({READ: service.read}, port=port) as server:
+        yield server
+    service.stop()
+
+
+def piece_of(run: Any, index: int = 0) -> Piece:
+    (frame,) = frames_of(run, None)
+    assert isinstance(frame, Frame)
+    return Piece(frame, index, 0, frame.count, 1)
+
+
+def test_what_a_reader_says_when_it_opens_arrives(server: GrpcServer, worker: Worker) -> None:
+    told = {"task_id": "a", "client_id": "b", "trainer_id": "lr=0.1", "max_bytes": 9, "granted": 5, "received": 4,
+            "consumed": 3}  # fmt: skip
+    with reading(address(server), **told):
+        worker.sink()
+    assert worker.openings == [Opening(**told)]
+
+
+def test_pieces_and_notices_arrive_in_order(server: GrpcServer, worker: Worker) -> None:
+    with reading(address(server)) as reader:
+        sink = worker.sink()
+        sink.deliver(piece_of([1, 2], 10))
+        sink.recalled(2)
+        sink.deliver(piece_of([np.arange(400_000)], 12))
+        sink.deliver(piece_of([3], 13))
+        sink.end()
+        wait_for(lambda: reader.notices == [("recalled", 2), "end"], what="both notices")
+        assert [(piece.index, piece.count) for piece in reader.pieces] == [(10, 2), (12, 1), (13, 1)]
+        elements = reader.elements(3)
+        assert elements[:2] == [1, 2]
+        assert np.array_equal(elements[2], np.arange(400_000))
+    assert reader.errors == [], "leaving is no failure"
+
+
+def test_an_error_in_an_elements_place_arrives_as_a_piece(server: GrpcServer, worker: Worker) -> None:
+    with reading(address(server)) as reader:
+        failure = failure_of(ValueError("bad \udcff row"))
+        worker.sink().deliver(Piece(Frame.of_failure(failure), 0, 0, 1, 1))
+        worker.sink().deliver(piece_of([7], 1))
+        wait_for(lambda: len(reader.pieces) == 2, what="both pieces")
+        with pytest.raises(ValueError, match="bad"):
+            reader.pieces[0].elements()
+        assert list(reader.pieces[1].elements()) == [7], "reading goes on"
+
+
+def test_credit_and_recalls_arrive_in_order(server: GrpcServer, worker: Worker) -> None:
+    with reading(address(server)) as reader:
+        reader.reading.credit(5, 1, 100)
+        reader.reading.recall()
+        reader.reading.credit(9, 4, 200)
+        wait_for(lambda: len(worker.said) == 3, what="all three")
+        assert worker.said == [("credit", 5, 1, 100), ("recall",), ("credit", 9, 4, 200)]
+
+
+def test_leaving_is_told_with_what_was_consumed_and_is_prompt(server: GrpcServer, worker: Worker) -> None:
+    with reading(address(server)) as reader:
+        worker.sink()
+        began = time.monotonic()
+        reader.reading.leave(17)
+        assert time.monotonic() - began < 1.5
+        reader.reading.leave(99)
+        wait_for(lambda: worker.said, what="the leaving")
+    assert worker.said == [("leave", 17)]
+    assert reader.errors == []
+
+
+def test_readers_beyond_the_limit_are_refused_and_a_place_that_is_left_is_free(worker: Worker) -> None:
+    with served(worker, max_streams=2) as server, reading(address(server)) as first, reading(address(server)):
+        wait_for(lambda: len(worker.sinks) == 2, what="two readers")
+        with reading(address(server)) as third:
+            error = third.error()
+        assert isinstance(error, ResourceExhaustedError)
+        assert "serves 2 readers" in error.what
+        assert "max_readers" in error.hint
+        first.reading.leave(0)
+
+        def served_again() -> bool:
+            with reading(address(server)) as fourth:
+                wait_for(lambda: fourth.errors or len(worker.sinks) == 3, what="an answer")
+                return not fourth.errors
+
+        wait_for(served_again, what="the place that was left")
+
+
+@pytest.mark.parametrize("cls", [NotFoundError, ResourceExhaustedError, DataLossError, DsnbError])
+@pytest.mark.parametrize("when", ["at the opening", "later"])
+def test_an_error_of_the_worker_ends_the_reading_as_itself(
+    server: GrpcServer, worker: Worker, cls: type[DsnbError], when: str
+) -> None:
+    error = cls("no task t", did="nothing", hint="ask again")
+    if when == "at the opening":
+        worker.refusal = error
+    with reading(address(server)) as reader:
+        if when == "later":
+            worker.sink().deliver(piece_of([1]))
+            worker.sink().fail(error)
+        came = reader.error()
+    assert type(came) is cls
+    assert str(came) == str(error)
+    assert len(reader.pieces) == (when == "later"), "what came before it is delivered"
+
+
+def test_an_unexpected_exception_of_the_worker_is_no_reason_to_try_again(server: GrpcServer, worker: Worker) -> None:
+    worker.refusal = ZeroDivisionError("by zero")
+    with reading(address(server)) as reader:
+        came = reader.error()
+    assert isinstance(came, DsnbError)
+    assert not isinstance(came, UnavailableError)
+    assert "by zero" in str(came)
+
+
+def test_a_worker_that_stops_is_unavailable_to_its_readers(worker: Worker) -> None:
+    with served(worker) as server:
+        reader = Reader(address(server))
+        worker.sink()
+        server.stop(0)
+        came = reader.error()
+    assert isinstance(came, UnavailableError)
+    assert len(reader.errors) == 1
+    reader.reading.leave(0)
+
+
+def test_where_nobody_listens_a_reading_fails_as_unavailable(worker: Worker) -> None:
+    with served(worker) as server:
+        pass
+    with reading(address(server)) as reader:
+        assert isinstance(reader.error(), UnavailableError)
+
+
+def test_a_wrong_token_ends_the_reading_as_such(server: GrpcServer, worker: Worker) -> None:
+    with reading(address(server), token="wrong") as reader:
+        assert isinstance(reader.error(), PermissionDeniedError)
+    assert worker.openings == []
+
+
+def test_a_reader_whose_connection_breaks_has_not_left(worker: Worker) -> None:
+    """What was sent to it is kept until the dispatcher says that it is gone."""
+    with served(worker) as server:
+        reader = Reader(address(server))
+        worker.sink()
+        reader.reading._call.cancel()
+        reader.error()
+        wait_for(lambda: not _readers(), what="the worker's threads to let go")
+    assert worker.said == []
+    reader.reading.leave(0)
+
+
+def _readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dsnb-read-")]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [b"\xff\xff"],
+        [b""],
+        [b"\x0a\x05abc"],
+        [frame_pb2.ReadReply(total=2**60, header={"count": 1, "structure": "0"}).SerializeToString()],
+        [b"\x0a" + b"\xff" * 50],
+    ],
+    ids=["noise", "nothing", "cut", "a huge total", "no length"],
+)
+def test_a_damaged_message_ends_the_reading_with_data_loss(messages: list[bytes]) -> None:
+    """And its reader is told: a thread that died of it would leave the reader waiting."""
+
+    def read(requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from messages
+
+    with serving({READ: read}) as server, reading(address(server)) as reader:
+        assert isinstance(reader.error(), DataLossError)
+
+
+def test_a_worker_that_ends_the_stream_by_itself_is_told_as_unavailable() -> None:
+    def read(requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield frame_pb2.ReadReply(end=True).SerializeToString()
+
+    with serving({READ: read}) as server, reading(address(server)) as reader:
+        assert isinstance(reader.error(), UnavailableError)
+    assert reader.notices == ["end"]
+
+
+def test_a_frame_of_a_shared_window_is_encoded_once_for_all_its_readers(server: GrpcServer, worker: Worker) -> None:
+    piece = piece_of([1, 2, 3])
+    with reading(address(server), trainer_id="a") as one:
+        worker.sink().deliver(piece)
+        assert one.elements(1) == [1, 2, 3]
+        kept = piece.frame.encoded
+        assert kept is not None
+        with reading(address(server), trainer_id="b") as two:
+            wait_for(lambda: len(worker.sinks) == 2, what="the second reader")
+            worker.sink().deliver(piece)
+            assert two.elements(1) == [1, 2, 3]
+    assert piece.frame.encoded is kept
+
+
+def test_a_frame_for_one_reader_is_not_kept_twice(server: GrpcServer, worker: Worker) -> None:
+    piece = piece_of([1, 2, 3])
+    with reading(address(server)) as reader:
+        worker.sink().deliver(piece)
+        assert reader.elements(1) == [1, 2, 3]
+    assert piece.frame.encoded is None
