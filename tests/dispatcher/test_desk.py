@@ -1,7 +1,198 @@
-"""Being written (cores and roles)."""
+"""The shell around the core: decisions reach those whom they concern, and what was reported is not lost with them."""
 
 from __future__ import annotations
 
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import pytest
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.desk import Desk, Mailbox
+from dsnb.dispatcher.state import replay
+from dsnb.errors import NotFoundError
+from dsnb.monitor.snapshot import JobStatus
+from dsnb.wire.messages import ClientReport, ClientUpdate, TaskReport, WorkerOrder, WorkerReport
+
+
+class Service:
+    """A desk with mailboxes as the calls make them, and nobody who reads them but the test."""
+
+    def __init__(self) -> None:
+        self.desk = Desk(DispatcherConfig())
+
+    def dataset(self) -> str:
+        digest = self.desk.blobs.put_definition(b"a pipeline")
+        register = e.RegisterDataset(
+            dataset_id="", fingerprint="f", definition=digest, blobs=(), element_spec="", cardinality=-1,
+            compression="AUTO", pipeline="range(20)", providers=(("range(20)", 20),), unsplittable="",
+        )  # fmt: skip
+        return str(self.desk.handle(register))
+
+    def worker(self, uid: str, address: str = "host:1") -> Mailbox[WorkerOrder]:
+        mailbox: Mailbox[WorkerOrder] = Mailbox()
+        self.desk.workers[uid] = mailbox
+        self.desk.handle(e.WorkerArrives(uid=uid, name="", address=address, isolation="thread", pid=1))
+        return mailbox
+
+    def client(self, job: str = "train") -> tuple[str, Mailbox[ClientUpdate]]:
+        join = e.Join(
+            dataset_id=self.dataset(), job_name=job, mode="DYNAMIC", cached=False, trainer_id="", compression="AUTO",
+            target_workers="AUTO", repetition=0,
+        )  # fmt: skip
+        client_id = str(self.desk.handle(join).client_id)
+        self.desk.ledger.client_joined(client_id, job, "")
+        mailbox: Mailbox[ClientUpdate] = Mailbox()
+        self.desk.clients[client_id] = mailbox
+        return client_id, mailbox
+
+    def report(self, uid: str, **tasks: int) -> None:
+        """Let a worker say how much each task has produced."""
+        reports = tuple(TaskReport(task_id=name, state="running", head=head) for name, head in tasks.items())
+        self.desk.worker_reported(WorkerReport(uid=uid, tasks=reports))
+
+    def job(self, name: str = "train") -> JobStatus:
+        """A job's status, without waiting for anybody to report."""
+        self.desk.workers, workers = {}, self.desk.workers
+        self.desk.clients, clients = {}, self.desk.clients
+        status = self.desk.status().job(name)
+        self.desk.workers, self.desk.clients = workers, clients
+        assert status is not None
+        return status
+
+
+def read(mailbox: Mailbox[Any]) -> list[Any]:
+    out = []
+    while not mailbox.messages.empty():
+        out.append(mailbox.messages.get())
+    return out
+
+
+def test_a_worker_is_told_what_to_start_with_all_that_it_needs() -> None:
+    service = Service()
+    mailbox = service.worker("w")
+    service.client()
+    [order] = read(mailbox)
+    [start] = order.start
+    assert (start.job_name, start.iteration, start.incarnation, start.mode, start.cached, start.providers) == (
+        "train", 0, 1, "DYNAMIC", False, 1,
+    )  # fmt: skip
+
+
+def test_a_client_hears_of_tasks_that_come_later_and_where_they_are() -> None:
+    service = Service()
+    _, mailbox = service.client()
+    service.worker("w", "host:7")
+    [update] = read(mailbox)
+    [task] = update.tasks
+    assert (update.state, task.worker, task.worker_uid, task.address) == (True, "w0", "w", "host:7")
+
+
+def test_a_client_hears_of_a_loss() -> None:
+    service = Service()
+    service.worker("w")
+    _, mailbox = service.client()
+    task = next(iter(service.desk.core.state.tasks))
+    service.desk.handle(e.SplitsRequested(task_id=task, provider=0, repetition=0, cursor=0, want=3))
+    service.desk.handle(e.WorkerLeaves(uid="w"))
+    [loss] = [loss for update in read(mailbox) for loss in update.losses]
+    assert (loss.task_id, loss.worker, loss.splits, loss.reason) == (task, "w0", 3, "was stopped")
+
+
+def test_only_the_readers_of_a_pass_hear_of_it() -> None:
+    service = Service()
+    service.worker("w")
+    _, one = service.client("one")
+    _, other = service.client("other")
+    task = next(name for name, task in service.desk.core.state.tasks.items() if task.job == "one")
+    service.desk.handle(e.WorkerSeen(uid="w", ended=(task,)))
+    assert [update.finished for update in read(one)] == [True]
+    assert read(other) == []
+
+
+def test_whoever_is_gone_has_its_stream_ended() -> None:
+    service = Service()
+    worker = service.worker("w")
+    client_id, client = service.client()
+    service.desk.handle(e.ClientLeaves(client_id=client_id))
+    assert read(client)[-1] is None
+    assert read(worker)[-1].clients_gone == (client_id,)
+    service.desk.handle(e.WorkerLeaves(uid="w"))
+    assert read(worker)[-1] is None
+    assert not service.desk.workers
+    assert not service.desk.clients
+
+
+def test_the_callers_mistake_is_raised_to_the_caller() -> None:
+    with pytest.raises(NotFoundError, match="there is no job 'nowhere'"):
+        Service().desk.handle(e.ForgetJob(name="nowhere"))
+
+
+def test_the_journal_leads_to_the_state_that_the_desk_has() -> None:
+    service = Service()
+    service.worker("w")
+    service.client()
+    assert replay(list(service.desk.journal)).export() == service.desk.core.state.export()
+
+
+# ---- what is counted
+
+
+def test_what_a_worker_produced_stays_counted_when_it_is_gone() -> None:
+    service = Service()
+    service.worker("w")
+    service.client()
+    [task] = service.desk.core.state.tasks
+    service.report("w", **{task: 10})
+    assert service.job().produced == 10
+    service.desk.handle(e.WorkerLeaves(uid="w"))
+    assert service.job().produced == 10
+
+
+def test_what_a_worker_produces_is_counted_on_when_it_is_started_again() -> None:
+    service = Service()
+    service.worker("w")
+    service.client()
+    [task] = service.desk.core.state.tasks
+    service.report("w", **{task: 10})
+    service.worker("again")
+    assert service.job().produced == 10
+    service.report("again", **{task: 4})
+    assert service.job().produced == 14, "the task's new incarnation is not counted"
+    [status] = service.job().tasks
+    assert (status.head, status.incarnation) == (4, 2)
+
+
+def test_a_worker_that_was_given_up_is_counted_once_however_often_it_reports() -> None:
+    service = Service()
+    service.worker("w")
+    service.client()
+    [task] = service.desk.core.state.tasks
+    service.report("w", **{task: 10})
+    service.desk.handle(e.WorkerLeaves(uid="w"))
+    for _ in range(3):
+        with pytest.raises(NotFoundError):
+            service.report("w", **{task: 12})
+    assert service.job().produced == 10
+
+
+def test_what_a_client_consumed_stays_counted_when_it_left() -> None:
+    service = Service()
+    service.worker("w")
+    first, _ = service.client()
+    service.client()
+    service.desk.client_reported(ClientReport(client_id=first, elements=7))
+    service.desk.client_reported(ClientReport(client_id=first, elements=9, leaving=True))
+    assert service.job().consumed == 9
+
+
+def test_blobs_of_a_dataset_that_is_dropped_are_let_go() -> None:
+    service = Service()
+    client_id, _ = service.client("")
+    job = service.desk.core.state.clients[client_id].job
+    definition = service.desk.core.state.datasets[service.desk.core.state.jobs[job].dataset_id].definition
+    service.desk.handle(e.ClientLeaves(client_id=client_id))
+    service.desk.core.live.unread_datasets = dict.fromkeys(service.desk.core.live.unread_datasets, -1e9)
+    service.desk.core.live.ticked = service.desk.core.now
+    service.desk.handle(e.Tick())
+    assert service.desk.blobs.missing((definition,)) == (definition,)
