@@ -55,7 +55,9 @@ class BlobStore:
         Raises:
             DataLossError: fewer bytes came than were announced.
         """
-        first = next(pieces)
+        first = next(pieces, None)
+        if first is None:
+            raise DataLossError("a blob arrived without a piece", did="it was not kept", hint="try again")
         data = bytearray(first.data)
         for piece in pieces:
             data += piece.data

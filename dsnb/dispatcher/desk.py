@@ -65,9 +65,10 @@ class Desk:
             decision = self.core.handle(event, time.monotonic())
             self.journal.append(decision.records)
             self._clear_up(decision.records)
+            # First: what a worker produced that was started again is counted before its tasks are the new one's.
+            self._forget_gone()
             for instruction in decision.instructions:
                 self._carry_out(instruction)
-            self._forget_gone()
             self._changed.notify_all()
         if decision.error is not None:
             raise decision.error

@@ -6,11 +6,10 @@ A task or client that is gone is folded into its job's totals with its last repo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
-
 
 _LISTED = 16
 """Readers without a trainer id that stay listed after they left: each pass of a plain loop is one."""
@@ -43,7 +42,8 @@ class JobTotals:
     earlier: int = 0
     """Elements that readers without a trainer id consumed who are no longer listed one by one."""
     trainers: dict[str, TrainerTotals] = field(default_factory=dict)
-    stages: dict[tuple[int, str], StageReport] = field(default_factory=dict)
+    stages: dict[tuple[int, int, str], StageReport] = field(default_factory=dict)
+    """What the stages of tasks that are gone did, by place in the pipeline, depth and name."""
     tasks: dict[str, TaskReport] = field(default_factory=dict)
     clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
     gone: deque[str] = field(default_factory=deque)
@@ -99,8 +99,9 @@ class Ledger:
                 total.hits += trainer.hits
                 total.misses += trainer.misses
                 total.skipped += trainer.skipped
-        for stage in report.stages:
-            totals.stages[stage.depth, stage.name] = _sum([totals.stages.get((stage.depth, stage.name)), stage])
+        for key, stage in _places(report):
+            # What a stage held is gone with it; what it did stays counted.
+            totals.stages[key] = _sum([totals.stages.get(key), replace(stage, buffered=0, capacity=0)])
 
     def client_joined(self, client_id: str, job: str, trainer_id: str) -> None:
         self.job(job).clients[client_id] = (trainer_id or client_id, ClientReport(client_id=client_id))
@@ -128,13 +129,19 @@ class Ledger:
 
 def stages_of(totals: JobTotals) -> list[StageReport]:
     """A job's stages, summed over its tasks, the last operation first."""
-    reports: dict[tuple[int, int, str], list[StageReport | None]] = {}
+    reports: dict[tuple[int, int, str], list[StageReport]] = {}
     for task in totals.tasks.values():
-        for place, stage in enumerate(task.stages):
-            reports.setdefault((place, stage.depth, stage.name), []).append(stage)
+        for key, stage in _places(task):
+            reports.setdefault(key, []).append(stage)
     if not reports:
         return [totals.stages[key] for key in sorted(totals.stages)]
-    return [_sum([*stages, totals.stages.get((depth, name))]) for (_, depth, name), stages in sorted(reports.items())]
+    return [_sum([*stages, totals.stages.get(key)]) for key, stages in sorted(reports.items())]
+
+
+def _places(task: TaskReport) -> Iterator[tuple[tuple[int, int, str], StageReport]]:
+    """Each stage with what it is told apart by: two may have one name, as the sides of `zip(ds, ds)`."""
+    for place, stage in enumerate(task.stages):
+        yield (place, stage.depth, stage.name), stage
 
 
 def _sum(reports: Iterable[StageReport | None]) -> StageReport:

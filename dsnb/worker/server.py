@@ -144,13 +144,14 @@ class WorkerServer:
                 return
             self._stopped.set()
             tasks = [*self._tasks.values(), *self._ending]
-            self._tasks.clear()
         atexit.unregister(self.stop)
         local.withdraw(self.uid)
         if self._remembered:
             discovery.forget(self.config.dispatcher_address, self._token)
         if self._session is not None:
-            self._session.close()
+            self._session.close()  # its last report tells how far the tasks came
+        with self._lock:
+            self._tasks.clear()
         gone = UnavailableError(f"the worker {self.name} was stopped")
         for task in tasks:
             task.stop(gone)

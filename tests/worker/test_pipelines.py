@@ -1,7 +1,89 @@
-"""Being written (cores and roles)."""
+"""How a pipeline and its big arrays come to a worker: in place, or in pieces over a real connection."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import numpy as np
+import pytest
+
+import dsnb
+from dsnb.errors import NotFoundError
+from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.messages import TaskOrder
+from dsnb.wire.transfer import local
+from dsnb.worker.pipelines import builder, fetch
+from tests.pipeline.driving import drain, plain
+from tests.support.cluster import Cluster
+
+ARRAY = np.arange(400_000, dtype=np.int64).reshape(-1, 4)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(workers=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def channel(cluster: Cluster) -> Iterator[Channel]:
+    with closing(open_channel(cluster.address, cluster.dispatcher.token)) as channel:
+        yield channel
+
+
+@pytest.fixture(params=["in place", "in pieces"])
+def way(request: pytest.FixtureRequest, cluster: Cluster) -> str:
+    """A worker of the dispatcher's own process reads blobs in place; one elsewhere does not find them there."""
+    if request.param == "in pieces":
+        local.withdraw_blobs(cluster.address)
+    return str(request.param)
+
+
+def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster, channel: Channel) -> None:
+    dataset = dsnb.Dataset.range(5).map(lambda x: x * 10)
+    order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
+    stage = builder(channel, order, None)()
+    try:
+        assert plain(drain(stage)) == [0, 10, 20, 30, 40]
+    finally:
+        stage.close()
+
+
+def test_a_big_array_comes_whole(cluster: Cluster, channel: Channel, way: str) -> None:
+    dataset = dsnb.Dataset.from_tensor_slices(ARRAY)
+    order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
+    stage = builder(channel, order, None)()
+    try:
+        assert np.array_equal(np.array(drain(stage, (20_000,) * 6)), ARRAY)
+    finally:
+        stage.close()
+
+
+def test_a_blob_cannot_be_written_by_whoever_fetched_it(cluster: Cluster, channel: Channel, way: str) -> None:
+    cluster.dispatcher._desk.blobs.put("d", b"some bytes")
+    data = fetch(channel, "d")
+    assert bytes(data) == b"some bytes"
+    with pytest.raises(TypeError, match="read-only"):
+        data[0] = 1
+
+
+def test_a_blob_that_is_not_there_is_an_error(channel: Channel, way: str) -> None:
+    with pytest.raises(NotFoundError, match="does not hold the blob nowhere"):
+        fetch(channel, "nowhere")
+
+
+def test_each_iteration_draws_anew(cluster: Cluster, channel: Channel) -> None:
+    dataset = dsnb.Dataset.range(50).shuffle(50, seed=1)
+    dataset_id = dsnb.register_dataset(cluster.service, dataset)
+    orders = [plain_of(channel, TaskOrder(task_id="t", dataset_id=dataset_id, iteration=n)) for n in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == list(range(50))
+
+
+def plain_of(channel: Channel, order: TaskOrder) -> list[int]:
+    stage = builder(channel, order, None)()
+    try:
+        return [int(element) for element in drain(stage)]
+    finally:
+        stage.close()

@@ -52,7 +52,7 @@ def travelled(run: Any) -> list[Any]:
 
 
 def same(mine: Any, its: Any) -> bool:
-    """Whether two elements are equal, their NumPy leaves in dtype, shape and every byte."""
+    """Whether two elements are equal, their NumPy leaves in dtype, shape and every byte that means something."""
     if isinstance(mine, dict):
         return list(mine) == list(its) and all(same(mine[key], its[key]) for key in mine)
     if isinstance(mine, (tuple, list)):
@@ -62,7 +62,14 @@ def same(mine: Any, its: Any) -> bool:
     a, b = np.asarray(mine), np.asarray(its)
     if a.ndim == 0 and a.dtype.names is None:
         a = a.astype(a.dtype.newbyteorder("="))  # NumPy's scalars have no byte order
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return a.dtype == b.dtype and a.shape == b.shape and meaning(a) == meaning(b)
+
+
+def meaning(array: Any) -> bytes:
+    """Its bytes. Of the sixteen of a long double of an x86 six are filling, which NumPy leaves as it finds them."""
+    if array.dtype.char not in "gG" or np.finfo(np.longdouble).nmant != 63:
+        return bytes(array.tobytes())
+    return np.frombuffer(array.tobytes(), np.uint8).reshape(-1, 16)[:, :10].tobytes()
 
 
 LEAVES: dict[str, list[Any]] = {

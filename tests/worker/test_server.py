@@ -1,0 +1,139 @@
+"""Workers as objects: started, stopped, drained, refused; with a real dispatcher and real ports."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+import dsnb
+from dsnb.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+)
+from dsnb.wire.transfer import local
+from tests.support.cluster import Cluster
+from tests.support.reading import numbers
+from tests.support.waiting import wait_for
+from tests.worker.collecting import Collector, opening
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(workers=0) as cluster:
+        yield cluster
+
+
+def config(cluster: Cluster, **changes: object) -> dsnb.WorkerConfig:
+    fields = {"dispatcher_address": cluster.address, "token": cluster.dispatcher.token, **changes}
+    return dsnb.WorkerConfig(**fields)  # type: ignore[arg-type]
+
+
+def port_of(worker: dsnb.WorkerServer) -> int:
+    return int(worker.address.rpartition(":")[2])
+
+
+def test_a_worker_is_registered_when_its_constructor_returns(cluster: Cluster) -> None:
+    assert cluster.service.workers == 0
+    cluster.add_worker()
+    assert cluster.service.workers == 1
+    cluster.add_worker()
+    assert [worker.name for worker in cluster.status().workers] == ["w0", "w1"]
+
+
+def test_starting_may_wait_and_may_be_asked_for_twice(cluster: Cluster) -> None:
+    worker = dsnb.WorkerServer(config(cluster), start=False)
+    assert repr(worker) == "WorkerServer(unnamed, not started)"
+    with pytest.raises(FailedPreconditionError, match="was not started"):
+        _ = worker.address
+    with pytest.raises(FailedPreconditionError, match="was not started"):
+        worker.join()
+    with worker:
+        worker.start()
+        assert repr(worker) == "WorkerServer(w0, running)"
+        assert len(cluster.status().workers) == 1
+
+
+def test_a_stopped_worker_is_gone_at_once_and_stays_stopped(cluster: Cluster) -> None:
+    worker = cluster.add_worker()
+    worker.stop()
+    worker.stop()
+    worker.join()
+    assert cluster.service.workers == 0
+    assert local.find(worker.uid) is None
+    with pytest.raises(FailedPreconditionError, match="cannot be started after it has been stopped"):
+        worker.start()
+
+
+def test_a_worker_may_choose_its_name_and_what_others_are_told_of_its_address(cluster: Cluster) -> None:
+    worker = cluster.add_worker(name="gpu-host", worker_address="localhost:%port%")
+    [status] = cluster.status().workers
+    assert (status.name, status.address) == ("gpu-host", worker.address)
+    assert worker.address.startswith("localhost:")
+
+
+def test_a_taken_port_is_refused_and_nothing_is_left(cluster: Cluster) -> None:
+    first = cluster.add_worker()
+    with pytest.raises(AlreadyExistsError, match="the port is taken"):
+        cluster.add_worker(port=port_of(first))
+    assert cluster.service.workers == 1
+
+
+def test_a_worker_with_the_wrong_token_is_refused_at_once(cluster: Cluster) -> None:
+    began = time.monotonic()
+    with pytest.raises(PermissionDeniedError, match="the token is wrong"):
+        dsnb.WorkerServer(config(cluster, token="guessed"))
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_worker_without_a_dispatcher_gives_up_in_its_stated_time(free_port: int) -> None:
+    began = time.monotonic()
+    settings = dsnb.WorkerConfig(dispatcher_address=f"127.0.0.1:{free_port}", token="t", dispatcher_timeout_ms=300)
+    with pytest.raises(UnavailableError, match=f"no dispatcher answers at 127.0.0.1:{free_port}") as caught:
+        dsnb.WorkerServer(settings)
+    assert "tried for 0.3 seconds" in caught.value.did
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_worker_asked_for_a_task_that_nobody_ordered_says_so(cluster: Cluster) -> None:
+    with pytest.raises(NotFoundError, match="the task t is unknown"):
+        cluster.add_worker().open(opening(), Collector())
+
+
+def test_a_worker_that_stops_tells_how_far_its_readers_came(cluster: Cluster) -> None:
+    """So that nothing is announced as lost that they have had."""
+    gate = threading.Event()
+    first, second = cluster.add_worker(heartbeat_interval_ms=60_000), cluster.add_worker()
+
+    def held_at_the_second(x: int) -> int:
+        if threading.current_thread().name != held[0] and not held[0]:
+            held[0] = threading.current_thread().name
+        return x
+
+    held = [""]
+    dataset = dsnb.Dataset.range(40).map(held_at_the_second)
+    elements = iter(dataset.apply(dsnb.distribute("distributed_epoch", cluster.service, job_name="j")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sorted(numbers(elements)) == list(range(40))
+    gate.set()
+    first.stop()
+    second.stop()
+    assert cluster.job("j").lost_splits == 0
+
+
+def test_a_drained_worker_takes_nothing_new_and_becomes_idle(cluster: Cluster) -> None:
+    worker = cluster.add_worker()
+    worker.drain()
+    wait_for(lambda: cluster.status().workers[0].state == "draining", what="the worker to be drained")
+    elements = iter(dsnb.Dataset.range(5).apply(dsnb.distribute("distributed_epoch", cluster.service)))
+    assert worker.idle
+    other = cluster.add_worker()
+    assert sorted(numbers(elements)) == list(range(5))
+    assert other.name == "w1"
