@@ -25,6 +25,8 @@ class Account:
     consumed: int = 0
     ended: bool = False
     recalling: bool = False
+    away: bool = False
+    """Its connection broke, and it is not open again."""
     active_at: float = 0.0
     """When it last delivered or was granted something."""
 
@@ -38,6 +40,11 @@ class Account:
         """Credit that the worker has not used, as far as is known here."""
         return 0 if self.ended else self.granted - self.received
 
+    def let_go(self) -> None:
+        """Take all unused credit back at once: nobody is there who could use it, or answer a recall."""
+        self.granted = self.received
+        self.recalling = False
+
 
 def top_up(accounts: Sequence[Account], limit: int | None, now: float) -> list[Account]:
     """Grant what the limit allows; returns the accounts whose grant has grown.
@@ -47,7 +54,7 @@ def top_up(accounts: Sequence[Account], limit: int | None, now: float) -> list[A
         limit: The allowance over all of them; None for as much as they like.
         now: The present time in seconds.
     """
-    open_ones = [account for account in accounts if not account.ended and not account.recalling]
+    open_ones = [account for account in accounts if not (account.ended or account.recalling or account.away)]
     if limit is None:
         low = [account for account in open_ones if account.granted - account.consumed < _UNLIMITED // 2]
         for account in low:
@@ -70,7 +77,7 @@ def top_up(accounts: Sequence[Account], limit: int | None, now: float) -> list[A
 
 def to_recall(accounts: Iterable[Account], now: float) -> Account | None:
     """The account whose unused credit should move to a task that has none; None where all is well."""
-    open_ones = [account for account in accounts if not account.ended]
+    open_ones = [account for account in accounts if not (account.ended or account.away)]
     if any(account.recalling for account in open_ones) or all(account.outstanding for account in open_ones):
         return None
     idle = [account for account in open_ones if account.unused and now - account.active_at >= IDLE_S]

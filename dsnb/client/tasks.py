@@ -119,6 +119,7 @@ class TaskTable:
         return min(due, self._move_credit(now))
 
     def _open(self, hold: Hold, now: float) -> None:
+        hold.account.away = False
         self._top_up(now, quietly=hold)
         account = hold.account
         sink = self._sinks[hold.info.task_id] = hold.sink()
@@ -153,6 +154,9 @@ class TaskTable:
     def broken(self, hold: Hold, error: Exception) -> bool:
         """A reading broke: try again later if it may heal. False for an error that lasts."""
         hold.reading = None
+        with self._inbox.changed:
+            hold.account.let_go()
+            hold.account.away = True
         if not isinstance(error, (UnavailableError, NotFoundError)):
             hold.account.ended = True
             return False
@@ -206,13 +210,16 @@ class TaskTable:
         """Tell all workers what was consumed. From any thread: the counters only grow."""
         for hold in list(self._holds.values()):
             if hold.told < hold.account.consumed:
-                self._tell(hold)
+                self._tell(hold, grant=False)
 
-    def _tell(self, hold: Hold) -> None:
-        hold.told = hold.account.consumed
+    def _tell(self, hold: Hold, *, grant: bool = True) -> None:
+        account = hold.account
+        hold.told = account.consumed
         hold.untold_bytes = 0
         if hold.reading is not None:
-            hold.reading.credit(hold.account.granted, hold.account.consumed, hold.max_bytes)
+            # Not while credit is on its way back: what is granted only grows there, and would be given out again.
+            granted = account.granted if grant and not account.recalling else 0
+            hold.reading.credit(granted, account.consumed, hold.max_bytes)
 
     # ---- the end
 
@@ -229,6 +236,7 @@ class TaskTable:
             sink = self._sinks.pop(hold.info.task_id, None)
             if sink is not None:
                 sink.current = False
+            hold.account.let_go()
         reading, hold.reading = hold.reading, None
         if reading is not None:
             reading.leave(hold.account.consumed)

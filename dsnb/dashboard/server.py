@@ -37,6 +37,9 @@ _SESSION_MS = 60_000
 
 _GOODBYE_S, _LOOK_S = 1.0, 0.01
 
+_SESSIONS_END_S = 5.0
+"""Well within the deadline of `stop`: whatever a page does by then is cancelled."""
+
 _COMPRESSION = 1
 """Each tick's markup resembles the one before: the lightest compression leaves a tenth of it."""
 
@@ -173,15 +176,24 @@ def _probe(address: str, port: int) -> None:
 
 async def _hang_up(server: Server) -> None:
     """Listen no longer, say goodbye on each page's websocket, and then close what is still open."""
+    server._http.stop()
     clients = list(server._tornado._clients)
     for connection in clients:
         connection._socket.close(1001, "the dashboard is stopped")
-    server.stop()
     for _ in range(round(_GOODBYE_S / _LOOK_S)):
         if not any(connection._session for connection in clients):
             break
         await asyncio.sleep(_LOOK_S)  # Bokeh tells nobody when a page has hung up
+    await _stop(server)
     await server._http.close_all_connections()
+
+
+async def _stop(server: Server) -> None:
+    server.stop()
+    # From Bokeh 3.10 on that only begins to end the sessions, in threads; they must not be ended twice at a time.
+    stopped = getattr(server, "wait_until_stopped", None)
+    if stopped is not None:
+        await asyncio.wait([asyncio.create_task(stopped())], timeout=_SESSIONS_END_S)
 
 
 async def _end_sessions(context: ApplicationContext) -> None:

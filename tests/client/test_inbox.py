@@ -1,7 +1,98 @@
-"""Being written (cores and roles)."""
-
 from __future__ import annotations
 
+import threading
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+from dsnb.client.inbox import FIRST_BYTES, Hold, Inbox
+from dsnb.elements.frame import Frame, frames_of
+from dsnb.errors import CancelledError, UnavailableError
+from dsnb.wire.messages import ClientUpdate, TaskInfo
+from dsnb.wire.transfer.handover import Piece
+
+
+def piece_of(count: int, nbytes_each: int = 8) -> Piece:
+    (frame,) = frames_of([b"x" * nbytes_each for _ in range(count)], None)
+    assert isinstance(frame, Frame)
+    return Piece(frame, 0, 0, count, 1)
+
+
+def hold_of(inbox: Inbox, share_bytes: int = 1 << 20) -> Hold:
+    return Hold(inbox, TaskInfo(task_id="t", worker="w0"), share_bytes)
+
+
+def test_what_is_delivered_is_kept_in_order_and_counted() -> None:
+    inbox = Inbox()
+    one, other = hold_of(inbox), hold_of(inbox)
+    pieces = [piece_of(3), piece_of(2), piece_of(4)]
+    for hold, piece in zip((one, other, one), pieces, strict=True):
+        hold.sink().deliver(piece)
+    assert [piece for _, piece in inbox.pieces] == pieces
+    assert (one.account.received, other.account.received) == (7, 2)
+    assert one.account.active_at > 0
+
+
+def test_the_end_and_a_recall_change_the_account() -> None:
+    hold = hold_of(Inbox())
+    sink = hold.sink()
+    hold.account.granted, hold.account.recalling = 10, True
+    sink.recalled(6)
+    assert (hold.account.granted, hold.account.recalling) == (6, False)
+    sink.end()
+    assert hold.account.ended
+
+
+def test_a_recall_never_takes_back_what_has_arrived() -> None:
+    hold = hold_of(Inbox())
+    hold.account.granted, hold.account.received, hold.account.recalling = 10, 8, True
+    hold.sink().recalled(6)
+    assert hold.account.granted == 8
+
+
+def test_what_an_earlier_reading_still_says_is_not_heard() -> None:
+    inbox = Inbox()
+    hold = hold_of(inbox)
+    stale = hold.sink()
+    stale.current = False
+    stale.deliver(piece_of(3))
+    stale.end()
+    stale.recalled(0)
+    stale.fail(UnavailableError("gone"))
+    assert not inbox.stirred
+    assert (hold.account.received, hold.account.ended) == (0, False)
+
+
+def test_a_reading_fails_once_and_then_says_nothing_more() -> None:
+    inbox = Inbox()
+    sink = hold_of(inbox).sink()
+    sink.fail(UnavailableError("first"))
+    sink.fail(UnavailableError("second"))
+    sink.deliver(piece_of(1))
+    assert [str(error) for _, error in inbox.failed] == ["first"]
+    assert not inbox.pieces
+
+
+def test_each_kind_of_news_wakes_the_reader() -> None:
+    for stir in (
+        lambda inbox: hold_of(inbox).sink().deliver(piece_of(1)),
+        lambda inbox: hold_of(inbox).sink().fail(UnavailableError("gone")),
+        lambda inbox: inbox.update(ClientUpdate(state=True)),
+        lambda inbox: inbox.refuse(CancelledError("unknown")),
+        Inbox.cancel,
+    ):
+        inbox = Inbox()
+        with inbox.changed:
+            threading.Thread(target=stir, args=(inbox,)).start()
+            assert inbox.changed.wait_for(lambda inbox=inbox: inbox.stirred, timeout=10.0)
+
+
+def test_a_task_begins_with_few_bytes_on_their_way_and_its_share_bounds_them() -> None:
+    assert hold_of(Inbox()).max_bytes == FIRST_BYTES
+    assert hold_of(Inbox(), share_bytes=1000).max_bytes == 1000
+
+
+def test_that_as_much_as_may_be_was_on_its_way_is_noted() -> None:
+    hold = hold_of(Inbox(), share_bytes=1000)
+    hold.sink().deliver(piece_of(1, 400))
+    assert not hold.was_full
+    hold.sink().deliver(piece_of(1, 100))
+    assert hold.was_full
+    assert hold.buffered_bytes == 500

@@ -1,92 +1,155 @@
-"""Arguments are checked at the call where they were given; the refused ones are told with what to use instead."""
-
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dsnb.client.options import CrossTrainerCache, ServiceAddress, ShardingPolicy, read_options, service_address
+from dsnb.client.options import (
+    CrossTrainerCache,
+    ServiceAddress,
+    ShardingPolicy,
+    check_compression,
+    read_options,
+    service_address,
+    sharding_policy,
+)
 from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
-from dsnb.wire import discovery
 
-DEFAULTS: dict[str, Any] = {
-    "job_name": None,
-    "consumer_index": None,
-    "num_consumers": None,
-    "max_outstanding_requests": None,
-    "data_transfer_protocol": None,
-    "compression": "AUTO",
-    "cross_trainer_cache": None,
-    "target_workers": "AUTO",
-}
+
+def options(mode: Any = ShardingPolicy.OFF, **changes: Any) -> Any:
+    arguments: dict[str, Any] = {
+        "job_name": None,
+        "consumer_index": None,
+        "num_consumers": None,
+        "max_outstanding_requests": None,
+        "data_transfer_protocol": None,
+        "compression": "AUTO",
+        "cross_trainer_cache": None,
+        "target_workers": "AUTO",
+    }
+    return read_options(mode, **{**arguments, **changes})
+
+
+def test_policies_have_the_numbers_of_the_original() -> None:
+    assert [policy.name for policy in sorted(ShardingPolicy)] == [
+        "OFF", "DYNAMIC", "FILE", "DATA", "FILE_OR_DATA", "HINT",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "mode, policy",
+    "mode,policy",
     [
         ("parallel_epochs", ShardingPolicy.OFF),
         ("distributed_epoch", ShardingPolicy.DYNAMIC),
-        (ShardingPolicy.OFF, ShardingPolicy.OFF),
         (ShardingPolicy.DYNAMIC, ShardingPolicy.DYNAMIC),
     ],
 )
-def test_modes_go_by_policy_or_alias(mode: Any, policy: ShardingPolicy) -> None:
-    assert read_options(mode, **DEFAULTS).mode is policy
+def test_a_mode_may_be_a_policy_or_its_old_name(mode: Any, policy: ShardingPolicy) -> None:
+    assert sharding_policy(mode) is policy
 
 
-@pytest.mark.parametrize("policy", [ShardingPolicy.FILE, ShardingPolicy.DATA, ShardingPolicy.HINT])
-def test_static_policies_are_said_to_be_missing(policy: ShardingPolicy) -> None:
+@pytest.mark.parametrize("mode", ["invalid", "OFF", 0, 1, None])
+def test_an_unknown_mode_is_refused_and_the_accepted_ones_are_listed(mode: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="the processing mode .* is unknown") as caught:
+        sharding_policy(mode)
+    for known in ("ShardingPolicy.OFF", "ShardingPolicy.HINT", "'parallel_epochs'", "'distributed_epoch'"):
+        assert known in caught.value.hint
+
+
+@pytest.mark.parametrize("policy", [p for p in ShardingPolicy if p.value > 1])
+def test_what_is_not_there_yet_says_so(policy: ShardingPolicy) -> None:
     with pytest.raises(UnimplementedError, match=f"ShardingPolicy.{policy.name} is not there yet"):
-        read_options(policy, **DEFAULTS)
+        sharding_policy(policy)
+
+
+@pytest.mark.parametrize("trainer_id", ["", None, 7])
+def test_a_trainer_has_a_name(trainer_id: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="requires a non-empty trainer ID"):
+        CrossTrainerCache(trainer_id)
 
 
 @pytest.mark.parametrize(
-    "name, value, text",
+    "wrong,told",
     [
-        ("max_outstanding_requests", 0, "max_outstanding_requests is 0"),
-        ("max_outstanding_requests", True, "max_outstanding_requests is True"),
-        ("max_outstanding_requests", 1.5, "max_outstanding_requests is 1.5"),
-        ("compression", "ZIP", "Invalid `compression` argument"),
-        ("target_workers", "SOME", "target_workers is 'SOME'"),
-        ("cross_trainer_cache", CrossTrainerCache("t"), "requires named jobs"),
-        ("consumer_index", 1, "must be given together"),
+        ({"job_name": ""}, "`job_name` must not be empty"),
+        ({"job_name": 7}, "`job_name` must be a string, got int"),
+        ({"consumer_index": 0}, "must be given together"),
+        ({"num_consumers": 2}, "must be given together"),
+        ({"consumer_index": 0, "num_consumers": 2}, "num_consumers needs a job_name"),
+        ({"max_outstanding_requests": 0}, "max_outstanding_requests is 0"),
+        ({"max_outstanding_requests": True}, "max_outstanding_requests is True"),
+        ({"max_outstanding_requests": 1.5}, "max_outstanding_requests is 1.5"),
+        ({"compression": "foo"}, "Invalid `compression` argument: 'foo'"),
+        ({"cross_trainer_cache": CrossTrainerCache("a")}, "requires named jobs"),
+        ({"target_workers": "SOME"}, "target_workers is 'SOME'"),
+        ({"target_workers": 3}, "target_workers is 3"),
+        (
+            {"cross_trainer_cache": CrossTrainerCache("a"), "job_name": "j", "consumer_index": 0, "num_consumers": 2},
+            "does not support coordinated reads",
+        ),
     ],
 )
-def test_what_can_never_be_right_is_refused(name: str, value: Any, text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=text):
-        read_options("parallel_epochs", **{**DEFAULTS, name: value})
+def test_an_argument_that_can_never_be_right_is_refused_and_named(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told):
+        options(**wrong)
+
+
+@pytest.mark.parametrize(
+    "early", [{"job_name": "j", "consumer_index": 0, "num_consumers": 2}, {"target_workers": "LOCAL"}]
+)
+def test_an_argument_that_is_for_later_says_so(early: dict[str, Any]) -> None:
+    with pytest.raises(UnimplementedError, match="not there yet"):
+        options(**early)
+
+
+def test_right_arguments_are_kept() -> None:
+    made = options("distributed_epoch", job_name="j", cross_trainer_cache=CrossTrainerCache("a"), target_workers="any")
+    assert (made.mode, made.job_name, made.trainer_id, made.target_workers) == (ShardingPolicy.DYNAMIC, "j", "a", "ANY")
+    assert made.cached
+    assert not options().cached
+
+
+def test_no_compression_has_a_name_of_its_own() -> None:
+    assert (check_compression(None), check_compression("AUTO")) == ("NONE", "AUTO")
+
+
+# ---- where a service is
 
 
 @pytest.mark.parametrize("service", ["127.0.0.1:5050", "grpc://127.0.0.1:5050", ("grpc", "127.0.0.1:5050")])
-def test_a_service_goes_by_address_target_or_pair(service: Any) -> None:
-    assert service_address(service).address == "127.0.0.1:5050"
+def test_a_service_may_be_an_address_in_three_notations(service: Any) -> None:
+    assert service_address(service) == ServiceAddress(address="127.0.0.1:5050")
 
 
-@pytest.mark.parametrize("service", ["here", "127.0.0.1:", ":5050", "127.0.0.1:99999", "127.0.0.1:port"])
-def test_what_is_no_address_is_refused(service: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is not an address"):
+def test_a_service_object_brings_its_token() -> None:
+    found = service_address(SimpleNamespace(target="grpc://127.0.0.1:5050", token="t"))
+    assert (found.address, found.find_token()) == ("127.0.0.1:5050", "t")
+
+
+@pytest.mark.parametrize("service", [7, None, b"127.0.0.1:5050", ("grpc",), ("grpc", 7)])
+def test_anything_else_is_no_service(service: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="`service` must be a string, a"):
         service_address(service)
 
 
-def test_another_protocol_is_not_found() -> None:
-    with pytest.raises(NotFoundError, match="the protocol 'http'"):
-        service_address("http://127.0.0.1:5050")
+def test_an_empty_address_and_another_protocol_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="`service` must not be empty"):
+        service_address("")
+    with pytest.raises(NotFoundError, match="the protocol 'grp'"):
+        service_address("grp://127.0.0.1:5050")
 
 
-def test_a_token_is_in_no_pickle_and_no_repr() -> None:
-    address = ServiceAddress(address="127.0.0.1:5050", token="secret-word")
-    assert "secret-word" not in repr(address)
-    data = pickle.dumps(address)
-    assert b"secret-word" not in data
-    assert pickle.loads(data).token is None
+def test_a_token_is_in_no_pickle_no_repr_and_no_comparison() -> None:
+    address = ServiceAddress(address="127.0.0.1:5050", token="a-secret")
+    assert b"a-secret" not in pickle.dumps(address)
+    assert "a-secret" not in repr(address)
+    assert address == ServiceAddress(address="127.0.0.1:5050", token="another")
+    assert pickle.loads(pickle.dumps(address)).token is None
 
 
-def test_a_token_that_was_not_given_is_found_by_the_address() -> None:
-    discovery.remember("127.0.0.1:5050", "known here")
-    try:
-        assert ServiceAddress(address="127.0.0.1:5050").find_token() == "known here"
-        assert ServiceAddress(address="127.0.0.1:5050", token="given").find_token() == "given"
-    finally:
-        discovery.forget("127.0.0.1:5050", "known here")
+def test_a_token_that_was_not_given_is_found_by_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSNB_TOKEN", "from the environment")
+    assert ServiceAddress(address="127.0.0.1:5050").find_token() == "from the environment"
+    assert ServiceAddress(address="127.0.0.1:5050", token="given").find_token() == "given"

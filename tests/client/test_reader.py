@@ -1,7 +1,177 @@
-"""Being written (cores and roles)."""
+"""A pass over a service as a stage: what it waits for, how it ends, and what it says when nobody is there."""
 
 from __future__ import annotations
 
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import pytest
+
+import dsnb
+from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
+from dsnb.client.reader import ReadStage
+from dsnb.errors import CancelledError, DeadlineExceededError, DsnbWarning, NotFoundError, UnavailableError
+from dsnb.pipeline.engine.stage import as_list
+from tests.support.cluster import Cluster
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(workers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a minute without anybody is a third of a second here."""
+    monkeypatch.setattr("dsnb.client.reader._NOBODY_S", 0.3)
+
+
+def stage_of(cluster: Cluster, dataset: dsnb.Dataset, repetition: int = 0, **changes: Any) -> ReadStage:
+    """One client's pass."""
+    dataset_id = dsnb.register_dataset(cluster.service, dataset)
+    address = ServiceAddress(address=cluster.address, token=cluster.dispatcher.token)
+    options = ReadOptions(**{"mode": ShardingPolicy.OFF, "job_name": "job", **changes})
+    return ReadStage(address, dataset_id, options, repetition)
+
+
+def pull(stage: ReadStage, count: int) -> list[int]:
+    """The next so many elements."""
+    out: list[int] = []
+    while len(out) < count:
+        out += [int(element) for element in as_list(stage.pull(count - len(out)))]
+    return out
+
+
+def rest(stage: ReadStage) -> list[int]:
+    """Everything to the end."""
+    out: list[int] = []
+    while len(run := stage.pull(1000)):
+        out += [int(element) for element in as_list(run)]
+    return out
+
+
+def test_a_pass_ends_and_stays_at_its_end(cluster: Cluster) -> None:
+    stage = stage_of(cluster, dsnb.Dataset.range(1000))
+    assert rest(stage) == list(range(1000))
+    assert len(stage.pull(5)) == 0
+    stage.close()
+
+
+def test_a_client_is_there_as_long_as_its_stage_is_open(cluster: Cluster) -> None:
+    stage = stage_of(cluster, dsnb.Dataset.range(1000))
+    assert cluster.job("job").clients == 1
+    stage.close()
+    assert cluster.job("job").clients == 0
+
+
+def test_what_nobody_saw_of_the_last_run_is_for_the_next_reader(cluster: Cluster) -> None:
+    first = stage_of(cluster, dsnb.Dataset.range(100))
+    run = as_list(first.pull(20))
+    first.close(unread=len(run) - 3 if len(run) > 3 else 0)
+    seen = min(3, len(run)) if len(run) > 3 else len(run)
+    second = stage_of(cluster, dsnb.Dataset.range(100))
+    assert rest(second) == list(range(seen, 100))
+    second.close()
+
+
+def test_a_pass_that_was_read_warns_that_it_is_empty(cluster: Cluster) -> None:
+    first = stage_of(cluster, dsnb.Dataset.range(10))
+    rest(first)
+    with pytest.warns(DsnbWarning, match="pass 0 of job 'job' was read to its end already, so it is empty"):
+        second = stage_of(cluster, dsnb.Dataset.range(10))
+    assert rest(second) == []
+    first.close()
+    second.close()
+
+
+def test_whoever_waits_is_woken_when_reading_is_cancelled(cluster: Cluster) -> None:
+    stage = stage_of(cluster, dsnb.Dataset.range(5).repeat().filter(lambda _: False))
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            stage.pull(1)
+        except CancelledError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: cluster.job("job").clients == 1, what="the reader")
+    stage.cancel()
+    thread.join(5.0)
+    assert not thread.is_alive()
+    assert len(caught) == 1
+    stage.close()
+
+
+def test_each_consumed_element_is_reported(cluster: Cluster) -> None:
+    stage = stage_of(cluster, dsnb.Dataset.range(100))
+    pull(stage, 30)
+    stage.pull(1)  # whoever asks for more has consumed what came before
+    wait_for(lambda: 30 <= cluster.job("job").consumed <= 31, what="30 consumed elements")
+    stage.close()
+
+
+def test_time_spent_waiting_is_told(cluster: Cluster) -> None:
+    gate = threading.Event()
+    stage = stage_of(cluster, dsnb.Dataset.range(1).map(lambda x: gate.wait(30.0) and x))
+    threading.Timer(0.1, gate.set).start()
+    pull(stage, 1)
+    assert 50_000_000 < stage.wait_ns < 30_000_000_000
+    stage.close()
+
+
+# ---- when nobody is there
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_service_without_workers_is_told_in_the_stated_time() -> None:
+    with Cluster(workers=0) as cluster:
+        stage = stage_of(cluster, dsnb.Dataset.range(5))
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError, match="has had no worker for 0.3 seconds") as caught:
+            stage.pull(1)
+        assert time.monotonic() - began < 5.0
+        assert "svc.scale(2)" in caught.value.hint
+        stage.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_service_that_is_gone_is_told_in_the_stated_time() -> None:
+    with Cluster(workers=1) as cluster:
+        stage = stage_of(cluster, dsnb.Dataset.range(5).repeat(), max_outstanding_requests=1)
+        pull(stage, 3)
+        cluster.stop()
+        with pytest.raises(UnavailableError, match="has not answered for 0.3 seconds"):
+            pull(stage, 1000)
+        stage.close()
+
+
+def test_reading_goes_on_without_the_dispatcher(cluster: Cluster) -> None:
+    stage = stage_of(cluster, dsnb.Dataset.range(20_000), max_outstanding_requests=10)
+    pull(stage, 10)
+    cluster.dispatcher.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rest(stage) == list(range(10, 20_000))
+    stage.close()
+
+
+def test_a_client_that_was_given_up_is_told_so() -> None:
+    with Cluster(workers=1, dispatcher={"client_timeout_ms": 100, "job_gc_check_interval_ms": 50}) as cluster:
+        stage = stage_of(cluster, dsnb.Dataset.range(5).repeat(), max_outstanding_requests=1)
+        pull(stage, 2)
+        with pytest.raises(NotFoundError, match="Unknown iteration client id"):
+            pull(stage, 1_000_000)
+        stage.close()
+
+
+def test_joining_in_vain_leaves_nothing_open(cluster: Cluster) -> None:
+    address = ServiceAddress(address=cluster.address, token=cluster.dispatcher.token)
+    with pytest.raises(NotFoundError, match="Dataset id nowhere not found"):
+        ReadStage(address, "nowhere", ReadOptions(mode=ShardingPolicy.OFF), 0)

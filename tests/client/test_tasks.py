@@ -1,7 +1,342 @@
-"""Being written (cores and roles)."""
+"""A reader's tasks, each a real one of a worker of this process, which can be made to hang or break."""
 
 from __future__ import annotations
 
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
-def test_taken() -> None:
-    """Replaced within minutes."""
+import pytest
+
+from dsnb.client.inbox import Inbox
+from dsnb.client.options import ReadOptions, ShardingPolicy
+from dsnb.client.tasks import TaskTable, check_protocol
+from dsnb.errors import DataLossWarning, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.pipeline.dataset import Dataset
+from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo, TaskOrder
+from dsnb.wire.transfer import local
+from dsnb.wire.transfer.handover import Opening, Reading, Sink
+from dsnb.worker.task import Task
+from tests.pipeline.driving import context
+from tests.support.waiting import wait_for
+
+
+class Worker:
+    """One task's worker: real, but for `hangs` (nothing said to it is heard) and `refuses` (nobody is let in)."""
+
+    def __init__(self, uid: str, dataset: Dataset) -> None:
+        order = TaskOrder(task_id=uid, incarnation=1, mode="OFF")
+        self.task = Task(
+            order, lambda: dataset.operation.build(context()), None, ahead=1 << 20, capacity=1 << 20,
+            on_end=lambda _: None, note="",
+        )  # fmt: skip
+        self.uid = uid
+        self.openings: list[Opening] = []
+        self.hangs = False
+        self.refuses: Exception | None = None
+        local.offer(uid, self)
+
+    def open(self, opening: Opening, sink: Sink) -> Reading:
+        self.openings.append(opening)
+        if self.refuses is not None:
+            raise self.refuses
+        return HangingReading(self, self.task.open(opening, sink))
+
+    def stop(self) -> None:
+        local.withdraw(self.uid)
+        self.task.stop(UnavailableError(f"{self.uid} was stopped"))
+        self.task.join(10.0)
+
+    def info(self, incarnation: int = 1) -> TaskInfo:
+        return TaskInfo(task_id="of " + self.uid, worker=self.uid, worker_uid=self.uid, incarnation=incarnation)
+
+
+class HangingReading:
+    """Passes on what a reader says, unless its worker hangs."""
+
+    def __init__(self, worker: Worker, reading: Reading) -> None:
+        self._worker = worker
+        self._reading = reading
+
+    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
+        if not self._worker.hangs:
+            self._reading.credit(granted, consumed, max_bytes)
+
+    def recall(self) -> None:
+        if not self._worker.hangs:
+            self._reading.recall()
+
+    def leave(self, consumed: int) -> None:
+        if not self._worker.hangs:
+            self._reading.leave(consumed)
+
+
+class Client:
+    """A reader's table of tasks, with what its stage does around it."""
+
+    def __init__(self, **options: Any) -> None:
+        fields = {"mode": ShardingPolicy.OFF, **options}
+        self.inbox = Inbox()
+        self.tasks = TaskTable(self.inbox, "client", ReadOptions(**fields), "token")
+        self.got: list[int] = []
+
+    def turn(self) -> None:
+        """One look at everything, as a reader takes that waits: it consumes what is there."""
+        while self.inbox.failed:
+            hold, error = self.inbox.failed.popleft()
+            if not self.tasks.broken(hold, error):
+                raise error
+        while self.inbox.pieces:
+            hold, piece = self.inbox.pieces.popleft()
+            self.got += [int(element) for element in piece.elements()]
+            self.tasks.consumed(hold, piece.count, piece.nbytes // piece.count * piece.count)
+        self.tasks.settle(time.monotonic())
+        self.tasks.tend(time.monotonic())
+
+    def read(self, count: int) -> list[int]:
+        """Read on until there are so many in all."""
+
+        def look() -> bool:
+            self.turn()
+            return len(self.got) >= count
+
+        wait_for(look, what=f"{count} elements", every=0.001)
+        return self.got
+
+
+@pytest.fixture
+def workers() -> Iterator[list[Worker]]:
+    """Workers w0 to w2, whose tasks give 0.., 100.. and 200.."""
+    made = [Worker(f"w{n}", Dataset.range(100 * n, 100 * n + 50)) for n in range(3)]
+    yield made
+    for worker in made:
+        worker.stop()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    made = Client()
+    yield made
+    made.tasks.close()
+
+
+def test_all_tasks_that_are_named_are_read_to_their_ends(workers: list[Worker], client: Client) -> None:
+    client.tasks.set_tasks(tuple(worker.info() for worker in workers))
+    assert sorted(client.read(150)) == [*range(50), *range(100, 150), *range(200, 250)]
+    wait_for(lambda: client.tasks.all_ended, what="the ends")
+    assert set(client.tasks.ended_ids()) == {"of w0", "of w1", "of w2"}
+
+
+def test_nothing_known_is_not_the_end(client: Client) -> None:
+    assert not client.tasks.all_ended
+
+
+def test_a_task_that_comes_later_is_read_and_one_that_is_gone_is_left(workers: list[Worker], client: Client) -> None:
+    client.tasks.set_tasks((workers[0].info(),))
+    client.read(50)
+    client.tasks.set_tasks((workers[1].info(),))
+    assert sorted(client.read(100)) == [*range(50), *range(100, 150)]
+    assert len(client.tasks) == 1
+    assert workers[0].task.report().readers == 0
+
+
+def test_a_task_whose_worker_began_again_is_opened_anew_with_the_readers_counters(
+    workers: list[Worker], client: Client
+) -> None:
+    client = Client(max_outstanding_requests=5)
+    client.tasks.set_tasks((workers[0].info(),))
+    client.read(20)
+    client.tasks.set_tasks((workers[0].info(incarnation=2),))
+    client.turn()
+    first, second = workers[0].openings
+    assert first.received == 0
+    assert second.received >= second.consumed >= 20
+    client.tasks.close()
+
+
+def test_a_reading_that_broke_is_opened_again_and_nothing_is_missing(workers: list[Worker], client: Client) -> None:
+    client.tasks.set_tasks((workers[0].info(),))
+    client.turn()
+    for hold in client.tasks._holds.values():
+        client.tasks._sinks[hold.info.task_id].fail(UnavailableError("the connection broke"))
+    assert client.read(50) == list(range(50))
+    assert len(workers[0].openings) == 2
+
+
+def test_a_worker_that_cannot_be_reached_is_tried_again_with_growing_pauses(
+    workers: list[Worker], client: Client
+) -> None:
+    workers[0].refuses = UnavailableError("not now")
+    client.tasks.set_tasks((workers[0].info(),))
+    [hold] = client.tasks._holds.values()
+    pauses = []
+    for _ in range(7):
+        client.tasks.tend(hold.retry_at)
+        pauses.append(round(hold.retry_at - time.monotonic(), 1))
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 0.1
+    assert pauses[-1] == 1.0
+    workers[0].refuses = None
+    hold.retry_at = 0.0
+    assert client.read(50) == list(range(50))
+
+
+def test_an_error_that_lasts_is_raised_and_the_task_given_up(workers: list[Worker], client: Client) -> None:
+    client.tasks.set_tasks((workers[0].info(),))
+    client.turn()
+    client.tasks._sinks["of w0"].fail(InvalidArgumentError("finite"))
+    with pytest.raises(InvalidArgumentError, match="finite"):
+        client.turn()
+    assert client.tasks.all_ended
+
+
+def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: Client) -> None:
+    client = Client(protocol="local")
+    client.tasks.set_tasks((TaskInfo(task_id="t", worker="far", worker_uid="elsewhere", address="127.0.0.1:1"),))
+    with pytest.raises(FailedPreconditionError, match="worker far lives in another process"):
+        client.turn()
+
+
+def test_an_unknown_transfer_is_refused_when_it_is_asked_for() -> None:
+    for known in (None, "grpc", "local"):
+        check_protocol(known)
+    with pytest.raises(NotFoundError, match="the data transfer protocol 'unknown' is not available"):
+        check_protocol("unknown")
+
+
+# ---- credit
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_the_allowance_bounds_what_is_on_its_way_over_all_tasks(workers: list[Worker], limit: int) -> None:
+    client = Client(max_outstanding_requests=limit)
+    client.tasks.set_tasks(tuple(worker.info() for worker in workers))
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, sum(piece.count for _, piece in client.inbox.pieces))
+        client.turn()
+        return len(client.got) == 150
+
+    wait_for(look, what="all elements", every=0.001)
+    assert most <= limit
+    client.tasks.close()
+
+
+def hang_and_be_recalled(client: Client, worker: Worker) -> None:
+    """Let the only credit lie at a worker that does not answer, until it is recalled."""
+    worker.hangs = True
+    [hold] = [hold for hold in client.tasks._holds.values() if hold.info.worker == worker.uid]
+
+    def look() -> bool:
+        client.turn()
+        return hold.account.recalling
+
+    wait_for(look, what="the recall")
+
+
+def endless(uid: str) -> Worker:
+    """A worker whose task never has an element."""
+    return Worker(uid, Dataset.range(5).repeat().filter(lambda _: False))
+
+
+def test_a_recall_that_a_dead_worker_never_answered_does_not_starve_the_one_that_takes_its_place(
+    workers: list[Worker],
+) -> None:
+    dead = endless("dead")
+    client = Client(max_outstanding_requests=1)
+    try:
+        client.tasks.set_tasks((dead.info(), workers[1].info()))
+        hang_and_be_recalled(client, dead)
+        heir = TaskInfo(task_id="of dead", worker="w0", worker_uid="w0", incarnation=2)
+        client.tasks.set_tasks((heir, workers[1].info()))
+        assert sorted(client.read(100)) == [*range(50), *range(100, 150)]
+    finally:
+        client.tasks.close()
+        dead.stop()
+
+
+def test_a_recall_that_was_lost_with_its_connection_is_not_waited_for(workers: list[Worker]) -> None:
+    dead = endless("dead")
+    client = Client(max_outstanding_requests=1)
+    try:
+        client.tasks.set_tasks((dead.info(), workers[1].info()))
+        hang_and_be_recalled(client, dead)
+        client.tasks._sinks["of dead"].fail(UnavailableError("the connection broke"))
+        dead.hangs = False
+        assert client.read(5)[:5] == list(range(100, 105))
+    finally:
+        client.tasks.close()
+        dead.stop()
+
+
+def test_credit_that_is_being_recalled_is_not_given_again_by_what_is_said_meanwhile(workers: list[Worker]) -> None:
+    """Else its worker would send what the reader has promised to another one."""
+    client = Client(max_outstanding_requests=1)
+    client.tasks.set_tasks((workers[0].info(), workers[1].info()))
+    client.read(10)
+    said: list[int] = []
+    [hold] = [hold for hold in client.tasks._holds.values() if hold.info.worker == "w0"]
+    with client.inbox.changed:
+        hold.account.recalling = True
+        hold.account.granted = hold.account.received + 1
+    assert hold.reading is not None
+    hold.reading.credit = lambda granted, consumed, max_bytes: said.append(granted)  # type: ignore[method-assign]
+    hold.told = -1
+    client.tasks.tell_consumed()
+    assert said
+    assert max(said) <= hold.account.received
+    client.tasks.close()
+
+
+# ---- losses
+
+
+def loss(worker: str, splits: int = 0) -> ClientUpdate:
+    return ClientUpdate(losses=(Loss(task_id="t", worker=worker, splits=splits, reason="was lost"),))
+
+
+def test_losses_are_counted_and_announced_with_numbers() -> None:
+    client = Client(mode=ShardingPolicy.DYNAMIC, job_name="train")
+    with pytest.warns(DataLossWarning, match=r"worker w3 was lost of job 'train': 7 split\(s\)"):
+        client.tasks.follow([loss("w3", 7)])
+    assert client.tasks.lost == 7
+
+
+def test_a_worker_that_was_done_with_its_splits_took_nothing_along() -> None:
+    client = Client(mode=ShardingPolicy.DYNAMIC)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.tasks.follow([loss("w3", 0)])
+    assert client.tasks.lost == 0
+
+
+def test_a_whole_pass_that_breaks_off_is_announced() -> None:
+    client = Client()
+    with pytest.warns(DataLossWarning, match="its pass over the data ended early or begins again"):
+        client.tasks.follow([loss("w3")])
+    assert client.tasks.lost == 1
+
+
+def test_where_warnings_are_errors_the_news_is_followed_all_the_same(workers: list[Worker], client: Client) -> None:
+    client.tasks.set_tasks((workers[0].info(),))
+    client.read(50)
+    update = ClientUpdate(state=True, tasks=(workers[1].info(),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataLossWarning):
+            client.tasks.follow([loss("w0"), update])
+    assert sorted(client.read(100)) == [*range(50), *range(100, 150)]
+
+
+# ---- credit that a broken reading had
+
+
+def test_credit_moves_at_once_when_a_reading_breaks(workers: list[Worker]) -> None:
+    client = Client(max_outstanding_requests=1)
+    workers[1].refuses = UnavailableError("not now")
+    client.tasks.set_tasks((workers[1].info(), workers[0].info()))
+    assert client.read(50) == list(range(50)), "the only credit lay at a worker that cannot be reached"
+    client.tasks.close()

@@ -284,6 +284,7 @@ def test_a_worker_stopped_in_mid_read(cluster: Cluster, transfer: str, limit: in
     dataset = dsnb.Dataset.range(count).map(lambda x: np.full(8192 if limit else 1024, x))  # more than is read ahead
     with iter(read(dataset, cluster.service, job_name="job", **options)) as elements:
         got = values(elements, 50)
+        all_at_work(cluster)
         told = r"worker w0 was stopped of job 'job': \d+ split\(s\) .* will not come; reading goes on"
         with pytest.warns(DataLossWarning, match=told) as warned:
             got += until_told(cluster.workers.pop(0).stop, elements, warned)
@@ -295,12 +296,20 @@ def test_a_worker_stopped_in_mid_read(cluster: Cluster, transfer: str, limit: in
     assert count - len(got) <= job.lost_splits
 
 
+def all_at_work(cluster: Cluster) -> None:
+    """Wait until each worker has made something that nobody has consumed: then none can go without a loss."""
+    cluster.service.wait_until(lambda status: all(task.head for task in status.job("job").tasks))
+
+
+NOTHING_TOLD = ["the end came without an announcement"]
+
+
 def until_told(end: Callable[[], object], elements: Iterator[Any], warned: pytest.WarningsRecorder) -> list[int]:
     """Do something that costs data, and read until that is announced."""
     end()
     got: list[int] = []
     while not warned.list:
-        got += values(elements, 1)
+        got.append(int(next(elements, NOTHING_TOLD)[0]))
     return got
 
 
@@ -334,6 +343,7 @@ def test_a_worker_process_killed_in_mid_read(tmp_path: Path) -> None:
             dataset = read(dsnb.Dataset.range(20_000).map(lambda x: np.full(1024, x)), cluster.service, job_name="job")
             with iter(dataset) as elements:
                 got = values(elements, 50)
+                all_at_work(cluster)
                 with pytest.warns(DataLossWarning, match=r"worker w\d was lost of job 'job': \d+ split") as warned:
                     got += until_told(lambda: doomed.popen.send_signal(signal.SIGKILL), elements, warned)
                 got += values(elements)
