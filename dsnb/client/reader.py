@@ -172,7 +172,7 @@ class ReadStage(Stage):
 
     def _wait(self) -> bool:
         """Wait until there is a piece; False when the pass is over. Does the housekeeping meanwhile."""
-        began = 0
+        began, starved = 0, False
         try:
             while True:
                 with self._inbox.changed:
@@ -181,9 +181,11 @@ class ReadStage(Stage):
                     if self._inbox.pieces and not self._inbox.updates and not self._inbox.failed:
                         return True
                     stirred = self._inbox.stirred
+                    if not self._inbox.pieces:
+                        began = began or time.perf_counter_ns()
                 if not stirred:
-                    if not began:
-                        began = time.perf_counter_ns()
+                    if not starved:
+                        starved = True
                         self._tasks.starving()
                     self._tasks.settle(time.monotonic())  # the last moment to ask for more
                 if not self._look_after():

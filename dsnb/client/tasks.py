@@ -99,7 +99,7 @@ class TaskTable:
             if loss.splits
             else "its pass over the data ended early or begins again"
         )
-        job = f" of job {self._options.job_name!r}" if self._options.job_name else ""
+        job = f" (job {self._options.job_name!r})" if self._options.job_name else ""
         warnings.warn(
             f"worker {loss.worker} {loss.reason}{job}: {what}; reading goes on with the others",
             DataLossWarning,

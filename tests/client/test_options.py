@@ -52,7 +52,7 @@ def test_a_mode_may_be_a_policy_or_its_old_name(mode: Any, policy: ShardingPolic
 
 @pytest.mark.parametrize("mode", ["invalid", "OFF", 0, 1, None])
 def test_an_unknown_mode_is_refused_and_the_accepted_ones_are_listed(mode: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="the processing mode .* is unknown") as caught:
+    with pytest.raises(InvalidArgumentError, match=r"the processing mode .* is unknown") as caught:
         sharding_policy(mode)
     for known in ("ShardingPolicy.OFF", "ShardingPolicy.HINT", "'parallel_epochs'", "'distributed_epoch'"):
         assert known in caught.value.hint

@@ -300,7 +300,7 @@ def loss(worker: str, splits: int = 0) -> ClientUpdate:
 
 def test_losses_are_counted_and_announced_with_numbers() -> None:
     client = Client(mode=ShardingPolicy.DYNAMIC, job_name="train")
-    with pytest.warns(DataLossWarning, match=r"worker w3 was lost of job 'train': 7 split\(s\)"):
+    with pytest.warns(DataLossWarning, match=r"worker w3 was lost \(job 'train'\): 7 split\(s\)"):
         client.tasks.follow([loss("w3", 7)])
     assert client.tasks.lost == 7
 

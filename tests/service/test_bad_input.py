@@ -285,7 +285,7 @@ def test_a_worker_stopped_in_mid_read(cluster: Cluster, transfer: str, limit: in
     with iter(read(dataset, cluster.service, job_name="job", **options)) as elements:
         got = values(elements, 50)
         all_at_work(cluster)
-        told = r"worker w0 was stopped of job 'job': \d+ split\(s\) .* will not come; reading goes on"
+        told = r"worker w0 was stopped \(job 'job'\): \d+ split\(s\) .* will not come; reading goes on"
         with pytest.warns(DataLossWarning, match=told) as warned:
             got += until_told(cluster.workers.pop(0).stop, elements, warned)
         job = cluster.job("job")
@@ -301,15 +301,12 @@ def all_at_work(cluster: Cluster) -> None:
     cluster.service.wait_until(lambda status: all(task.head for task in status.job("job").tasks))
 
 
-NOTHING_TOLD = ["the end came without an announcement"]
-
-
 def until_told(end: Callable[[], object], elements: Iterator[Any], warned: pytest.WarningsRecorder) -> list[int]:
-    """Do something that costs data, and read until that is announced."""
+    """Do something that costs data, and read until that is announced: at the latest with the end."""
     end()
     got: list[int] = []
-    while not warned.list:
-        got.append(int(next(elements, NOTHING_TOLD)[0]))
+    while not warned.list and (element := next(elements, None)) is not None:
+        got.append(int(element[0]))
     return got
 
 
@@ -324,7 +321,7 @@ def test_a_worker_stopped_in_mid_read_of_whole_passes(cluster: Cluster, transfer
                    job_name="job", data_transfer_protocol=transfer)  # fmt: skip
     with iter(dataset) as elements:
         got = values(elements, 10)
-        told = r"worker w0 was stopped of job 'job': its pass .*ended early"
+        told = r"worker w0 was stopped \(job 'job'\): its pass .*ended early"
         with pytest.warns(DataLossWarning, match=told) as warned:
             got += until_told(cluster.workers.pop(0).stop, elements, warned)
         assert [trainer.lost for trainer in cluster.job("job").trainers] == [1]
@@ -344,7 +341,7 @@ def test_a_worker_process_killed_in_mid_read(tmp_path: Path) -> None:
             with iter(dataset) as elements:
                 got = values(elements, 50)
                 all_at_work(cluster)
-                with pytest.warns(DataLossWarning, match=r"worker w\d was lost of job 'job': \d+ split") as warned:
+                with pytest.warns(DataLossWarning, match=r"worker w\d was lost \(job 'job'\): \d+ split") as warned:
                     got += until_told(lambda: doomed.popen.send_signal(signal.SIGKILL), elements, warned)
                 got += values(elements)
             assert len(got) == len(set(got)), "no element twice"
