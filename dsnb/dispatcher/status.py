@@ -169,16 +169,20 @@ def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:
             done = core.live.done.get(task_id, ())
             given = core.state.tasks[task_id].given.get(number, 0)
             in_hand += max(0, given - (done[number] if number < len(done) else 0))
-        over = iteration.finished and provider.next == 0 and provider.repetition > 0
+        # While nobody has anything of a new repetition, the one before is told: its last splits are worked on.
+        over = provider.next == 0 and provider.repetition > 0
+        repetition = provider.repetition - 1 if over else provider.repetition
         given_now = provider.count if over else provider.next
         if iteration.finished:
             in_hand = 0
+        # Losses are added up over all repetitions; only of those of the first it is known where they belong.
+        lost_now = provider.lost if repetition == 0 else 0
         rows.append(
             SplitStatus(
                 source=provider.source,
-                repetition=max(0, provider.repetition - 1) if over else provider.repetition,
+                repetition=repetition,
                 total=provider.count,
-                done=max(0, given_now - in_hand - (provider.lost if over else 0)),
+                done=max(0, given_now - in_hand - lost_now),
                 in_hand=min(in_hand, provider.count),
                 lost=provider.lost,
             )

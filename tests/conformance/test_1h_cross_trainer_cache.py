@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from dsnb.wire.messages import TaskOrder, WorkerOrder, WorkerReport
 from dsnb.wire.methods import SESSION
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
-from tests.support.reading import first
+from tests.support.reading import first, joined
 from tests.support.waiting import wait_for
 
 ENDLESS = 10_000_000
@@ -174,10 +175,25 @@ def test_line_110_different_job_names(job: Job) -> None:
 
 
 def test_line_111_dynamic_sharding(cluster: MakeCluster, transfer: str) -> None:
-    with Job(cluster(2).service, transfer) as job:
-        one, other = (first(100, job.reader(name, mode="distributed_epoch")) for name in ("Trainer 1", "Trainer 2"))
-    assert set(one) & set(other)
-    assert len(set(one)) == len(set(other)) == 100, "a trainer gets no element twice"
+    with_task = endless().map(lambda x: (threading.current_thread().name, x))  # each task has a thread of its own
+    with Job(cluster(2).service, transfer, with_task) as job:
+        one, other = (by_task(job.reader(name, mode="distributed_epoch")) for name in ("Trainer 1", "Trainer 2"))
+    assert set(one) == set(other)
+    for task in one:
+        both = min(len(one[task]), len(other[task]))
+        assert one[task][:both] == other[task][:both], "each worker's elements are the same for both"
+    values = joined(one.values())
+    assert len(set(values)) == len(values), "a trainer gets no element twice"
+
+
+def by_task(reader: Iterator[Any]) -> dict[str, list[int]]:
+    """The next 100 elements by the task that made them; more where one of the two workers has been slow to begin."""
+    got: dict[str, list[int]] = {}
+    for count, (task, value) in enumerate(reader, start=1):
+        got.setdefault(str(task), []).append(int(value))
+        if count >= 100 and len(got) == 2:
+            break
+    return got
 
 
 def test_line_112_no_compression(job: Job) -> None:

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import cloudpickle
+import pytest
+
+import dsnb
+from dsnb.client.options import CrossTrainerCache
+from dsnb.client.source import FromService
+from dsnb.dispatcher import events as e
+from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from tests.support.cluster import Cluster
+from tests.support.reading import first, numbers
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(workers=1) as cluster:
+        yield cluster
+
+
+def distributed(
+    cluster: Cluster, dataset: dsnb.Dataset, mode: str = "parallel_epochs", **options: object
+) -> dsnb.Dataset:
+    return dataset.apply(dsnb.distribute(mode, cluster.service, **options))  # type: ignore[arg-type]
+
+
+def source_of(dataset: dsnb.Dataset) -> FromService:
+    assert isinstance(dataset.operation, FromService)
+    return dataset.operation
+
+
+def test_each_loop_is_the_jobs_next_pass(cluster: Cluster) -> None:
+    dataset = distributed(cluster, dsnb.Dataset.range(3), job_name="j")
+    assert [numbers(dataset) for _ in range(3)] == [[0, 1, 2]] * 3
+    assert cluster.job("j").iteration == 2
+
+
+def test_two_datasets_of_one_job_count_their_own_passes(cluster: Cluster) -> None:
+    one, other = (distributed(cluster, dsnb.Dataset.range(3), job_name="j") for _ in range(2))
+    assert numbers(one) == [0, 1, 2]
+    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 .* was read to its end"):
+        assert numbers(other) == []
+    assert numbers(other) == [0, 1, 2]
+
+
+def test_a_pickled_copy_has_no_token_and_counts_its_own_passes(cluster: Cluster) -> None:
+    dataset = distributed(cluster, dsnb.Dataset.range(3), job_name="j")
+    numbers(dataset)
+    data = cloudpickle.dumps(dataset)
+    assert cluster.dispatcher.token.encode() not in data
+    copy = pickle.loads(data)
+    assert source_of(copy).passes is not source_of(dataset).passes
+    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0"):
+        assert numbers(copy) == []
+
+
+def test_a_service_that_forgot_the_dataset_is_given_it_again(cluster: Cluster) -> None:
+    dataset = distributed(cluster, dsnb.Dataset.range(3))
+    desk = cluster.dispatcher._desk
+    assert numbers(dataset) == [0, 1, 2]
+    desk.core.live.unread_datasets = dict.fromkeys(desk.core.state.datasets, -1e9)
+    desk.handle(e.Tick())
+    assert not desk.core.state.datasets
+    assert numbers(dataset) == [0, 1, 2]
+
+
+def test_a_dataset_that_only_its_id_is_known_of_cannot_be_given_again(cluster: Cluster) -> None:
+    dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(3))
+    dataset = dsnb.from_dataset_id("parallel_epochs", cluster.service, dataset_id)
+    desk = cluster.dispatcher._desk
+    desk.core.live.unread_datasets = dict.fromkeys(desk.core.state.datasets, -1e9)
+    desk.handle(e.Tick())
+    with pytest.raises(NotFoundError, match=f"Dataset id {dataset_id} not found"):
+        iter(dataset)
+
+
+def test_a_shared_cache_has_one_pass_without_end(cluster: Cluster) -> None:
+    dataset = distributed(
+        cluster, dsnb.Dataset.range(3).repeat(), job_name="j", cross_trainer_cache=CrossTrainerCache("a")
+    )
+    for _ in range(2):
+        with iter(dataset) as elements:
+            first(3, elements)
+    with pytest.raises(InvalidArgumentError, match="disallows multiple repetitions of the same dataset"):
+        iter(dataset)
+
+
+@pytest.mark.parametrize(
+    "dataset,expected",
+    [
+        (dsnb.Dataset.range(5), dsnb.UNKNOWN_CARDINALITY),
+        (dsnb.Dataset.range(0), 0),
+        (dsnb.Dataset.range(5).repeat(), dsnb.INFINITE_CARDINALITY),
+    ],
+    ids=["finite", "empty", "endless"],
+)
+def test_the_length_depends_on_the_workers_unless_it_is_none_or_endless(
+    cluster: Cluster, dataset: dsnb.Dataset, expected: int
+) -> None:
+    assert distributed(cluster, dataset).cardinality() == expected
+
+
+def test_what_is_distributed_cannot_be_split_once_more(cluster: Cluster) -> None:
+    dataset = distributed(cluster, dsnb.Dataset.range(5))
+    with pytest.raises(UnimplementedError, match="Cannot create split providers for dataset of type DataServiceData"):
+        distributed(cluster, dataset, "distributed_epoch")
+
+
+def test_the_source_is_named_after_its_job(cluster: Cluster) -> None:
+    assert source_of(distributed(cluster, dsnb.Dataset.range(5))).name == "from the service"
+    named = distributed(cluster, dsnb.Dataset.range(5), job_name="train")
+    assert source_of(named).name == "from the service (job 'train')"

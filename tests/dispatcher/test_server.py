@@ -1,0 +1,160 @@
+"""Dispatchers as objects: started, stopped, asked; with real ports and calls as any client makes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+import dsnb
+from dsnb.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
+from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.messages import BlobPiece, BlobRequest, ForgetRequest, SplitsRequest, TaskRequest, WatchRequest
+from dsnb.wire.methods import FORGET, GET_BLOB, GET_SPLITS, GET_TASK, PUT_BLOB, WATCH
+from tests.support.cluster import Cluster
+from tests.support.reading import first
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(workers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def channel(cluster: Cluster) -> Iterator[Channel]:
+    with closing(open_channel(cluster.address, cluster.dispatcher.token)) as channel:
+        yield channel
+
+
+def test_starting_may_wait_and_may_be_asked_for_twice() -> None:
+    dispatcher = dsnb.DispatchServer(start=False)
+    assert repr(dispatcher) == "DispatchServer('dsnb', not started)"
+    for call in (lambda: dispatcher.target, dispatcher.join):
+        with pytest.raises(FailedPreconditionError, match="was not started"):
+            call()
+    with dispatcher:
+        dispatcher.start()
+        assert repr(dispatcher) == "DispatchServer('dsnb', running)"
+        assert fetch_snapshot(dispatcher.target, dispatcher.token).workers == ()
+
+
+def test_a_stopped_dispatcher_stays_stopped() -> None:
+    dispatcher = dsnb.DispatchServer()
+    dispatcher.stop()
+    dispatcher.stop()
+    dispatcher.join()
+    assert repr(dispatcher) == "DispatchServer('dsnb', stopped)"
+    with pytest.raises(FailedPreconditionError, match="cannot be started after it has been stopped"):
+        dispatcher.start()
+
+
+def test_one_that_was_never_started_can_be_stopped() -> None:
+    dispatcher = dsnb.DispatchServer(start=False)
+    dispatcher.stop()
+    dispatcher.join()
+
+
+def test_join_waits_until_somebody_stops_it() -> None:
+    with dsnb.DispatchServer() as dispatcher:
+        thread = threading.Thread(target=dispatcher.join)
+        thread.start()
+        assert thread.is_alive()
+        dispatcher.stop()
+        thread.join(5.0)
+        assert not thread.is_alive()
+
+
+def test_a_port_that_was_asked_for_is_used_and_a_taken_one_is_refused() -> None:
+    with dsnb.DispatchServer() as one:
+        port = int(one.target.rpartition(":")[2])
+        with pytest.raises(AlreadyExistsError, match=f"127.0.0.1:{port}: the port is taken"):
+            dsnb.DispatchServer(dsnb.DispatcherConfig(port=port))
+    with dsnb.DispatchServer(dsnb.DispatcherConfig(port=port)) as other:
+        assert other.target == f"grpc://127.0.0.1:{port}"
+
+
+def test_each_dispatcher_has_a_token_of_its_own_unless_one_was_given() -> None:
+    with dsnb.DispatchServer() as one, dsnb.DispatchServer() as other:
+        assert one.token != other.token
+        assert len(one.token) >= 32
+    with dsnb.DispatchServer(dsnb.DispatcherConfig(token="given")) as third:
+        assert third.token == "given"
+
+
+def test_stopping_ends_all_streams_soon(cluster: Cluster) -> None:
+    stop = threading.Event()
+    told: list[Snapshot] = []
+    viewer = threading.Thread(target=lambda: _watch(cluster, stop, told))
+    elements = iter(dsnb.Dataset.range(5).repeat().apply(dsnb.distribute("parallel_epochs", cluster.service)))
+    first(3, elements)
+    viewer.start()
+    wait_for(lambda: told, what="a snapshot")
+    began = time.monotonic()
+    cluster.dispatcher.stop()
+    assert time.monotonic() - began < 4.0
+    viewer.join(5.0)
+    assert not viewer.is_alive()
+    stop.set()
+    elements.close()  # type: ignore[attr-defined]
+
+
+def _watch(cluster: Cluster, stop: threading.Event, told: list[Snapshot]) -> None:
+    try:
+        told.extend(watch_snapshots(cluster.address, cluster.dispatcher.token, 0.1, stop))
+    except dsnb.errors.UnavailableError:
+        return
+
+
+# ---- calls
+
+
+def test_a_status_is_fresh_when_it_is_asked_for(cluster: Cluster) -> None:
+    """Whoever read five elements and asks is not told of four: everybody is asked to report first."""
+    policy = dsnb.distribute("parallel_epochs", cluster.service, job_name="j", max_outstanding_requests=1)
+    elements = iter(dsnb.Dataset.range(100).apply(policy))
+    for count in (5, 12, 30):
+        first(count - (cluster.job("j").consumed if count > 5 else 0), elements)
+        assert cluster.job("j").consumed == count
+    elements.close()  # type: ignore[attr-defined]
+
+
+def test_watchers_get_snapshots_at_their_interval(cluster: Cluster) -> None:
+    stop = threading.Event()
+    snapshots = watch_snapshots(cluster.address, cluster.dispatcher.token, 0.1, stop)
+    seen = [next(snapshots).seq for _ in range(3)]
+    assert seen == sorted(set(seen))
+    snapshots.close()  # type: ignore[attr-defined]
+
+
+def test_an_interval_that_is_none_is_refused(channel: Channel) -> None:
+    with pytest.raises(InvalidArgumentError, match="an interval above a minute is no watching"):
+        next(channel.replies(WATCH, WatchRequest(interval_ms=60_001)))
+
+
+def test_what_is_unknown_is_not_found(channel: Channel) -> None:
+    with pytest.raises(NotFoundError, match="the task 9 is unknown"):
+        channel.call(GET_TASK, TaskRequest(task_id="9"))
+    with pytest.raises(NotFoundError, match="the task 9 is unknown"):
+        channel.call(GET_SPLITS, SplitsRequest(task_id="9"))
+    with pytest.raises(NotFoundError, match="there is no job 'nowhere'"):
+        channel.call(FORGET, ForgetRequest(job_name="nowhere"))
+    with pytest.raises(NotFoundError, match="does not hold the blob nowhere"):
+        list(channel.replies(GET_BLOB, BlobRequest(digest="nowhere")))
+
+
+def test_a_blob_goes_up_and_comes_down_in_pieces(channel: Channel) -> None:
+    data = bytes(range(256)) * 10_000
+    pieces = [
+        BlobPiece(digest="d", nbytes=len(data), data=data[at : at + 700_000]) for at in range(0, len(data), 700_000)
+    ]
+    channel.upload(PUT_BLOB, iter(pieces), timeout=10.0)
+    assert b"".join(piece.data for piece in channel.replies(GET_BLOB, BlobRequest(digest="d"))) == data
+    with pytest.raises(dsnb.errors.DataLossError, match="arrived with"):
+        channel.upload(PUT_BLOB, iter(pieces[:-1]), timeout=10.0)
