@@ -87,6 +87,9 @@ class Producer(threading.Thread):
             return
         try:
             self._produce(self.stage)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours: readers are told instead of waiting for ever
+            self._add_failure(error)
+            self._outlet.finish()
         finally:
             self._overdue.end()
             self.stage.close()

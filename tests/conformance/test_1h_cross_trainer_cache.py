@@ -337,3 +337,14 @@ class listening_worker:  # noqa: N801 - used as a `with` statement is
 
     def __exit__(self, *_: object) -> None:
         self.stream.close()
+
+
+def test_no_trainer_sees_what_another_does_to_an_element(job: Job) -> None:
+    job.dataset = endless().map(lambda x: {"image": np.full(3, x), "labels": [x, x]})
+    spoiler = next(job.reader("Trainer 1"))
+    del spoiler["image"]
+    spoiler["labels"].append(7)
+    assert not next(job.reader("Trainer 1"))["image"].flags.writeable
+    element = next(job.reader("Trainer 2"))
+    assert element["image"].tolist() == [0, 0, 0]
+    assert element["labels"] == [0, 0]

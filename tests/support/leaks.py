@@ -104,6 +104,11 @@ if Path("/proc/self/fd").exists():  # elsewhere than on Linux the rest cannot be
 _told: set[Hashable] = set()
 
 
+def is_told(key: Hashable) -> bool:
+    """Whether an earlier test left this behind, and was told of it or had failed anyhow."""
+    return key in _told
+
+
 def census() -> dict[str, Keys]:
     """Everything there is now, by kind."""
     return {name: frozenset(kind.look()) for name, kind in KINDS.items()}

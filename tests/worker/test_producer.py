@@ -23,7 +23,7 @@ class Shelf:
     def __init__(self, *, room: int = 1 << 30, frame_bytes: int = FRAME_BYTES, element_bytes: int = 1 << 60) -> None:
         self.frames: list[Frame] = []
         self.on_their_way: list[int] = []
-        self.ended = False
+        self.ended = self.crowded = False
         self.room = room
         self._frame_bytes = frame_bytes
         self._element_bytes = element_bytes
@@ -45,6 +45,7 @@ class Shelf:
         self.on_their_way.append(sum(frame.count for frame in self.frames) + count)
 
     def add(self, frame: Frame) -> None:
+        self.crowded |= len(self.frames) >= self.room
         self.frames.append(frame)
 
     def finish(self) -> None:
@@ -224,6 +225,15 @@ def test_nothing_is_produced_that_nobody_wants(produce: Produce) -> None:
     shelf.make_room(1)
     wait_for(lambda: len(shelf.frames) == 3, what="the third")
     assert len(calls) < 20
+
+
+def test_each_frame_waits_for_room_also_those_of_one_run(produce: Produce) -> None:
+    shelf = Shelf(room=1, frame_bytes=500)
+    produce(arrays(*[10] * 200, *[400] * 40), shelf)
+    for number in range(1, 30):
+        wait_for(lambda count=number: len(shelf.frames) >= count, what="the next frame")
+        shelf.make_room(1)
+    assert not shelf.crowded
 
 
 def test_a_producer_that_is_not_wanted_any_more_closes_its_pipeline_and_ends(produce: Produce) -> None:

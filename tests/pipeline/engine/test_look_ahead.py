@@ -11,6 +11,7 @@ import pytest
 from dsnb.errors import CancelledError
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.stage import Run, Stage
+from tests.support.leaks import is_told
 from tests.support.waiting import wait_for
 
 
@@ -43,7 +44,9 @@ class Counting(Stage):
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dsnb-")]
+    """The names of our threads, without those of earlier tests that failed."""
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("dsnb-")]
+    return [thread.name for thread in ours if not is_told(thread)]
 
 
 def taken(ahead: LookAhead, want: int = 3) -> list[Any]:
