@@ -92,24 +92,6 @@ def test_what_a_reader_leaves_unread_is_for_the_others(make: Make) -> None:
     assert plain(second.wait_for_end()) == list(range(10, 50))
 
 
-def test_a_reader_that_waits_is_given_at_once_what_another_one_leaves(make: Make) -> None:
-    gate = threading.Event()
-
-    def held_at_the_thirtieth(x: int) -> int:
-        if x == 30:
-            gate.wait(30.0)
-        return x
-
-    task, first, second = make(numbers(50).map(held_at_the_thirtieth)), Collector(), Collector()
-    reading = task.open(opening("a"), first)
-    first.wait_for(30)
-    task.open(opening("b"), second)
-    assert second.count == 0
-    reading.leave(10)
-    assert plain(second.elements) == list(range(10, 30))
-    gate.set()
-
-
 def test_trainers_of_a_cached_task_all_get_all(make: Make) -> None:
     task = make(numbers(100).repeat(), cached=True)
     sinks = {name: Collector() for name in ("a", "b")}
