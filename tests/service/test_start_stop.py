@@ -14,6 +14,7 @@ import pytest
 
 import dsnb
 from tests.support.processes import PythonProcess
+from tests.support.waiting import wait_for
 
 WARM_UP = 10
 """Rounds in which pools, caches and imports take the memory that they keep."""
@@ -53,7 +54,8 @@ def one_round(transfer: str | None) -> None:
                 dsnb.distribute("parallel_epochs", service, job_name="job", cross_trainer_cache=cache, **options)
             )
             assert len(list(islice(shared, 8))) == 8  # and the iterator is dropped in the middle
-        assert service.status().job("job").trainer("one").elements
+        # A dropped iterator is closed by a thread, and tells only then what was read.
+        wait_for(lambda: service.status().job("job").trainer("one").elements, what="the trainer's elements to count")
 
 
 def check_growth(rounds: int) -> None:
