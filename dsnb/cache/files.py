@@ -1,0 +1,253 @@
+"""Files that are there whole or not at all, also after the death of a process or of the host.
+
+What is written goes aside first, is synced, and then gets its name: by a rename (`replace`, the last one wins) or by a
+link (`create`, the first one wins). Then the folder is synced, and only then does the call return. Writing is by
+`write`, never through a mapping, so that a full disk is an error and not a signal. After an fsync that failed nothing
+of that file may be used: the kernel may have forgotten what it could not write.
+
+Every call takes the points (`cache/faults`) that a test may act at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from dsnb.cache.faults import Point
+from dsnb.cache.process import here, is_gone
+from dsnb.errors import DsnbError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
+
+_ASIDE: Final = ".aside-"
+_FORGOTTEN_S: Final = 3600.0
+"""After how long a file aside of another host is taken for left behind. No file takes as long to be written."""
+_MOST_BUFFERS: Final = 512
+_NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+class Steps:
+    """The points of writing one kind of file.
+
+    Args:
+        what: The kind, as in "manifest"; the points are called "manifest write" and so on.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.write = Point(f"{what} write")
+        self.sync = Point(f"{what} sync")
+        self.name = Point(f"{what} name")
+        self.folder = Point(f"{what} folder")
+
+
+def replace(path: str, data: bytes, steps: Steps) -> None:
+    """Make `data` the whole content of a file: a reader sees the old content or the new one.
+
+    Raises:
+        OSError: as the system has it; then the old content stands.
+    """
+    aside = _aside(path)
+    try:
+        with steps.write:
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _fill(descriptor, data, steps)
+        with steps.name:
+            os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
+    sync_folder(os.path.dirname(path), steps.folder)
+
+
+def create(path: str, data: bytes, steps: Steps) -> bool:
+    """Make a file with this content if there is none of that name.
+
+    Returns:
+        False if there is one: then nothing was done.
+
+    Raises:
+        OSError: as the system has it; then there is none.
+    """
+    try:
+        with steps.write:
+            descriptor = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno not in _NO_TMPFILE or not os.path.isdir(os.path.dirname(path)):
+            raise
+        return _create_by_name(path, data, steps)
+    try:
+        _write(descriptor, data, steps)
+        with steps.name:
+            made = _link(descriptor, path)
+    finally:
+        os.close(descriptor)
+    if made:
+        sync_folder(os.path.dirname(path), steps.folder)
+    return made
+
+
+def _link(descriptor: int, path: str) -> bool:
+    try:
+        # Any `src_dir_fd` makes Python follow the link in /proc (python/cpython#81793).
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _create_by_name(path: str, data: bytes, steps: Steps) -> bool:
+    """For file systems without unnamed files."""
+    aside = _aside(path)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        _fill(descriptor, data, steps)
+        try:
+            with steps.name:
+                os.link(aside, path)
+        except FileExistsError:
+            return False
+    finally:
+        os.unlink(aside)
+    sync_folder(os.path.dirname(path), steps.folder)
+    return True
+
+
+def _fill(descriptor: int, data: bytes, steps: Steps) -> None:
+    try:
+        _write(descriptor, data, steps)
+    finally:
+        os.close(descriptor)  # delayed errors of network file systems come here
+
+
+def _write(descriptor: int, data: bytes, steps: Steps) -> None:
+    write_all(descriptor, [data])
+    with steps.sync:
+        os.fsync(descriptor)
+
+
+def write_all(descriptor: int, buffers: Iterable[Any]) -> int:
+    """Write buffers one behind the other, at the descriptor's place.
+
+    Returns:
+        The number of bytes.
+    """
+    waiting = [view for view in map(_flat, buffers) if view.nbytes]
+    total = sum(view.nbytes for view in waiting)
+    at = 0
+    while at < len(waiting):
+        written = os.writev(descriptor, waiting[at : at + _MOST_BUFFERS])
+        while at < len(waiting) and written >= waiting[at].nbytes:
+            written -= waiting[at].nbytes
+            at += 1
+        if written:
+            waiting[at] = waiting[at][written:]
+    return total
+
+
+def _flat(buffer: Any) -> memoryview:
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def sync_folder(path: str, point: Point) -> None:
+    """Make the names in a folder last."""
+    descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with point:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: str, point: Point) -> bool:
+    """Remove a file; False if somebody else did."""
+    try:
+        with point:
+            os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def make_folder(path: str, point: Point) -> None:
+    """Make a folder, those above it too, and make their names last."""
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        sync_folder(os.path.dirname(folder), point)
+
+
+def aside_in(folder: str) -> str:
+    """A path in a folder to write to before the rename; whoever dies first leaves it to `sweep`."""
+    return os.path.join(folder, f"{_ASIDE}{here().short()}-{secrets.token_hex(4)}")
+
+
+def _aside(path: str) -> str:
+    return aside_in(os.path.dirname(path))
+
+
+def sweep(folder: str, point: Point) -> int:
+    """Remove what processes that are gone left aside in a folder; the number of files."""
+    return sum(remove(path, point) for path in _left_aside(folder))
+
+
+def _left_aside(folder: str) -> Iterator[str]:
+    for name in names_in(folder):
+        if name.startswith(_ASIDE):
+            path = os.path.join(folder, name)
+            gone = is_gone(name.removeprefix(_ASIDE).rpartition("-")[0])
+            if gone or (gone is None and _is_old(path)):
+                yield path
+
+
+def _is_old(path: str) -> bool:
+    try:
+        return time.time() - os.stat(path).st_mtime > _FORGOTTEN_S
+    except FileNotFoundError:
+        return False
+
+
+def names_in(folder: str) -> Sequence[str]:
+    """The names in a folder, sorted; none if it is not there."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+
+
+def read(path: str) -> bytes | None:
+    """The content of a file; None if it is not there. Opens it anew each time, as network file systems ask for."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except FileNotFoundError:
+        return None
+
+
+def page(error: OSError, doing: str, did: str = "") -> DsnbError:
+    """The error for users of what the system refused.
+
+    Args:
+        error: The system's.
+        doing: What was going on, as in "recording to /data/cache".
+        did: What dsnb did about it.
+
+    Example:
+        >>> raise page(error, "storing a result in /data/cache", "the result is not stored") from error
+    """
+    what = f"{doing} failed: {error.strerror or error}"
+    if error.errno in _FULL:
+        return ResourceExhaustedError(what, did=did, hint="make room there, or give another folder")
+    if error.errno in _FORBIDDEN:
+        return PermissionDeniedError(what, did=did, hint="give a folder that this user may write to")
+    return UnavailableError(what, did=did, hint="look whether the disk or the mount is in order")

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dsnb.cache.process import here, is_gone
+
+
+def test_this_process_is_not_gone() -> None:
+    assert is_gone(here().short()) is False
+
+
+def test_a_process_that_ended_is_gone() -> None:
+    code = "from dsnb.cache.process import here; print(here().short())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert is_gone(done.stdout.strip()) is True
+
+
+def test_a_process_id_that_was_used_again_is_another_process() -> None:
+    place, pid, _ = here().short().split("-")
+    assert is_gone(f"{place}-{pid}-1") is True
+
+
+@pytest.mark.parametrize("short", ["0123456789ab-1-55", "", "-", "x-y", f"{here().place}-me-1", f"{here().place}-1"])
+def test_of_a_process_elsewhere_nothing_can_be_told(short: str) -> None:
+    assert is_gone(short) is None
+
+
+def test_a_forked_child_is_a_process_of_its_own() -> None:
+    mine = here().short()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, here().short().encode())
+        os._exit(0)
+    os.close(writer)
+    told = os.read(reader, 1000).decode()
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert told != mine
+    assert is_gone(told)
+
+
+def test_a_process_is_told_by_id_and_host() -> None:
+    assert str(here()).startswith(f"process {os.getpid()} on ")
