@@ -10,7 +10,16 @@ import numpy as np
 from dsnb.elements.columns import Column, Dense, alike, column_of
 from dsnb.elements.failure import Failure
 from dsnb.elements.spec import TensorSpec
-from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, describe, elements_of, structure_of
+from dsnb.elements.structure import (
+    LEAF,
+    Structure,
+    StructureMismatch,
+    columns_of,
+    describe,
+    elements_of,
+    own_class_of,
+    structure_of,
+)
 from dsnb.errors import InvalidArgumentError
 
 
@@ -62,7 +71,8 @@ class Frame:
             raise self.failure.error()
         if self._run is not None:
             return self._run[start:stop]
-        return elements_of(self.structure, iter([column.rows(start, stop) for column in self.columns]), stop - start)
+        columns = iter([column.rows(start, stop) for column in self.columns])
+        return elements_of(self.structure, columns, stop - start, own_class_of)
 
     @property
     def schema(self) -> Schema:
@@ -139,10 +149,10 @@ def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -
 def _shareable(structure: Structure) -> bool:
     """Whether all readers may be given the very same elements.
 
-    Not where they hold lists or dicts, which a reader may write to; nor named tuples: a pipeline comes to its worker
-    with a class of its own, which is not the one that the reader knows by that name.
+    Not where they hold lists or dicts, which a reader may write to; nor named tuples and dataclasses: a pipeline comes
+    to its worker with a class of its own, which is not the one that the reader knows by that name.
     """
-    return structure.kind in ("leaf", "tuple") and all(map(_shareable, structure.children))
+    return structure.kind in ("leaf", "none", "tuple") and all(map(_shareable, structure.children))
 
 
 def _described(element: Any) -> str:

@@ -1,4 +1,4 @@
-"""The shape of an element: nested tuples, lists, dicts and named tuples around leaves.
+"""The shape of an element: nested tuples, lists, dicts, named tuples and dataclasses around leaves.
 
 Work is done on runs, never on one element: a run of n elements is taken apart into one list for each leaf, level by
 level, with a comprehension for each field. That costs some 40 ns a field and element, a fifth of a recursive walk.
@@ -6,44 +6,50 @@ level, with a comprehension for each field. That costs some 40 ns a field and el
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
-from keyword import iskeyword
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
+from dsnb.elements.classes import fields_of, is_data_class, maker, own_class
 from dsnb.errors import DataLossError, InvalidArgumentError
 
-Kind = Literal["leaf", "tuple", "list", "dict", "namedtuple"]
+Kind = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "dataclass"]
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
     """How the leaves of an element are nested.
 
-    `keys` are a dict's keys or a named tuple's field names; `origin` is where a named tuple's class was defined, as
-    (module, qualified name).
+    `keys` are a dict's keys or the names of the fields of a named tuple or dataclass; `origin` is where the class of
+    such a one was defined, as (module, qualified name), and `cls` the class itself, if it was seen in this process. A
+    None inside an element is a part without leaves.
     """
 
     kind: Kind
     children: tuple[Structure, ...] = ()
     keys: tuple[str, ...] = ()
     origin: tuple[str, str] = ("", "")
+    cls: type | None = field(default=None, compare=False, repr=False)
 
     @property
     def leaves(self) -> int:
         """The number of leaves below this node."""
         return 1 if self.kind == "leaf" else sum(child.leaves for child in self.children)
 
+    def __dsnb_fingerprint__(self) -> Any:
+        # With the class: user code that comes later calls its methods.
+        return (self.kind, self.children, self.keys, self.origin, self.cls)
+
     def __str__(self) -> str:
         return describe(self, iter(["·"] * self.leaves))
 
 
 LEAF = Structure("leaf")
+NONE = Structure("none")
 
 
 def structure_of(element: Any) -> Structure:
@@ -53,24 +59,57 @@ def structure_of(element: Any) -> Structure:
         >>> print(structure_of((1, {"a": 2})))
         (·, {'a': ·})
     """
+    # None by itself is no element: a function that forgot to return gives it.
+    return LEAF if element is None else _structure_of(element)
+
+
+def _structure_of(element: Any) -> Structure:
+    if element is None:
+        return NONE
     if isinstance(element, dict):
-        keys = tuple(element)
-        if not all(isinstance(key, str) for key in keys):
-            raise InvalidArgumentError(
-                f"a dict in an element has the keys {list(keys)!r}; keys must be strings",
-                hint="use string keys, or a tuple",
-            )
-        return Structure("dict", tuple(structure_of(element[key]) for key in keys), keys)
-    if isinstance(element, tuple):
-        children = tuple(structure_of(child) for child in element)
-        fields = getattr(element, "_fields", None)
-        if fields is None:
-            return Structure("tuple", children)
-        cls = type(element)
-        return Structure("namedtuple", children, tuple(fields), (cls.__module__, cls.__qualname__))
+        return Structure("dict", _children(element.values()), _dict_keys(element))
     if isinstance(element, list):
-        return Structure("list", tuple(structure_of(child) for child in element))
-    return LEAF
+        return Structure("list", _children(element))
+    keys = fields_of(type(element))
+    if keys is not None:
+        return class_structure(type(element), _children(parts_of(element, keys)))
+    return Structure("tuple", _children(element)) if isinstance(element, tuple) else LEAF
+
+
+def _children(parts: Iterable[Any]) -> tuple[Structure, ...]:
+    return tuple(map(_structure_of, parts))
+
+
+def _dict_keys(element: dict[Any, Any]) -> tuple[str, ...]:
+    keys = tuple(element)
+    if not all(isinstance(key, str) for key in keys):
+        raise InvalidArgumentError(
+            f"a dict in an element has the keys {list(keys)!r}; keys must be strings",
+            hint="use string keys, or a tuple",
+        )
+    return keys
+
+
+def class_structure(cls: type, children: tuple[Structure, ...]) -> Structure:
+    """The structure of the instances of a named tuple or dataclass."""
+    kind: Kind = "namedtuple" if issubclass(cls, tuple) else "dataclass"
+    return Structure(kind, children, fields_of(cls) or (), (cls.__module__, cls.__qualname__), cls)
+
+
+def parts_of(element: Any, keys: tuple[str, ...]) -> Sequence[Any]:
+    """The values of the fields of a named tuple or dataclass."""
+    return element if isinstance(element, tuple) else [getattr(element, key) for key in keys]
+
+
+def class_of(structure: Structure) -> type:
+    """The class that elements of this process have: the one that was seen, or this process's own."""
+    return structure.cls or own_class_of(structure)
+
+
+def own_class_of(structure: Structure) -> type:
+    """The class that a reader in this process knows by the name of one that may be a worker's."""
+    kind: Any = structure.kind
+    return own_class(kind, structure.origin, structure.keys)
 
 
 def columns_of(structure: Structure, run: Sequence[Any]) -> list[Sequence[Any]]:
@@ -85,33 +124,63 @@ def columns_of(structure: Structure, run: Sequence[Any]) -> list[Sequence[Any]]:
     _check_nodes(structure, run)
     columns: list[Sequence[Any]] = []
     for position, child in enumerate(structure.children):
-        key: Any = structure.keys[position] if structure.kind == "dict" else position
-        columns += columns_of(child, [element[key] for element in run])
+        columns += columns_of(child, list(map(_getter(structure, position), run)))
     return columns
 
 
-def elements_of(structure: Structure, columns: Iterator[Sequence[Any]], count: int | None = None) -> Sequence[Any]:
+def _getter(structure: Structure, position: int) -> Callable[[Any], Any]:
+    if structure.kind == "dataclass":
+        return attrgetter(structure.keys[position])
+    return itemgetter(structure.keys[position] if structure.kind == "dict" else position)
+
+
+def elements_of(
+    structure: Structure,
+    columns: Iterator[Sequence[Any]],
+    count: int | None = None,
+    class_of: Callable[[Structure], type] = class_of,
+) -> Sequence[Any]:
     """Put a run of elements together again from its columns; the inverse of `columns_of`.
 
     Args:
         structure: How each element is nested.
         columns: One for each leaf, in order.
-        count: The number of elements; needed where a part of them has no leaves, as `{}` in `(1, {})`.
+        count: The number of elements; needed where they have no leaves at all.
+        class_of: Gives the class of a named tuple or dataclass.
     """
+    given = list(columns)
+    if count is None:
+        if not given:
+            raise InvalidArgumentError("an element without leaves has no length")
+        count = len(given[0])
+    return _elements_of(structure, iter(given), count, class_of)
+
+
+def _elements_of(
+    structure: Structure, columns: Iterator[Sequence[Any]], count: int, class_of: Callable[[Structure], type]
+) -> Sequence[Any]:
     if structure.kind == "leaf":
         return next(columns)
-    parts = [elements_of(child, columns, count) for child in structure.children]
-    if not parts and count is None:
-        raise InvalidArgumentError("an element without leaves has no length")
-    rows: Iterable[tuple[Any, ...]] = zip(*parts, strict=True) if parts else repeat((), count or 0)
+    parts = [_elements_of(child, columns, count, class_of) for child in structure.children]
+    rows: Iterable[tuple[Any, ...]] = zip(*parts, strict=True) if parts else repeat((), count)
     if structure.kind == "tuple":
         return list(rows)
-    if structure.kind == "list":
-        return [list(row) for row in rows]
-    if structure.kind == "dict":
+    if structure.kind == "dict":  # the two most used, without a call for each element
         keys = structure.keys
         return [dict(zip(keys, row, strict=True)) for row in rows]
-    return list(map(named_tuple_class(structure)._make, rows))  # type: ignore[attr-defined]
+    return list(map(_node_maker(structure, class_of), rows))
+
+
+def _node_maker(structure: Structure, class_of: Callable[[Structure], type]) -> Callable[[Iterable[Any]], Any]:
+    """What makes one node out of its parts."""
+    keys = structure.keys
+    if structure.kind == "dict":
+        return lambda parts: dict(zip(keys, parts, strict=True))
+    if structure.kind in ("namedtuple", "dataclass"):
+        return maker(class_of(structure), keys)
+    if structure.kind == "none":
+        return lambda _: None
+    return list if structure.kind == "list" else tuple
 
 
 class StructureMismatch(Exception):
@@ -125,9 +194,13 @@ class StructureMismatch(Exception):
 _CONTAINERS = (tuple, list, dict)
 
 
+def _is_node(cls: type) -> bool:
+    return issubclass(cls, _CONTAINERS) or is_data_class(cls)
+
+
 def _check_leaves(run: Sequence[Any]) -> None:
-    if any(issubclass(cls, _CONTAINERS) for cls in set(map(type, run))):
-        raise StructureMismatch(next(i for i, leaf in enumerate(run) if isinstance(leaf, _CONTAINERS)))
+    if any(map(_is_node, set(map(type, run)))):
+        raise StructureMismatch(next(i for i, leaf in enumerate(run) if _is_node(type(leaf))))
 
 
 def _check_nodes(structure: Structure, run: Sequence[Any]) -> None:
@@ -145,52 +218,38 @@ def _representatives(structure: Structure, run: Sequence[Any]) -> Sequence[Any]:
         return run
     if set(map(type, run)) <= {tuple, list}:
         return list({(type(element), len(element)): element for element in run}.values())
-    return list({type(element): element for element in run}.values()) if structure.kind == "namedtuple" else run
+    return run if structure.kind in ("tuple", "list") else list({type(element): element for element in run}.values())
 
 
 def _fits(structure: Structure) -> Callable[[Any], bool]:
+    if structure.kind == "none":
+        return lambda element: element is None
     if structure.kind == "dict":
         names = frozenset(structure.keys)
         return lambda element: isinstance(element, dict) and names == set(element)
-    if structure.kind == "list":
-        return lambda element: isinstance(element, list) and len(element) == len(structure.children)
-    named = structure.kind == "namedtuple"
+    if structure.kind in ("namedtuple", "dataclass"):
+        named = structure.kind == "namedtuple"
+        return lambda element: isinstance(element, tuple) == named and fields_of(type(element)) == structure.keys
+    kind = list if structure.kind == "list" else tuple
     return lambda element: (
-        isinstance(element, tuple)
+        isinstance(element, kind)
         and len(element) == len(structure.children)
-        and hasattr(element, "_fields") == named
-        and (not named or getattr(element, "_fields", ()) == structure.keys)
+        and (kind is list or fields_of(type(element)) is None)
     )
-
-
-@lru_cache(maxsize=256)
-def named_tuple_class(structure: Structure) -> type:
-    """The class of a named tuple: the one that was used if it can be imported here, else one of the same fields."""
-    module, name = structure.origin
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-        if getattr(found, "_fields", None) == structure.keys:
-            return found  # type: ignore[no-any-return]
-    except (ImportError, AttributeError, ValueError):
-        pass  # defined in a cell or a function of another process
-    plain = name.rpartition(".")[2]
-    usable = plain.isidentifier() and not iskeyword(plain)
-    # `rename` for classes that were made with it: their fields are called _0 and _1, which it takes from nobody else.
-    return namedtuple(plain if usable else "Element", structure.keys, rename=True)  # noqa: PYI024 - known when it runs
 
 
 def describe(structure: Structure, leaves: Iterator[str]) -> str:
     """The structure in Python's notation, each leaf as the next text of `leaves`."""
     if structure.kind == "leaf":
         return next(leaves)
+    if structure.kind == "none":
+        return "None"
     parts = [describe(child, leaves) for child in structure.children]
     if structure.kind == "dict":
         return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(structure.keys, parts, strict=True)) + "}"
     if structure.kind == "list":
         return "[" + ", ".join(parts) + "]"
-    if structure.kind == "namedtuple":
+    if structure.kind in ("namedtuple", "dataclass"):
         named = ", ".join(f"{key}={part}" for key, part in zip(structure.keys, parts, strict=True))
         return f"{structure.origin[1].rpartition('.')[2]}({named})"
     return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
@@ -200,23 +259,23 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
     """One element from its leaves; used for specs, where there is one of each."""
     if structure.kind == "leaf":
         return next(leaves)
-    parts = [rebuild(child, leaves) for child in structure.children]
-    if structure.kind == "dict":
-        return dict(zip(structure.keys, parts, strict=True))
-    if structure.kind == "list":
-        return parts
-    if structure.kind == "namedtuple":
-        return named_tuple_class(structure)._make(parts)  # type: ignore[attr-defined]
-    return tuple(parts)
+    return _node_maker(structure, class_of)([rebuild(child, leaves) for child in structure.children])
 
 
 def flatten(element: Any) -> list[Any]:
     """The leaves of one element, in order."""
+    return [None] if element is None else _flatten(element)
+
+
+def _flatten(element: Any) -> list[Any]:
     if isinstance(element, dict):
-        return [leaf for child in element.values() for leaf in flatten(child)]
+        return [leaf for child in element.values() for leaf in _flatten(child)]
     if isinstance(element, _CONTAINERS):
-        return [leaf for child in element for leaf in flatten(child)]
-    return [element]
+        return [leaf for child in element for leaf in _flatten(child)]
+    if element is None:
+        return []
+    keys = fields_of(type(element))
+    return [element] if keys is None else [leaf for part in parts_of(element, keys) for leaf in _flatten(part)]
 
 
 def to_json(structure: Structure) -> str:
@@ -244,8 +303,8 @@ def _from_plain(plain: Any) -> Structure:
     if plain == 0:
         return LEAF
     kind, keys, (module, name), children = plain
-    named = kind in ("dict", "namedtuple")
-    known = named or kind in ("tuple", "list")
+    named = kind in ("dict", "namedtuple", "dataclass")
+    known = named or kind in ("tuple", "list") or (kind == "none" and not children)
     if not known or len(set(keys)) != (len(children) if named else 0):
         raise DataLossError(f"the structure of an element arrived damaged: {plain}")
     return Structure(kind, tuple(map(_from_plain, children)), tuple(map(str, keys)), (str(module), str(name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,13 +12,11 @@ from hypothesis import strategies as st
 
 from dsnb.elements.structure import (
     LEAF,
-    Structure,
     StructureMismatch,
     columns_of,
     elements_of,
     flatten,
     from_json,
-    named_tuple_class,
     rebuild,
     structure_of,
     to_json,
@@ -26,6 +25,19 @@ from dsnb.errors import DataLossError, InvalidArgumentError
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - what users have
 Other = namedtuple("Other", ["x", "z"])  # noqa: PYI024
+
+
+@dataclass
+class Sample:
+    image: Any
+    label: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    image: Any
+    label: Any
+
 
 NESTED = (1, {"b": [2, Point(3, 4)], "a": ()}, [5])
 
@@ -36,6 +48,9 @@ def _nodes(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         | st.lists(children, max_size=3).map(tuple)
         | st.dictionaries(st.text(max_size=3), children, max_size=3)
         | st.tuples(children, children).map(Point._make)
+        | st.tuples(children, children).map(lambda parts: Sample(*parts))
+        | st.tuples(children, children).map(lambda parts: Frozen(*parts))
+        | st.tuples(children, st.none())
     )
 
 
@@ -108,6 +123,10 @@ def test_each_element_gets_containers_of_its_own() -> None:
         ([(1, 2), Point(1, 2)], 1),
         ([(1, [2]), (1, [2]), (1, [2, 3])], 2),
         ([(1, {"a": 2}), (1, {"a": (2,)})], 1),
+        ([Sample(1, 2), Sample(1, 2), Point(1, 2)], 2),
+        ([1, Sample(1, 2)], 1),
+        ([Sample(1, 2), {"image": 1, "label": 2}], 1),
+        ([(1, None), (1, None), (1, 2)], 2),
     ],
     ids=str,
 )
@@ -122,21 +141,17 @@ def test_the_order_of_a_dicts_keys_and_its_class_do_not_matter() -> None:
     assert columns_of(structure_of(run[0]), run) == [[1, 3, 5], [2, 4, 6]]
 
 
-def test_a_named_tuple_comes_back_as_its_own_class() -> None:
-    assert named_tuple_class(structure_of(Point(1, 2))) is Point
+def test_a_none_inside_an_element_is_a_part_without_leaves() -> None:
+    structure = structure_of((1, None))
+    assert str(structure) == "(·, None)"
+    assert list(elements_of(structure, iter([[5, 6]]))) == [(5, None), (6, None)]
+    assert rebuild(structure, iter([1])) == (1, None)
 
 
-@pytest.mark.parametrize(
-    "origin", [("nowhere.to.be.found", "Point"), (__name__, "f.<locals>.Point"), ("", "Point"), (__name__, "Other")]
-)
-def test_a_named_tuple_that_is_not_here_comes_as_one_of_the_same_fields(origin: tuple[str, str]) -> None:
-    cls: Any = named_tuple_class(Structure("namedtuple", (LEAF, LEAF), ("x", "y"), origin))
-    assert cls(1, 2)._asdict() == {"x": 1, "y": 2}
-
-
-def test_a_named_tuple_whose_fields_were_renamed_comes_with_the_same() -> None:
-    cls: Any = named_tuple_class(Structure("namedtuple", (LEAF, LEAF), ("x", "_1"), ("nowhere", "f.<lambda>")))
-    assert cls(1, 2)._asdict() == {"x": 1, "_1": 2}
+def test_none_by_itself_is_a_leaf_and_so_none_that_an_element_can_hold() -> None:
+    """What a function gives that forgot to return must not pass for an element."""
+    assert structure_of(None) is LEAF
+    assert flatten(None) == [None]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +162,8 @@ def test_a_named_tuple_whose_fields_were_renamed_comes_with_the_same() -> None:
         '["dict",["a","a"],["",""],[0,0]]',
         '["namedtuple",["a","b"],["",""],[0]]',
         '["tuple",["a"],["",""],[0]]',
+        '["dataclass",["a"],["",""],[0,0]]',
+        '["none",[],["",""],[0]]',
     ],
 )
 def test_what_is_no_structure_is_data_loss(text: str) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from dsnb.elements.classes import fields_of, is_data_class, maker
+
 _NUMPY_SCALARS = {scalar for scalar in np.sctypeDict.values() if not issubclass(scalar, (np.void, np.object_))}
 IMMUTABLE: frozenset[type] = frozenset({int, float, bool, complex, str, bytes, type(None), *_NUMPY_SCALARS})
 """Types of leaves that nobody can write to."""
@@ -92,6 +94,8 @@ def _owned(value: Any, alone: bool) -> Any:
         return value if (alone and _base_alone(value)) or settled(value) else value.copy()
     if isinstance(value, _CONTAINERS):
         return _owned_container(value, alone)
+    if is_data_class(type(value)):
+        return _owned_instance(value, alone)
     # Something that is no element yet (an image object, say): only the user's next function knows how to copy it.
     return value
 
@@ -106,6 +110,13 @@ def _owned_container(value: Any, alone: bool) -> Any:
     if isinstance(value, tuple):
         return type(value)._make(mine) if hasattr(value, "_make") else tuple(mine)
     return mine
+
+
+def _owned_instance(value: Any, alone: bool) -> Any:
+    keys = fields_of(type(value)) or ()
+    children = [getattr(value, key) for key in keys]
+    mine = _visit(children, _own_child, alone)
+    return value if alone and all(map(is_, mine, children)) else maker(type(value), keys)(mine)
 
 
 def _base_alone(array: np.ndarray[Any, Any]) -> bool:

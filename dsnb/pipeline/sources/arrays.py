@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from dsnb.elements.classes import fields_of
 from dsnb.elements.spec import BYTES, STR, TensorSpec
-from dsnb.elements.structure import Structure
+from dsnb.elements.structure import LEAF, Structure, class_structure, parts_of
 from dsnb.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -33,24 +34,19 @@ def taken_apart(values: Any) -> tuple[Structure, list[Any]]:
         parts = [taken_apart(value) for value in values.values()]
         keys = tuple(map(str, values))
         return Structure("dict", tuple(part for part, _ in parts), keys), chain_leaves(parts)
+    fields = fields_of(type(values))
+    if fields is not None:
+        parts = [taken_apart(value) for value in parts_of(values, fields)]
+        return class_structure(type(values), tuple(part for part, _ in parts)), chain_leaves(parts)
     if isinstance(values, tuple):
         parts = [taken_apart(value) for value in values]
-        children = tuple(part for part, _ in parts)
-        return _tuple_structure(values, children), chain_leaves(parts)
-    return Structure("leaf"), [values]
+        return Structure("tuple", tuple(part for part, _ in parts)), chain_leaves(parts)
+    return LEAF, [values]
 
 
 def chain_leaves(parts: list[tuple[Structure, list[Any]]]) -> list[Any]:
     """The leaves of several parts in order."""
     return [leaf for _, leaves in parts for leaf in leaves]
-
-
-def _tuple_structure(values: tuple[Any, ...], children: tuple[Structure, ...]) -> Structure:
-    fields = getattr(values, "_fields", None)
-    if fields is None:
-        return Structure("tuple", children)
-    cls = type(values)
-    return Structure("namedtuple", children, tuple(fields), (cls.__module__, cls.__qualname__))
 
 
 def array_of(value: Any) -> Array:

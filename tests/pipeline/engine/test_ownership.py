@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,11 @@ import pytest
 from dsnb.pipeline.engine.ownership import all_immutable, is_immutable, owned, settled
 
 Pair = namedtuple("Pair", ["image", "label"])  # noqa: PYI024 - the test needs an untyped one
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Any
 
 
 def address(array: np.ndarray[Any, Any]) -> int:
@@ -39,9 +45,10 @@ def test_one_buffer_returned_again_and_again_gives_distinct_elements() -> None:
         lambda array: {"x": array},
         lambda array: [array],
         lambda array: Pair(array, "a"),
+        Sample,
         lambda array: {"x": (array, {"y": array})},
     ],
-    ids=["tuple", "dict", "list", "named tuple", "nested"],
+    ids=["tuple", "dict", "list", "named tuple", "dataclass", "nested"],
 )
 def test_a_reused_buffer_inside_a_structure_is_copied(wrap: Callable[[Any], Any]) -> None:
     buffer = np.zeros(1)
@@ -179,3 +186,19 @@ def test_an_array_is_settled_when_no_array_under_it_can_be_written() -> None:
     assert not settled(view)
     base.flags.writeable = False
     assert settled(view)
+
+
+def test_one_mutable_dataclass_handed_in_again_and_again_gives_distinct_elements() -> None:
+    @dataclass
+    class Reading:
+        value: int = 0
+
+    reading = Reading()
+
+    def reuse(x: int) -> Reading:
+        reading.value = x
+        return reading
+
+    elements = made(reuse)
+    assert [element.value for element in elements] == [0, 1, 2]
+    assert type(elements[0]) is Reading
