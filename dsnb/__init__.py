@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dsnb.pipeline.dataset import TextLineDataset as TextLineDataset
     from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from dsnb.pipeline.operations.shard import SHARD_HINT as SHARD_HINT
     from dsnb.pipeline.validate import AUTOTUNE as AUTOTUNE
     from dsnb.worker.config import WorkerConfig as WorkerConfig
     from dsnb.worker.server import WorkerServer as WorkerServer
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AUTOTUNE": "dsnb.pipeline.validate",
     "INFINITE_CARDINALITY": "dsnb.pipeline.operation",
+    "SHARD_HINT": "dsnb.pipeline.operations.shard",
     "UNKNOWN_CARDINALITY": "dsnb.pipeline.operation",
     "CrossTrainerCache": "dsnb.client.options",
     "DataLossWarning": "dsnb.errors",

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dsnb.elements.spec import check_spec
 from dsnb.elements.structure import flatten, structure_of
@@ -50,6 +50,9 @@ class Dataset(Transformations):
         >>> list(ds)
         [array([0, 2, 4]), array([6, 8])]
     """
+
+    reads_files: ClassVar[bool] = False
+    """Whether datasets of this class are made of the names of files, which FILE sharding then divides."""
 
     def __init__(self, operation: Operation) -> None:
         if not isinstance(operation, Operation):
@@ -299,6 +302,8 @@ class TextLineDataset(Dataset):
         >>> ds.map(str.split)
         Dataset(text_lines(2) | map(split), element_spec=unknown until read)
     """
+
+    reads_files = True
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dsnb.errors import UnimplementedError
 
@@ -67,6 +67,8 @@ class Operation:
     """
 
     inputs: tuple[Operation, ...] = field(default=())
+    replicated: ClassVar[bool] = False
+    """Whether each task of a DYNAMIC job reads all that is below by itself, instead of sharing its splits."""
 
     @property
     def name(self) -> str:
@@ -88,6 +90,11 @@ class Operation:
         """Whether one pass may hold nothing although a later one does; an endless `repeat` then goes on."""
         return False
 
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element is made of the input's at the same place alone: a shard may then be taken before it."""
+        return False
+
     def split_provider(self) -> SplitProvider | None:
         """How a dispatcher cuts this source into splits; None for an operation that is no source.
 
@@ -107,7 +114,7 @@ class Operation:
         stages: list[Stage] = []
         try:
             for operation in self.inputs:
-                stages.append(operation.build(context))
+                stages.append(operation.build(context.inner() if operation.replicated else context))
                 context = replace(context, provider=context.provider + count_sources(operation))
         except BaseException:
             for stage in stages:  # they may read from a service already
@@ -117,7 +124,9 @@ class Operation:
 
 
 def count_sources(operation: Operation) -> int:
-    """The number of sources in a tree; a source that is used twice counts twice."""
+    """The number of sources in a tree that share splits; a source that is used twice counts twice."""
+    if operation.replicated:
+        return 0
     return sum(map(count_sources, operation.inputs)) if operation.inputs else 1
 
 

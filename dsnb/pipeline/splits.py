@@ -35,6 +35,17 @@ class SplitProvider:
             raise InvalidArgumentError(f"a split provider cannot have {self.count} splits", hint="0 or more")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileSource(Operation):
+    """A source that reads files, or names them: what FILE sharding divides. One split for each file."""
+
+    files: tuple[str, ...]
+
+    def split_provider(self) -> SplitProvider:
+        """One split for each file."""
+        return SplitProvider(self.name, len(self.files))
+
+
 def split_providers(operation: Operation) -> tuple[SplitProvider, ...]:
     """The split providers of a tree's sources, from left to right; a source that is used twice counts twice.
 
@@ -43,6 +54,8 @@ def split_providers(operation: Operation) -> tuple[SplitProvider, ...]:
     Raises:
         UnimplementedError: naming a source that cannot be split.
     """
+    if operation.replicated:
+        return ()
     provider = operation.split_provider()
     if provider is not None:
         return (provider,)

@@ -21,6 +21,7 @@ from dsnb.pipeline.operations.interleave import DEFAULT_CYCLE, Interleave
 from dsnb.pipeline.operations.map import Map
 from dsnb.pipeline.operations.prefetch import Prefetch
 from dsnb.pipeline.operations.repeat import Repeat
+from dsnb.pipeline.operations.shard import Shard, checked
 from dsnb.pipeline.operations.shuffle import Shuffle
 from dsnb.pipeline.operations.skip import Skip
 from dsnb.pipeline.operations.take import Take
@@ -223,6 +224,29 @@ class Transformations:
             [3, 4]
         """
         return self._then(Skip(inputs=(self.operation,), count=whole("count", count, -1, _ALL_HINT)))
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Keep the elements at `index`, `index + num_shards`, and so on (as in tf.data).
+
+        All shards together have each element once, if each of them sees the elements in one order: shard before an
+        unseeded `shuffle`.
+
+        Args:
+            num_shards: 1 or more; or `dsnb.SHARD_HINT`, for the workers of a job in the mode `ShardingPolicy.HINT` to
+                put in how many they are, and which one.
+            index: 0 to `num_shards - 1`; with `SHARD_HINT` it does not matter.
+
+        Raises:
+            InvalidArgumentError: for numbers that can never be right. While reading FailedPreconditionError, when
+                nobody filled the hint in.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(10).shard(4, 1)]
+            [1, 5, 9]
+        """
+        count, place = checked(whole("num_shards", num_shards), whole("index", index))
+        return self._then(Shard(inputs=(self.operation,), count=count, index=place))
 
     def prefetch(self, buffer_size: int) -> Dataset:
         """Have up to `buffer_size` elements made ready on a thread while the reader works (as in tf.data).

@@ -34,6 +34,11 @@ class Map(Operation):
         """The input's."""
         return self.inputs[0].cardinality
 
+    @property
+    def elementwise(self) -> bool:
+        """It is."""
+        return True
+
     def build(self, context: BuildContext) -> Stage:
         """A serial or a parallel stage."""
         (source,) = self.build_inputs(context)

@@ -32,6 +32,11 @@ class Prefetch(Operation):
         """The input's."""
         return self.inputs[0].cardinality
 
+    @property
+    def elementwise(self) -> bool:
+        """It is."""
+        return True
+
     def build(self, context: BuildContext) -> Stage:
         """A stage with a thread; without one for a size of 0."""
         (source,) = self.build_inputs(context)

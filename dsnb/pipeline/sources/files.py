@@ -17,8 +17,8 @@ from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.pipeline.engine.randomness import FIXED, generator
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.splits import Positions, SplitProvider
+from dsnb.pipeline.operation import BuildContext
+from dsnb.pipeline.splits import FileSource, Positions
 
 Pattern = str | os.PathLike[str]
 
@@ -62,10 +62,9 @@ def _path_of(name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ListFiles(Operation):
+class ListFiles(FileSource):
     """Paths, sorted here; handed out in a new random order for each pass if `shuffle` is set."""
 
-    files: tuple[str, ...]
     shuffle: bool = True
     seed: int | None = None
 
@@ -83,10 +82,6 @@ class ListFiles(Operation):
     def cardinality(self) -> int:
         """The number of files."""
         return len(self.files)
-
-    def split_provider(self) -> SplitProvider:
-        """One split for each file."""
-        return SplitProvider(self.name, len(self.files))
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that hands out paths."""

@@ -12,18 +12,17 @@ from typing import IO, Any, Final, cast
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.splits import Positions, SplitProvider
+from dsnb.pipeline.operation import BuildContext
+from dsnb.pipeline.splits import FileSource, Positions
 
 BUFFER_BYTES: Final = 256 * 1024
 COMPRESSIONS: Final = (None, "", "GZIP", "ZLIB")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextLines(Operation):
+class TextLines(FileSource):
     """Lines of files, one file after the other. `compression` None means by the file's suffix."""
 
-    files: tuple[str, ...]
     compression: str | None = None
     buffer_bytes: int = BUFFER_BYTES
 
@@ -36,10 +35,6 @@ class TextLines(Operation):
     def element_spec(self) -> Any:
         """Text."""
         return TensorSpec((), STR)
-
-    def split_provider(self) -> SplitProvider:
-        """One split for each file."""
-        return SplitProvider(self.name, len(self.files))
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads."""

@@ -1,0 +1,45 @@
+"""A dataset that each task of a DYNAMIC job reads whole: what selects among others, or counts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replicate(Operation):
+    """The input as it is. An operation puts it around those of its inputs whose splits must not be divided.
+
+    Example:
+        >>> from dsnb.pipeline.operations.zip import Zip
+        >>> from dsnb.pipeline.splits import split_providers
+        >>> from dsnb.pipeline.sources.range import Range
+        >>> from dsnb.elements.structure import structure_of
+        >>> pairs = Zip(inputs=(Range(stop=9), Replicate(inputs=(Range(stop=5),))), structure=structure_of((0, 0)))
+        >>> split_providers(pairs)
+        (SplitProvider(source='range(9)', count=9),)
+    """
+
+    replicated: ClassVar[bool] = True
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    @property
+    def elementwise(self) -> bool:
+        """It is."""
+        return True
+
+    def build(self, context: BuildContext) -> Stage:
+        """The input's stage itself, reading everything."""
+        return self.inputs[0].build(context.inner())

@@ -1,0 +1,117 @@
+"""`Dataset.shard`: every n-th element."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsnb.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
+from dsnb.pipeline.engine.pace import MOST
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.specs import scaled
+
+SHARD_HINT: Final = -1
+"""For `Dataset.shard`: the workers of a job in the mode `ShardingPolicy.HINT` put their number and place in."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shard(Operation):
+    """The elements at `index`, `index + count`, and so on; a `count` of `SHARD_HINT` has to be filled in first."""
+
+    count: int
+    index: int
+
+    @property
+    def hinted(self) -> bool:
+        """Whether workers are to fill it in."""
+        return self.count == SHARD_HINT
+
+    @property
+    def name(self) -> str:
+        """As the user would write it."""
+        return "shard(SHARD_HINT, SHARD_HINT)" if self.hinted else f"shard({self.count}, {self.index})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's share; unknown before it is filled in."""
+        if self.hinted:
+            return UNKNOWN_CARDINALITY
+        return scaled(self.inputs[0].cardinality, lambda known: len(range(self.index, known, self.count)))
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that counts.
+
+        Raises:
+            FailedPreconditionError: for a hint that nobody filled in.
+        """
+        if self.hinted:
+            raise FailedPreconditionError(
+                f"{self.name} is filled in by the workers of a job, and nobody has done it",
+                did="nothing was read",
+                hint="distribute it with ShardingPolicy.HINT, or give numbers: shard(2, 0)",
+            )
+        (source,) = self.build_inputs(context)
+        return ShardStage(self, source)
+
+
+class ShardStage(Stage):
+    """Cuts its share out of runs. Where an element failed, its error belongs to the shard that has its place."""
+
+    def __init__(self, operation: Shard, source: Stage) -> None:
+        super().__init__(operation.name, source)
+        self._count = operation.count
+        self._skip = operation.index
+        """Elements before the next one that is ours."""
+
+    def produce(self, want: int) -> Run:
+        """The next elements of this shard."""
+        needed = self._skip + 1 + (want - 1) * self._count
+        while len(run := self._pull(min(needed, max(MOST, self._skip + 1)))):
+            mine = run[self._skip :: self._count]
+            self._pass(len(run))
+            if len(mine):
+                return mine
+        return []
+
+    def _pull(self, want: int) -> Run:
+        while True:
+            try:
+                return self.inputs[0].pull(want)
+            except CancelledError:
+                raise
+            except Exception:
+                ours = self._skip == 0
+                self._pass(1)
+                if ours:
+                    raise
+                want = max(1, want - 1)
+
+    def _pass(self, count: int) -> None:
+        self._skip = (self._skip - count) % self._count
+
+
+def checked(count: int, index: int) -> tuple[int, int]:
+    """The arguments of `Dataset.shard`, if they can be right.
+
+    Raises:
+        InvalidArgumentError: when they cannot.
+    """
+    if count == SHARD_HINT:
+        return SHARD_HINT, SHARD_HINT
+    if count < 1:
+        raise InvalidArgumentError(
+            f"Number of shards must be greater than zero (currently num_shards = {count})",
+            hint="pass 1 or more, or dsnb.SHARD_HINT for both",
+        )
+    if not 0 <= index < count:
+        raise InvalidArgumentError(
+            f"Index must be between 0 and {count - 1} (currently index = {index})",
+            hint="shards are counted from 0; for workers to fill it in, shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)",
+        )
+    return count, index

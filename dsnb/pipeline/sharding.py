@@ -1,0 +1,229 @@
+"""How a worker's pipeline is rewritten so that it produces one shard of several: a tree in, a tree out.
+
+Theory of operation. In the static modes worker i of n gets the whole pipeline and cuts it down to its share before it
+builds it. FILE leaves each n-th file in every source of files. DATA leaves each n-th element; the cut is made as early
+as the result stays the same, so that a `map` at the end is not run for what is thrown away. HINT puts the numbers
+where the user wrote `shard(SHARD_HINT, SHARD_HINT)`. FILE_OR_DATA is FILE where there are files to divide, and DATA
+elsewhere.
+
+Cutting by place asks that all workers see one order. So what is below a cut runs deterministically, and the workers
+of one pass draw their unseeded randomness from one root (`BuildContext.entropy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from dsnb.elements.bytecode import all_reads
+from dsnb.elements.reach import variables
+from dsnb.elements.usercode import is_user_namespace
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.pipeline.operation import Operation, walk
+from dsnb.pipeline.operations.flat_map import FlatMap
+from dsnb.pipeline.operations.interleave import Interleave
+from dsnb.pipeline.operations.shard import Shard
+from dsnb.pipeline.splits import FileSource
+
+STATIC: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
+"""The modes in which the number of workers is fixed when a pass begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divisible:
+    """What a pipeline offers to the static modes; plain data, so that a dispatcher can check without unpickling.
+
+    Attributes:
+        files: The number of files in the source that has the fewest; None where that is known only while reading.
+        no_files: Why the pipeline cannot be divided by files; empty where it can.
+        hinted: Whether it holds a `shard(SHARD_HINT, ...)`.
+    """
+
+    files: int | None
+    no_files: str
+    hinted: bool
+
+
+def divisible(operation: Operation) -> Divisible:
+    """What a pipeline offers to the static modes."""
+    hinted = any(isinstance(step, Shard) and step.hinted for step in walk(operation))
+    try:
+        known = [count for count in _file_counts(operation) if count is not None]
+    except NotFoundError as error:
+        return Divisible(files=None, no_files=error.what, hinted=hinted)
+    return Divisible(files=min(known, default=None), no_files="", hinted=hinted)
+
+
+def check_mode(mode: str, offer: Divisible) -> None:
+    """Refuse a mode that a pipeline does not allow.
+
+    Raises:
+        NotFoundError: FILE, and there are no files.
+        FailedPreconditionError: a hint, and another mode than HINT.
+    """
+    if mode == "FILE" and offer.no_files:
+        raise NotFoundError(
+            offer.no_files,
+            did="nothing was read",
+            hint="use ShardingPolicy.FILE_OR_DATA or DATA, or begin with list_files, TextLineDataset or the like",
+        )
+    if offer.hinted and mode != "HINT":
+        raise FailedPreconditionError(
+            f"the pipeline holds shard(SHARD_HINT, ...), which only the mode HINT fills in, and the mode is {mode}",
+            did="nothing was read",
+            hint="use dsnb.ShardingPolicy.HINT, or give numbers: shard(2, 0)",
+        )
+
+
+def check_files(mode: str, offer: Divisible, count: int) -> None:
+    """Refuse to divide fewer files than there are workers.
+
+    Raises:
+        InvalidArgumentError: when there are.
+    """
+    by_files = mode in ("FILE", "FILE_OR_DATA") and not offer.no_files
+    if by_files and offer.files is not None and offer.files < count:
+        raise InvalidArgumentError(
+            f"a source has {offer.files} file(s), which is not enough for the required {count} shards/workers",
+            did="no pass was begun",
+            hint="use ShardingPolicy.DATA or DYNAMIC, fewer workers, or more and smaller files",
+        )
+
+
+def sharded(operation: Operation, mode: str, count: int, index: int) -> Operation:
+    """The part of a pipeline that worker `index` of `count` produces; OFF and DYNAMIC leave it as it is.
+
+    Raises:
+        InvalidArgumentError: there is no such worker, or there are too few files.
+        NotFoundError: FILE, and there are no files.
+        FailedPreconditionError: a hint, and another mode than HINT.
+
+    Example:
+        >>> from dsnb.pipeline.dataset import Dataset
+        >>> [int(x) for x in Dataset(sharded(Dataset.range(10).operation, "DATA", 4, 1))]
+        [1, 5, 9]
+    """
+    if mode not in STATIC:
+        return operation
+    if count < 1:
+        raise InvalidArgumentError(f"num_workers should be >= 1, currently {count}", hint="start workers first")
+    if not 0 <= index < count:
+        raise InvalidArgumentError(
+            f"index should be >= 0 and < {count}, currently {index}", hint="workers are counted from 0"
+        )
+    offer = divisible(operation)
+    check_mode(mode, offer)
+    check_files(mode, offer, count)
+    if mode == "HINT":
+        return _by_hint(operation, count, index)
+    if mode == "FILE" or (mode == "FILE_OR_DATA" and not offer.no_files):
+        return _by_file(operation, count, index)
+    return _by_data(operation, count, index)
+
+
+# ---- by data
+
+
+def _by_data(operation: Operation, count: int, index: int) -> Operation:
+    """Each n-th element, cut out before what only changes elements one by one."""
+    if operation.elementwise:
+        (source,) = operation.inputs
+        return replace(operation, inputs=(_by_data(source, count, index),))
+    return Shard(inputs=(_in_one_order(operation),), count=count, index=index)
+
+
+def _by_hint(operation: Operation, count: int, index: int) -> Operation:
+    if isinstance(operation, Shard) and operation.hinted:
+        (source,) = operation.inputs
+        return Shard(inputs=(_in_one_order(_by_hint(source, count, index)),), count=count, index=index)
+    return _with_inputs(operation, lambda source: _by_hint(source, count, index))
+
+
+def _in_one_order(operation: Operation) -> Operation:
+    """The pipeline with everything in it deterministic."""
+    if any(field.name == "deterministic" for field in fields(operation)):
+        operation = replace(operation, deterministic=True)  # type: ignore[call-arg]  # of those that have the field
+    return _with_inputs(operation, _in_one_order)
+
+
+def _with_inputs(operation: Operation, change: Callable[[Operation], Operation]) -> Operation:
+    return replace(operation, inputs=tuple(map(change, operation.inputs))) if operation.inputs else operation
+
+
+# ---- by file
+
+
+def _by_file(operation: Operation, count: int, index: int) -> Operation:
+    """Each n-th file of every source."""
+    if isinstance(operation, FileSource):
+        return replace(operation, files=operation.files[index::count])
+    if operation.replicated:
+        return operation
+    if _opens_files(operation) and not _has_files(operation.inputs[0]):
+        return replace(operation, inputs=(_names_cut(operation.inputs[0], count, index),))
+    return _with_inputs(operation, lambda source: _by_file(source, count, index))
+
+
+def _names_cut(operation: Operation, count: int, index: int) -> Operation:
+    """Each n-th element of every source: they name the files that a function opens."""
+    if not operation.inputs:
+        return Shard(inputs=(operation,), count=count, index=index)
+    return _with_inputs(operation, lambda source: _names_cut(source, count, index))
+
+
+def _file_counts(operation: Operation) -> Iterator[int | None]:
+    """The number of files of each source, None where only reading could tell.
+
+    Raises:
+        NotFoundError: for a source of something else.
+    """
+    if isinstance(operation, FileSource):
+        yield len(operation.files)
+    elif operation.replicated:
+        return
+    elif _opens_files(operation) and not _has_files(operation.inputs[0]):
+        for source in walk(operation):
+            if not source.inputs:
+                yield source.cardinality if source.cardinality >= 0 else None
+    elif operation.inputs:
+        for source in operation.inputs:
+            yield from _file_counts(source)
+    else:
+        raise NotFoundError(f"Found an unshardable source dataset: {operation.name} reads no files")
+
+
+def _has_files(operation: Operation) -> bool:
+    return any(isinstance(step, FileSource) for step in walk(operation))
+
+
+def _opens_files(operation: Operation) -> bool:
+    """Whether the datasets that an operation's function makes read files, as in `interleave(TextLineDataset)`."""
+    return isinstance(operation, FlatMap | Interleave) and opens_files(operation.function)
+
+
+def opens_files(function: Any) -> bool:
+    """Whether a function is, or mentions, a dataset class that reads files; also by way of the user's functions."""
+    waiting, seen = [function], set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, partial):
+            value = value.func
+        if isinstance(value, type) and getattr(value, "reads_files", False):
+            return True
+        if isinstance(value, FunctionType) and value not in seen and is_user_namespace(value.__globals__):
+            seen.add(value)
+            waiting += _mentioned(value)
+    return False
+
+
+def _mentioned(function: FunctionType) -> Iterator[Any]:
+    for variable in variables(function):
+        yield variable.value
+    for first, *names in all_reads(function.__code__):
+        value = function.__globals__.get(first)
+        while names and isinstance(value, ModuleType):
+            value = getattr(value, names.pop(0), None)
+        yield value
