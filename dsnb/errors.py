@@ -23,6 +23,9 @@ fields; the text is built from them, so that a notebook, a log and the wire show
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class DsnbError(Exception):
     """The base of all that dsnb raises by itself.
@@ -121,6 +124,14 @@ class UserCodeError(DsnbError):
     Also stands for errors that would be mistaken for control flow: StopIteration, GeneratorExit, KeyboardInterrupt and
     SystemExit raised by a user's function.
     """
+
+
+def warn(text: str, kind: type[Warning]) -> None:
+    """Warn at the line outside of dsnb that led here: a user's cell, not ours."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "dsnb":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, kind, stacklevel=level)
 
 
 class DsnbWarning(UserWarning):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dsnb import errors
 from dsnb.client.options import CrossTrainerCache, ServiceAddress, check_compression, read_options
 from dsnb.client.options import service_address as _address
 from dsnb.client.source import FromService, check_cache
@@ -210,11 +210,10 @@ def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, da
         raise unsplittable
     graph = serialise(operation)
     if graph.fingerprint.unhashable:
-        warnings.warn(
+        errors.warn(
             "this pipeline cannot be recognised when it is registered again, because of "
             f"{graph.fingerprint.unhashable[0]}; readers share a job only through this dataset object, or its id",
             DsnbWarning,
-            stacklevel=4,
         )
     request = RegisterRequest(
         dataset_id=dataset_id or "",

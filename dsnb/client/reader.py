@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from dsnb import errors
 from dsnb.client.inbox import Hold, Inbox
 from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.client.tasks import TaskTable
@@ -99,12 +99,11 @@ class ReadStage(Stage):
         )
 
     def _warn_empty(self, joined: JoinReply) -> None:
-        warnings.warn(
+        errors.warn(
             f"pass {joined.iteration} of job {joined.job_name!r} was read to its end already, so it is empty for this "
             f"reader; iterate the same dataset again for the next pass, use another job_name, or "
             f"svc.forget({joined.job_name!r})",
             DsnbWarning,
-            stacklevel=2,
         )
 
     # ---- the stage
@@ -255,7 +254,8 @@ class ReadStage(Stage):
             return
         if broken_since is None:
             raise DeadlineExceededError(
-                f"the service at {self._channel.address} has had no worker for {_NOBODY_S:g} seconds",
+                f"the service at {self._channel.address} has had no worker for {_NOBODY_S:g} seconds"
+                + (f"; the last one that was lost: {self._tasks.last_loss}" if self._tasks.last_loss else ""),
                 did="the read was given up",
                 hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them",
             )

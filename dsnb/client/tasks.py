@@ -6,9 +6,9 @@ One whose connection breaks is opened again with what it had.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 
+from dsnb import errors
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
 from dsnb.client.options import ReadOptions, ShardingPolicy
@@ -37,6 +37,7 @@ class TaskTable:
 
     def __init__(self, inbox: Inbox, client_id: str, options: ReadOptions, token: str) -> None:
         self.lost = 0
+        self.last_loss = ""
         self._inbox = inbox
         self._client_id = client_id
         self._options = options
@@ -100,11 +101,8 @@ class TaskTable:
             else "its pass over the data ended early or begins again"
         )
         job = f" (job {self._options.job_name!r})" if self._options.job_name else ""
-        warnings.warn(
-            f"worker {loss.worker} {loss.reason}{job}: {what}; reading goes on with the others",
-            DataLossWarning,
-            stacklevel=2,
-        )
+        self.last_loss = f"worker {loss.worker} {loss.reason}{job}: {what}"
+        errors.warn(f"{self.last_loss}; reading goes on with the others", DataLossWarning)
 
     # ---- housekeeping, whenever the reader waits
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Train two classifiers on handwritten digits that one service prepares for both.
 
-A service with two workers starts in this process. It lists, decodes, augments, normalises, shuffles and batches 1,437
+A service with two workers starts. It lists, decodes, augments, normalises, shuffles and batches 1,437
 PNG files, again and again. Two trainers of different speed read the batches through one named job with the
 cross-trainer cache, so each batch is prepared once and used twice. When both reach the accuracy on 360 digits that
 they never saw, the demo ends with a table of what was shared. It needs no network and leaves nothing behind."""
 
 OPTION_HELP = {
-    "workers": "thread workers of the service",
+    "workers": "workers of the service",
     "batches": "batches that each trainer reads, at least",
     "accuracy": "what each has to reach on the held-out digits, 0 to 1",
     "deadline": "seconds after which the demo gives up with an error",
@@ -48,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print one JSON object to standard output, and the progress to standard error",
     )
     parser.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not serve the dashboard")
+    parser.add_argument(
+        "--isolation",
+        choices=("thread", "process"),
+        default="thread",
+        help="where the workers live: in this process, or in processes of their own (default: thread)",
+    )
     defaults = DemoOptions()
     for name, text in OPTION_HELP.items():
         default = getattr(defaults, name)

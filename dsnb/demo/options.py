@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from dsnb.errors import InvalidArgumentError
 
@@ -12,7 +13,8 @@ class DemoOptions:
     """How to run the demo.
 
     Attributes:
-        workers: Thread workers of the service.
+        workers: Workers of the service.
+        isolation: "thread" for workers in this process, "process" for workers in processes of their own.
         batches: Each trainer reads at least so many batches.
         accuracy: What each has to reach on the held-out digits, 0 to 1.
         deadline: Seconds after which training counts as failed.
@@ -25,6 +27,7 @@ class DemoOptions:
     """
 
     workers: int = 2
+    isolation: Literal["thread", "process"] = "thread"
     batches: int = 1200
     accuracy: float = 0.92
     deadline: float = 120.0

@@ -50,7 +50,9 @@ def run(options: DemoOptions, say: Callable[[str], None], show: Callable[[DemoRe
     name = f"demo-{os.getpid()}"
     with (
         unpacked() as folder,
-        dsnb.start(options.workers, name=name, cross_trainer_cache_size_bytes=WINDOW_BYTES) as service,
+        dsnb.start(
+            options.workers, name=name, isolation=options.isolation, cross_trainer_cache_size_bytes=WINDOW_BYTES
+        ) as service,
     ):
         url = service.dashboard_url() if options.dashboard else ""
         say(f"{options.workers} workers started" + (f"; dashboard: {url}" if url else ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +45,7 @@ class Desk:
         self.blobs = BlobStore()
         self.ledger = Ledger()
         self.target = ""
+        self.stderr_of: Callable[[str], tuple[str, ...]] = lambda _uid: ()
         self.workers: dict[str, Mailbox[WorkerOrder]] = {}
         self.clients: dict[str, Mailbox[ClientUpdate]] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -128,6 +129,16 @@ class Desk:
         for client in self.clients.keys() - state.clients.keys():
             self.clients.pop(client).messages.put(None)
         self.ledger.keep(state.jobs.keys(), state.clients.keys())
+
+    def worker_died(self, uid: str, how: str) -> None:
+        """A worker's owner saw it die."""
+        with self._changed:
+            self.handle(e.WorkerLeaves(uid=uid, death=how + self.ledger.last_produced(uid)))
+
+    def announce(self, text: str, level: str) -> None:
+        """Add a line to the events that people read."""
+        with self._changed:
+            self._carry_out(e.Announce(level=level, text=text))
 
     # ---- what is told
 
@@ -224,6 +235,7 @@ class Desk:
                 self.core,
                 self.ledger,
                 self._events,
+                self.stderr_of,
                 seq=self._seq,
                 time=time.time(),
                 service=self.config.name,

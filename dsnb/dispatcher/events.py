@@ -104,7 +104,10 @@ class WorkerDrains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeaves:
+    """A worker says goodbye; or its owner saw it die and says how."""
+
     uid: str
+    death: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

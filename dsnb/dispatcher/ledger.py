@@ -83,6 +83,16 @@ class Ledger:
         for task in report.tasks if report else ():
             self.task_gone(task.task_id)
 
+    def last_produced(self, uid: str) -> str:
+        """Where a worker's tasks stood in its last report, as the end of a sentence; empty if it had none."""
+        report = self.workers.get(uid)
+        places = [
+            f"element {task.head - 1:,} of job {self._job_of_task[task.task_id]!r}"
+            for task in (report.tasks if report else ())
+            if task.head and task.task_id in self._job_of_task
+        ]
+        return f"; the last that it reported was {', '.join(places)}" if places else ""
+
     def task_gone(self, task_id: str) -> None:
         """Fold a task into its job's totals."""
         job = self._job_of_task.pop(task_id, None)

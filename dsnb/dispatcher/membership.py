@@ -62,9 +62,11 @@ def worker_drains(core: Context, event: e.WorkerDrains) -> None:
 
 
 def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
-    """A worker says goodbye."""
+    """A worker says goodbye, or died; there is no need to wait for a silent one then."""
     worker = core.state.workers.get(event.uid)
-    if worker is not None:
+    if worker is not None and event.death:
+        _lose_worker(core, worker, f"died: {event.death}", "warning")
+    elif worker is not None:
         _lose_worker(core, worker, "was stopped", "info")
 
 

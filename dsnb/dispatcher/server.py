@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from dsnb.dispatcher import events as e
@@ -105,6 +106,18 @@ class DispatchServer:
     def status(self) -> Snapshot:
         """What the service looks like now."""
         return self._desk.status()
+
+    def worker_died(self, uid: str, how: str) -> None:
+        """Count a worker as lost at once, because its owner saw it die; its readers are told how."""
+        self._desk.worker_died(uid, how)
+
+    def announce(self, text: str, level: str = "info") -> None:
+        """Add a line to the events of the status; `level` is "info" or "warning"."""
+        self._desk.announce(text, level)
+
+    def ask_for_stderr(self, stderr_of: Callable[[str], tuple[str, ...]]) -> None:
+        """Have the status show the last lines that a worker of that uid wrote to its standard error."""
+        self._desk.stderr_of = stderr_of
 
     def __enter__(self) -> DispatchServer:
         self.start()

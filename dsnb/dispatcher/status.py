@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
@@ -26,6 +26,7 @@ def snapshot(
     core: Core,
     ledger: Ledger,
     events: Iterable[EventStatus],
+    stderr_of: Callable[[str], tuple[str, ...]] = lambda _uid: (),
     *,
     seq: int,
     time: float,
@@ -43,13 +44,15 @@ def snapshot(
         service=service,
         target=target,
         started=started,
-        workers=tuple(_worker(core, worker, ledger.workers.get(worker.uid)) for worker in workers),
+        workers=tuple(
+            _worker(core, worker, ledger.workers.get(worker.uid), stderr_of(worker.uid)) for worker in workers
+        ),
         jobs=tuple(_job(core, job, ledger.job(job.name)) for job in jobs),
         events=tuple(events),
     )
 
 
-def _worker(core: Core, worker: Worker, report: WorkerReport | None) -> WorkerStatus:
+def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tuple[str, ...]) -> WorkerStatus:
     tasks = report.tasks if report else ()
     silent_since = core.live.workers[worker.uid] - core.config.worker_timeout_ms / 1000
     return WorkerStatus(
@@ -70,6 +73,7 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None) -> WorkerSt
         errors=sum(task.errors for task in tasks),
         readers=sum(task.readers for task in tasks),
         heartbeat_age_s=max(0.0, core.now - silent_since),
+        stderr=stderr,
     )
 
 

@@ -174,6 +174,8 @@ class WorkerStatus:
         busy_ns: Time that its pipelines spent working, summed over tasks.
         cache_bytes: Bytes of elements that it holds now, over all tasks.
         heartbeat_age_s: Seconds since it last reported.
+        stderr: The last lines of its standard error, if it is a process that the service started; what user code
+            prints there goes to it as well.
     """
 
     name: str
@@ -193,6 +195,7 @@ class WorkerStatus:
     errors: int = 0
     readers: int = 0
     heartbeat_age_s: float = 0.0
+    stderr: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

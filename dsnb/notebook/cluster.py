@@ -1,30 +1,46 @@
-"""A dispatcher and thread workers of this process: what `start` starts and `scale` changes."""
+"""A dispatcher of this process and its workers, threads or processes: what `start` starts and `scale` changes."""
 
 from __future__ import annotations
 
 import atexit
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.server import DispatchServer
+from dsnb.errors import InvalidArgumentError
+from dsnb.notebook.replacing import Replacements
 from dsnb.wire import discovery
 from dsnb.worker.config import WorkerConfig
+from dsnb.worker.process import WorkerProcess
 from dsnb.worker.server import WorkerServer
 
 _DRAIN_S = 5.0
+_STOP_S = 2.0
+_READY_S = 60.0
+_REPLACEMENTS = 5
+_REPLACED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
     """What `start` was asked for, apart from name and number of workers."""
 
+    isolation: str = "thread"
     port: int = 0
     host: str = "127.0.0.1"
     token: str | None = None
     cross_trainer_cache_size_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.isolation not in {"thread", "process"}:
+            raise InvalidArgumentError(
+                f"the isolation {self.isolation!r} is unknown",
+                did="nothing was started",
+                hint='use "thread" (starts at once) or "process" (not held up by what this interpreter does)',
+            )
 
 
 class Cluster:
@@ -42,11 +58,15 @@ class Cluster:
     def __init__(self, name: str, settings: ClusterSettings, on_stop: Callable[[], None]) -> None:
         self.settings = settings
         self.stopped = False
-        self.workers: list[WorkerServer] = []
+        self.workers: list[WorkerServer | WorkerProcess] = []
+        self._leaving: list[WorkerServer | WorkerProcess] = []
         self._lock = threading.RLock()
+        self._scaling = threading.RLock()
+        self._replacements = Replacements(_REPLACEMENTS, _REPLACED_WITHIN_S)
         self._on_stop = on_stop
         config = DispatcherConfig(port=settings.port, host=settings.host, token=settings.token, name=name)
         self.dispatcher = DispatchServer(config)
+        self.dispatcher.ask_for_stderr(self._stderr_of)
         try:
             self.connection = discovery.publish(name, self.dispatcher.target, self.dispatcher.token)
         except BaseException:
@@ -55,19 +75,21 @@ class Cluster:
         atexit.register(self.stop)
 
     def scale(self, count: int) -> None:
-        """Start or stop workers until there are `count`; those that go are given a moment to finish their splits."""
-        with self._lock:
-            while len(self.workers) < count:
-                self.workers.append(self._start_worker())
-            leaving = self.workers[count:]
-            del self.workers[count:]
-        for worker in leaving:
-            worker.drain()
-        deadline = time.monotonic() + _DRAIN_S
-        for worker in leaving:
-            while not worker.idle and time.monotonic() < deadline:
-                time.sleep(0.02)
-            worker.stop()
+        """Start or stop workers until there are `count`; those that go finish what they have."""
+        with self._scaling:
+            started = self._start_workers(count - len(self.workers))
+            with self._lock:
+                if self.stopped:  # by another thread, which does not know these
+                    _stop(started)
+                    return
+                self.workers += started
+                leaving = self.workers[count:]
+                del self.workers[count:]
+                self._leaving += leaving
+            if leaving:
+                farewell = threading.Thread(target=self._see_off, args=(leaving,), name="dsnb-drain", daemon=True)
+                farewell.start()
+                farewell.join(_DRAIN_S)  # their readers may be in this very thread: it must not wait for ever
 
     def stop(self) -> None:
         """Stop everything; the second call does nothing."""
@@ -75,21 +97,99 @@ class Cluster:
             if self.stopped:
                 return
             self.stopped = True
-            workers = list(self.workers)
+            workers = [*self.workers, *self._leaving]
             self.workers.clear()
         self._on_stop()
         atexit.unregister(self.stop)
-        for worker in workers:
-            worker.stop()
+        _stop(workers)
         self.dispatcher.stop()
         discovery.retract(self.connection)
 
-    def _start_worker(self) -> WorkerServer:
+    # ---- workers
+
+    def _start_workers(self, count: int) -> list[WorkerServer | WorkerProcess]:
+        """Start so many, all at once where they are processes, and wait until they serve."""
+        started: list[WorkerServer | WorkerProcess] = []
+        try:
+            while len(started) < count:  # one by one, so that what goes wrong finds those before it
+                started.append(self._new_process() if self.settings.isolation == "process" else self._new_thread())
+            for worker in started:
+                if isinstance(worker, WorkerProcess):
+                    worker.wait_ready(_READY_S)
+        except BaseException:
+            _stop(started)
+            raise
+        return started
+
+    def _config(self) -> WorkerConfig:
         config = WorkerConfig(
             dispatcher_address=self.dispatcher.target,
             token=self.dispatcher.token,
             host=self.settings.host,
-            isolation="thread",
+            isolation=self.settings.isolation,
         )
         size = self.settings.cross_trainer_cache_size_bytes
-        return WorkerServer(config if size is None else replace(config, cross_trainer_cache_size_bytes=size))
+        return config if size is None else replace(config, cross_trainer_cache_size_bytes=size)
+
+    def _new_thread(self) -> WorkerServer:
+        return WorkerServer(self._config())
+
+    def _new_process(self, name: str | None = None) -> WorkerProcess:
+        process = WorkerProcess(replace(self._config(), name=name), self._died)
+        process.start()
+        return process
+
+    def _see_off(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:
+        """Let workers finish what they have, however long their readers take, and stop them."""
+        for worker in workers:
+            worker.drain()
+        while not self.stopped and not all(worker.idle for worker in workers):
+            time.sleep(0.02)
+        _stop(workers)
+        with self._lock:
+            self._leaving = [worker for worker in self._leaving if worker not in workers]
+
+    def _stderr_of(self, uid: str) -> tuple[str, ...]:
+        with self._lock:
+            workers = list(self.workers)
+        return next((w.stderr for w in workers if isinstance(w, WorkerProcess) and w.uid == uid), ())
+
+    # ---- deaths
+
+    def _died(self, process: WorkerProcess) -> None:
+        """Tell the readers of a worker that died, and put another in its place, unless too many died of late."""
+        if self.stopped:
+            return
+        self.dispatcher.worker_died(process.uid, process.obituary())
+        with self._lock:
+            if self.stopped or process not in self.workers:
+                return
+            place = self.workers.index(process)
+            replaced = self._replacements.allow(time.monotonic())
+            # The next one has the name of the one that died: to its readers it is that worker, come back.
+            self.workers[place : place + 1] = [self._new_process(process.name)] if replaced else []
+        self._tell_of_replacement(process.name, replaced=replaced)
+
+    def _tell_of_replacement(self, name: str, *, replaced: bool) -> None:
+        limit, seconds = self._replacements.limit, self._replacements.within_s
+        if replaced:
+            self.dispatcher.announce(f"worker {name} is being replaced ({self._replacements.recent} of {limit})")
+        else:
+            self.dispatcher.announce(
+                f"worker {name} is not replaced: {limit} workers died within {seconds:g} s, so the cause lies in the "
+                f"pipeline or the machine; svc.scale(n) starts new ones",
+                level="warning",
+            )
+
+
+def _stop(workers: Sequence[WorkerServer | WorkerProcess]) -> None:
+    """Stop workers; all together wait no longer than one for user code that does not return."""
+    for worker in workers:
+        if isinstance(worker, WorkerProcess):
+            worker.ask_to_stop()
+    deadline = time.monotonic() + _STOP_S
+    for worker in workers:
+        if isinstance(worker, WorkerProcess):
+            worker.stop()
+        else:
+            worker.stop(max(0.0, deadline - time.monotonic()))

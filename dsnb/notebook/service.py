@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from dsnb.errors import (
     DeadlineExceededError,
@@ -98,8 +98,9 @@ class DataService:
         """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.
 
         Args:
-            workers: 0 or more. A worker that goes finishes the splits it has; its pass of an OFF job ends early,
-                which its readers are told.
+            workers: 0 or more. A worker that goes finishes the splits it has, for as long as its readers take: this
+                call waits for that for 5 seconds, the rest happens in the background. Its pass of an OFF job ends
+                early, which its readers are told.
 
         Raises:
             FailedPreconditionError: another process started the service.
@@ -210,18 +211,22 @@ def start(
     workers: int = 2,
     *,
     name: str | None = None,
+    isolation: Literal["thread", "process"] = "thread",
     port: int = 0,
     host: str = "127.0.0.1",
     token: str | None = None,
     cross_trainer_cache_size_bytes: int | None = None,
 ) -> DataService:
-    """Start a data service in this process: a dispatcher and workers, as threads, talking gRPC on loopback.
+    """Start a data service: a dispatcher in this process, and workers as its threads or processes.
 
     Run again, as a cell is, it gives back the service that runs, with the number of workers asked for.
 
     Args:
         workers: How many.
         name: What it is called; None for this process's own service if it has one, else "default", "default-2", ...
+        isolation: Where workers live. "thread": in this process, there at once. "process": in processes of their own
+            that end with this one; they take a second to start, are not held up by what this interpreter does, and
+            one that dies is explained and replaced.
         port: Of the dispatcher; 0 for a free one.
         host: The address to listen on; loopback only.
         token: What callers must show; None for a random one.
@@ -243,7 +248,11 @@ def start(
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
     settings = ClusterSettings(
-        port=port, host=host, token=token, cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes
+        isolation=isolation,
+        port=port,
+        host=host,
+        token=token,
+        cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes,
     )
     with _start_lock:
         known = _running.get(name) if name is not None else next(iter(_running.values()), None)

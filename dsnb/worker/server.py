@@ -25,6 +25,7 @@ from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
 
 _JOIN_S = 2.0
+_DRAIN_S = 3.0
 
 
 class WorkerServer:
@@ -63,7 +64,8 @@ class WorkerServer:
         self._channel: Channel | None = None
         self._session: ControlStream[WorkerReport, WorkerOrder] | None = None
         self._refusal: DsnbError | None = None
-        self._draining = self._remembered = False
+        self._drained_at: float | None = None
+        self._remembered = False
         self._stopped = threading.Event()
         if start:
             self.start()
@@ -128,16 +130,19 @@ class WorkerServer:
             )
 
     def drain(self) -> None:
-        """Take nothing new: DYNAMIC tasks end with the splits that they have."""
-        self._draining = True
+        """Take nothing new: DYNAMIC tasks end with the splits that they have, other passes end early in a while."""
+        self._drained_at = self._drained_at or time.monotonic() + _DRAIN_S
         if self._session is not None:
             self._session.report_now()
 
-    def stop(self) -> None:
+    def stop(self, timeout: float = _JOIN_S) -> None:
         """Say goodbye, end all tasks and threads; the second call does nothing.
 
         User code that runs at this moment is not interrupted: its thread is left behind as a daemon and its result
         dropped.
+
+        Args:
+            timeout: Seconds to wait for user code that runs.
         """
         with self._lock:
             if self._stopped.is_set():
@@ -158,7 +163,7 @@ class WorkerServer:
         if self._server is not None:
             self._server.stop(0.2)
         self._reads.stop()
-        deadline = time.monotonic() + _JOIN_S
+        deadline = time.monotonic() + timeout
         for task in tasks:
             task.join(max(0.0, deadline - time.monotonic()))
         if self._channel is not None:
@@ -177,10 +182,16 @@ class WorkerServer:
             raise self._refusal
 
     @property
+    def stopped(self) -> bool:
+        """Whether it was stopped, or ended because its dispatcher does not want it."""
+        return self._stopped.is_set()
+
+    @property
     def idle(self) -> bool:
-        """Whether it has no task that somebody may still read."""
+        """Whether it has no task that somebody may still read; in the end of draining only DYNAMIC ones count."""
+        over = self._drained_at is not None and time.monotonic() > self._drained_at
         with self._lock:
-            return not self._tasks
+            return not any(task.order.mode == "DYNAMIC" or not over for task in self._tasks.values())
 
     def __enter__(self) -> WorkerServer:
         self.start()
@@ -301,7 +312,7 @@ class WorkerServer:
             ended=tuple(task.order.task_id for task in tasks if task.done),
             seq=number,
             leaving=leaving,
-            draining=self._draining,
+            draining=self._drained_at is not None,
         )
 
 

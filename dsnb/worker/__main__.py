@@ -1,0 +1,87 @@
+"""`python -m dsnb.worker`: a worker in a process of its own, for the process that started it.
+
+It reads one line of settings from standard input (JSON; so the token is in no argument list), prints one line when it
+is ready or cannot be, and then serves until standard input says "drain" or ends, its parent is gone, or SIGTERM comes.
+SIGINT is not for it: the stop button of a notebook sends that to the kernel's whole process group.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import select
+import signal
+import sys
+from types import FrameType
+from typing import Any, BinaryIO
+
+from dsnb.errors import DsnbError
+from dsnb.worker.config import WorkerConfig
+from dsnb.worker.host import die_with_parent, keep_freed_memory
+from dsnb.worker.server import WorkerServer
+
+_LOOK_S = 1.0
+"""How often it looks for its parent: a forked child of the parent may hold standard input open."""
+_END_S = 10.0
+
+
+def main() -> int:
+    """Serve until the owner is done or gone; returns the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    orders, answers = _private_ends()
+    settings = json.loads(orders.readline())
+    parent = settings.pop("parent")
+    die_with_parent(parent)
+    keep_freed_memory()
+    try:
+        server = WorkerServer(WorkerConfig(**settings))
+    except DsnbError as error:
+        _answer(answers, {"failed": type(error).__name__, "what": error.what, "did": error.did, "hint": error.hint})
+        return 1
+    try:
+        _answer(answers, {"uid": server.uid, "name": server.name, "address": server.address})
+        _serve(server, orders, parent)
+    finally:
+        # User code that never returns must not keep the process: this watch needs no interpreter.
+        faulthandler.dump_traceback_later(_END_S, exit=True)
+        server.stop()
+    return 0
+
+
+def _private_ends() -> tuple[BinaryIO, BinaryIO]:
+    """Take standard input and output for the owner: user code prints to standard error, and has nothing to read."""
+    orders = os.fdopen(os.dup(0), "rb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # by line: a crash keeps it
+    return orders, answers
+
+
+def _answer(answers: BinaryIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
+    answers.close()
+
+
+def _serve(server: WorkerServer, orders: BinaryIO, parent: int) -> None:
+    """Serve until there is a reason to end."""
+    draining = False
+    while os.getppid() == parent and not server.stopped and not (draining and server.idle):
+        # While it drains it only waits for its readers, who look every few hundredths of a second.
+        ready, _, _ = select.select([orders], [], [], 0.05 if draining else _LOOK_S)
+        if ready:
+            if orders.readline() != b"drain\n":
+                return
+            draining = True
+            server.drain()
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What a worker asks of the system that it runs on, where its process is its own: memory, and an end with its owner.
+
+Nothing here is done to the user's kernel: a thread worker lives in it and leaves it as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_MIB = 1 << 20
+# From glibc's malloc.h and Linux's prctl.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what was freed for the next batch, where the C library can be told to.
+
+    By itself glibc takes batches of megabytes from the kernel and gives them back each time, which costs a third of the
+    system time. Both thresholds have to be set: one alone turns its own adaptation off and is worse than none.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 64 * _MIB)
+        mallopt(_TRIM_THRESHOLD, 256 * _MIB)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the system kill this process when the thread that started it is gone, on Linux.
+
+    The last of three life lines: it also holds while user code keeps the interpreter, and nothing else here can run.
+
+    Args:
+        parent: The id of the process that started this one, which may be gone already.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def memory_kills() -> int:
+    """How many processes the system has ended for lack of memory so far, in this container and on this host."""
+    return sum(_counter(path, "oom_kill") for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"))
+
+
+def _counter(path: str, name: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            fields = (line.split() for line in file)
+            return next((int(value) for key, value in fields if key == name), 0)
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,60 @@
+"""Why a worker's process ended, in words."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+_NATIVE_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+_WORDS = 5
+
+
+def obituary(returncode: int, *, memory_ran_out: bool) -> str:
+    """What a return code says of a process that nobody had asked to end.
+
+    Args:
+        returncode: The exit code, or minus the number of the signal that ended it.
+        memory_ran_out: Whether the system ended processes for lack of memory while this one lived.
+
+    Returns:
+        What follows "its process ...".
+
+    Example:
+        >>> obituary(3, memory_ran_out=False)
+        'ended itself with exit code 3, as os._exit(3) in user code does'
+    """
+    if returncode >= 0:
+        return f"ended itself with exit code {returncode}, as os._exit({returncode}) in user code does"
+    name = _signal_name(-returncode)
+    if -returncode == signal.SIGKILL and memory_ran_out:
+        return f"was ended by {name} because memory ran out, as the system's own count of such ends says"
+    if -returncode == signal.SIGKILL:
+        return f"was ended by {name} from outside; the system does that too when memory runs out"
+    if -returncode in _NATIVE_CRASHES:
+        return f"was ended by {name}: native code that the pipeline calls crashed"
+    return f"was ended by {name} from outside"
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """What a process said last, on one line: of a crash, where the thread that crashed stood.
+
+    Example:
+        >>> last_words(["loading", "Fatal Python error: Aborted", "", "Current thread 0x1:", '  File "a.py", line 3'])
+        'loading | Fatal Python error: Aborted | File "a.py", line 3'
+    """
+    crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+    if crash is None:
+        return _joined(lines[-_WORDS:])
+    thread = next((at for at in range(crash, len(lines)) if lines[at].startswith("Current thread")), len(lines))
+    return _joined([*lines[max(0, crash - 1) : crash + 1], *lines[thread + 1 : thread + 1 + _WORDS]])
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return " | ".join(line.strip() for line in lines if line.strip()) or "nothing"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
