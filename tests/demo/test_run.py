@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.processes import PythonProcess
+from tests.support.processes import PythonProcess, runs
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
 
@@ -125,4 +127,19 @@ def test_the_dashboard_is_served_meanwhile_and_while_it_holds(tmp_path: Path) ->
 
         assert process.ended() == 130
         assert "Traceback" not in process.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_worker_processes_it_shares_as_well_also_when_one_is_killed(tmp_path: Path) -> None:
+    with demo(tmp_path, "--json", "--isolation", "process") as process:
+        wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=60)
+        victim, other = process.children()
+        os.kill(victim, signal.SIGKILL)
+
+        assert process.ended(timeout=100) == 0
+        figures = json.loads(process.stdout)
+        assert f"process {victim} was ended by SIGKILL" in process.stderr, "the trainers were told"
+        assert not runs(other)
+    assert figures["elements_consumed"] >= 1.5 * figures["elements_produced"]
+    assert all(trainer["accuracy"] >= figures["target_accuracy"] for trainer in figures["trainers"])
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ from dsnb.errors import DataLossWarning, DsnbError, InvalidArgumentError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.notebook.replacing import Replacements
 from dsnb.notebook.service import DataService
-from tests.support.processes import PythonProcess
+from tests.support.processes import PythonProcess, runs
 from tests.support.waiting import wait_for
 
 LONG_S = 60.0
@@ -194,15 +194,6 @@ def kill_owners(count: int) -> None:
         with PythonProcess(["-m", "dsnb", "status"]) as status:
             assert status.ended() != 0
             assert "no dsnb service" in status.stderr + status.stdout
-
-
-def runs(pid: int) -> bool:
-    """Whether a process lives; one that has ended and waits to be collected does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_a_killed_owner_takes_its_workers_along() -> None:

@@ -73,6 +73,10 @@ class PythonProcess:
         """All that it printed as errors so far."""
         return self._err.read_text(errors="replace")
 
+    def children(self) -> list[int]:
+        """The ids of the processes that it started and that live."""
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) == self.pid]
+
     def story(self) -> str:
         """What it was and printed, for a failure's text."""
         ended = self.popen.poll()
@@ -115,6 +119,20 @@ class PythonProcess:
         self.popen.wait(timeout=10)
         if self.popen.stdin is not None:
             self.popen.stdin.close()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process lives; one that has ended and waits to be collected does not."""
+    return _parent(pid) is not None
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        # The name in parentheses may hold anything; what follows its last parenthesis is state and parent.
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return None if state in "ZX" else int(parent)
 
 
 @contextmanager

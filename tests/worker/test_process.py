@@ -18,7 +18,7 @@ from dsnb.errors import AlreadyExistsError, PermissionDeniedError, UnavailableEr
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import Tail, WorkerProcess
 from tests.support.cluster import Cluster
-from tests.support.processes import PythonProcess
+from tests.support.processes import PythonProcess, runs
 from tests.support.waiting import wait_for
 
 READY_S = 60.0
@@ -208,15 +208,6 @@ sys.stdin.read()
         os.kill(owner.pid, signal.SIGKILL)
         wait_for(lambda: not runs(pid), what="the worker to end", timeout=30.0)
         iterator.close()
-
-
-def runs(pid: int) -> bool:
-    """Whether a process lives; a zombie that nobody has collected does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 def test_the_tail_of_a_stream_is_bounded_and_whole() -> None:
