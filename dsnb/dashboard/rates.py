@@ -178,6 +178,8 @@ def _stages(before: tuple[StageStatus, ...], after: tuple[StageStatus, ...], spa
 
 
 def _worker(before: WorkerStatus | None, after: WorkerStatus, span: float) -> WorkerRates:
+    if before is not None and after.clock_ns > before.clock_ns > 0:
+        span = (after.clock_ns - before.clock_ns) / 1e9  # its report is some while older than the snapshot
     return WorkerRates(
         produced=_grown(before.produced if before else 0, after.produced) / span,
         sent_bytes=_grown(before.sent_bytes if before else 0, after.sent_bytes) / span,

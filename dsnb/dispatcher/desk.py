@@ -28,10 +28,13 @@ _COLLECT_S = 0.25
 
 
 class Mailbox(Generic[Message]):
-    """What waits to be sent on one control stream, and up to which number its other side has answered."""
+    """What waits to be sent on one control stream, and up to which number its other side has answered.
+
+    An error ends the stream with it, None without one.
+    """
 
     def __init__(self) -> None:
-        self.messages: SimpleQueue[Message | None] = SimpleQueue()
+        self.messages: SimpleQueue[Message | Exception | None] = SimpleQueue()
         self.answered = 0
 
 

@@ -10,11 +10,11 @@ import grpc
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
-from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.wire import messages as m
 from dsnb.wire import methods
 from dsnb.wire.codec import encode
-from dsnb.wire.server import Handlers
+from dsnb.wire.server import Handlers, until_broken
 from dsnb.wire.threads import OnDemandExecutor
 
 
@@ -140,10 +140,12 @@ class DispatcherService:
         self, reports: Iterator[m.ClientReport], client_id: str, mailbox: Mailbox[m.ClientUpdate]
     ) -> None:
         try:
-            for report in reports:
+            for report in until_broken(reports):
                 self._desk.client_reported(report)
-        except Exception:  # noqa: BLE001, S110 - grpc raises a bare Exception when the stream breaks, or just ends it
-            pass
+        except DsnbError:
+            pass  # told when it comes again, if it lasts
+        except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
+            mailbox.messages.put(error)
         with self._desk.locked():
             if self._desk.clients.get(client_id) is mailbox:  # it has not said goodbye
                 self._desk.handle(e.ClientBroken(client_id=client_id))
@@ -179,15 +181,17 @@ class DispatcherService:
     def _listen_to_worker(self, reports: Iterator[m.WorkerReport], uid: str, mailbox: Mailbox[m.WorkerOrder]) -> None:
         desk = self._desk
         try:
-            for report in reports:
+            for report in until_broken(reports):
                 if report.draining:
                     desk.handle(e.WorkerDrains(uid=uid))
                 desk.worker_reported(report)
                 if report.leaving:
                     desk.handle(e.WorkerLeaves(uid=uid))
                     break
-        except Exception:  # noqa: BLE001, S110 - grpc raises a bare Exception when the stream breaks, or just ends it
-            pass
+        except DsnbError:
+            pass  # told when it comes again, if it lasts
+        except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
+            mailbox.messages.put(error)
         with desk.locked():
             if desk.workers.get(uid) is mailbox:  # it has not said goodbye
                 desk.handle(e.WorkerBroken(uid=uid))
@@ -231,4 +235,6 @@ class DispatcherService:
 
 def _until_none(mailbox: Mailbox[Message]) -> Iterator[Message]:
     while (message := mailbox.messages.get()) is not None:
+        if isinstance(message, Exception):
+            raise message
         yield message

@@ -74,6 +74,7 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tup
         readers=sum(task.readers for task in tasks),
         heartbeat_age_s=max(0.0, core.now - silent_since),
         stderr=stderr,
+        clock_ns=report.clock_ns if report else 0,
     )
 
 

@@ -176,6 +176,7 @@ class WorkerStatus:
         heartbeat_age_s: Seconds since it last reported.
         stderr: The last lines of its standard error, if it is a process that the service started; what user code
             prints there goes to it as well.
+        clock_ns: By its own monotonic clock, when its counters had these values.
     """
 
     name: str
@@ -196,6 +197,7 @@ class WorkerStatus:
     readers: int = 0
     heartbeat_age_s: float = 0.0
     stderr: tuple[str, ...] = ()
+    clock_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

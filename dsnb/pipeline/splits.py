@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import perf_counter_ns
 
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import BuildContext, Operation
@@ -75,11 +76,17 @@ class Positions:
         self._pieces: Iterator[tuple[int, int]] = iter(whole) if feed is None else feed.open(context.provider)
         self._first = 0
         self._end = 0
+        self.wait_ns = 0
+        """Time spent waiting for the feed."""
 
     def take(self, most: int) -> range:
         """The next consecutive positions, at least one and at most `most`; an empty range at the end."""
         while self._first >= self._end:
-            piece = next(self._pieces, None)
+            began = perf_counter_ns()
+            try:
+                piece = next(self._pieces, None)
+            finally:
+                self.wait_ns += perf_counter_ns() - began
             if piece is None:
                 return range(0)
             self._first, self._end = piece

@@ -89,7 +89,8 @@ class Channel:
                     continue
                 if out_of_time and code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
                     raise self._unreachable(timeout) from None
-                raise error_from(error, self.address) from None
+                stated = error_from(error, self.address)
+                raise stated from stated.__cause__
             except ValueError as error:  # "Cannot invoke RPC on closed channel!"
                 raise UnavailableError(f"the connection to {self.address} was closed") from error
 
@@ -102,7 +103,8 @@ class Channel:
         try:
             return self._stub(method)(requests, timeout=timeout, metadata=self._credentials)  # type: ignore[no-any-return]
         except grpc.RpcError as error:
-            raise error_from(error, self.address) from None
+            stated = error_from(error, self.address)
+            raise stated from stated.__cause__
 
     def replies(
         self, method: Method[Request, Reply], request: Request, timeout: float | None = None
@@ -112,7 +114,8 @@ class Channel:
         try:
             yield from call
         except grpc.RpcError as error:
-            raise error_from(error, self.address) from None
+            stated = error_from(error, self.address)
+            raise stated from stated.__cause__
         finally:
             call.cancel()
 

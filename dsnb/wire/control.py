@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from dsnb.errors import DeadlineExceededError, DsnbError, UnavailableError
+from dsnb.errors import CancelledError, DeadlineExceededError, DsnbError, UnavailableError
 from dsnb.wire.channel import Channel
 from dsnb.wire.methods import Method
 from dsnb.wire.status import error_from
@@ -25,6 +25,10 @@ Down = TypeVar("Down")
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
+_STUMBLES = 3
+"""How often in a row the other side may fail in a way that it did not think of."""
+_STEADY_S = 5.0
+"""A connection that held so long begins a new row."""
 _LAST = -1
 
 
@@ -38,7 +42,7 @@ class ControlStream(Generic[Up, Down]):
         report: Makes a report that answers the message of that number; the first one of a connection gets number 0.
         receive: Takes a message. What it raises is logged and ends nothing: it is the receiver's to handle.
         interval_s: Longest silence between two reports.
-        failed: Learns that the other side refuses this stream for good.
+        failed: Learns that the other side refuses this stream for good, or fails again and again.
     """
 
     def __init__(
@@ -100,12 +104,17 @@ class ControlStream(Generic[Up, Down]):
             raise DeadlineExceededError(f"{self._channel.address} did not answer within {timeout:g} seconds")
 
     def _run(self) -> None:
+        stumbles = 0
         try:
             while not self._closing.is_set():
+                began = time.monotonic()
                 error = self._follow()
                 self.connected.clear()
                 self.broken_since = self.broken_since or time.monotonic()
-                if error is not None and not isinstance(error, UnavailableError):
+                # An error without a class of its own is a bug over there, which may have met one message only.
+                stumbled = type(error) is DsnbError
+                stumbles = stumbles * (time.monotonic() - began < _STEADY_S) + stumbled
+                if error is not None and (not stumbled or stumbles > _STUMBLES):
                     if not self._closing.is_set():
                         self._failed(error)
                     return
@@ -114,7 +123,7 @@ class ControlStream(Generic[Up, Down]):
             self._channel.close()
 
     def _follow(self) -> DsnbError | None:
-        """Keep one connection until it ends; what it ended with."""
+        """Keep one connection until it ends; what it ended with, unless coming back may help."""
         wants: SimpleQueue[int | None] = SimpleQueue()
         self._wants = wants
         if self._closing.is_set():  # close() may have put its word into the queue before this one
@@ -127,11 +136,9 @@ class ControlStream(Generic[Up, Down]):
                 self._hand_over(message)
         except grpc.RpcError as error:
             stated = error_from(error, self._channel.address)
-            code = error.code()
-            passing = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
-            return UnavailableError(stated.what) if code in passing else stated
-        except ValueError as error:  # the channel was closed
-            return UnavailableError(str(error))
+            return None if isinstance(stated, (UnavailableError, CancelledError)) else stated
+        except ValueError:  # the channel was closed
+            return None
         finally:
             wants.put(None)
             if self._call is not None:

@@ -195,6 +195,7 @@ class WorkerReport:
     seq: int = 0
     leaving: bool = False
     draining: bool = False
+    clock_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -13,9 +13,10 @@ from dsnb.wire.channel import address_of
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
 from dsnb.wire.security import Guard
-from dsnb.wire.status import abort
+from dsnb.wire.status import abort, abort_unexpected
 from dsnb.wire.threads import OnDemandExecutor
 
+Request = TypeVar("Request")
 Handlers = Mapping[Method[Any, Any], Callable[[Any, grpc.ServicerContext], Any]]
 
 _OPTIONS = (
@@ -74,6 +75,16 @@ class GrpcServer:
         self._executor.shutdown()
 
 
+def until_broken(requests: Iterator[Request]) -> Iterator[Request]:
+    """What a caller's stream sends, to its end or its break: gRPC raises a bare Exception when it breaks."""
+    while True:
+        try:
+            request = next(requests)
+        except Exception:  # noqa: BLE001 - StopIteration is among them
+            return
+        yield request
+
+
 def check_loopback(host: str) -> None:
     """Refuse to listen where others than this host's users could call.
 
@@ -95,27 +106,41 @@ def check_loopback(host: str) -> None:
 def _adapted(method: Method[Any, Any], handler: Callable[[Any, grpc.ServicerContext], Any]) -> Any:
     make = getattr(grpc, f"{method.kind}_rpc_method_handler")
     serialise = None if method.reply is bytes else encode
-    guarded = _guarded_stream(handler) if method.kind.endswith("stream") else _guarded(handler)
-    return make(guarded, request_deserializer=decoder(method.request), response_serializer=serialise)
+    guard = _guarded_stream if method.kind.endswith("stream") else _guarded
+    return make(
+        guard(handler, method.name), request_deserializer=decoder(method.request), response_serializer=serialise
+    )
 
 
-def _guarded(handler: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _guarded(
+    handler: Callable[[Any, grpc.ServicerContext], Any], name: str
+) -> Callable[[Any, grpc.ServicerContext], Any]:
     def call(request: Any, context: grpc.ServicerContext) -> Any:
         try:
             return handler(request, context)
-        except DsnbError as error:
-            return abort(context, error)
+        except Exception as error:  # the caller must learn of whatever happened
+            _give_up(context, error, name)
+            raise
 
     return call
 
 
 def _guarded_stream(
-    handler: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
+    handler: Callable[[Any, grpc.ServicerContext], Iterator[Any]], name: str
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         try:
             yield from handler(request, context)
-        except DsnbError as error:
-            abort(context, error)
+        except Exception as error:  # the caller must learn of whatever happened
+            _give_up(context, error, name)
+            raise
 
     return call
+
+
+def _give_up(context: grpc.ServicerContext, error: Exception, name: str) -> None:
+    """Tell the caller of an error; does nothing where the call is over, which gRPC tells handlers by exceptions."""
+    if isinstance(error, DsnbError):
+        abort(context, error)
+    elif context.is_active():
+        abort_unexpected(context, error, name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import Any
 
 import grpc
 
 from dsnb import errors
+from dsnb.elements.failure import RemoteTraceback
 from dsnb.errors import DsnbError
 
 _CODES: dict[type[DsnbError], grpc.StatusCode] = {
@@ -26,15 +28,38 @@ _CODES: dict[type[DsnbError], grpc.StatusCode] = {
 _CLASSES = {code: cls for cls, code in _CODES.items()}
 
 PAGE = "dsnb-error-bin"
-"""The trailing metadata that carries an error's three parts."""
+"""The trailing metadata that carries an error's three parts, and a bug's traceback."""
+
+_BUG = "this is a bug of dsnb, not of your code; please report it with the traceback above"
+_BROKEN = ("Stream removed", "RST_STREAM")
+"""What gRPC says, under several codes, of a connection that broke in a call."""
 
 
 def abort(context: grpc.ServicerContext, error: DsnbError) -> None:
     """End a call on the server's side with one of our errors."""
-    page = json.dumps([_cut(error.what, 2000), _cut(error.did, 500), _cut(error.hint, 500)], ensure_ascii=False)
-    context.set_trailing_metadata(((PAGE, page.encode()),))
     code = next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), grpc.StatusCode.UNKNOWN)
+    _end(context, code, error, "")
+
+
+def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str) -> None:
+    """End a call whose handler failed in a way that nobody thought of; the caller gets the traceback."""
+    text = "".join(traceback.format_exception(error))
+    page = DsnbError(f"{call} failed with {type(error).__name__}: {error}", did="the call was given up", hint=_BUG)
+    _end(context, grpc.StatusCode.INTERNAL, page, text)
+
+
+def _end(context: grpc.ServicerContext, code: grpc.StatusCode, error: DsnbError, trace: str) -> None:
+    page = [_cut(error.what, 2000), _cut(error.did, 500), _cut(error.hint, 500), _end_of(trace, 3000)]
+    context.set_trailing_metadata(((PAGE, json.dumps(page, ensure_ascii=False).encode()),))
     context.abort(code, _cut(error.what, 200))
+
+
+def _end_of(text: str, most: int) -> str:
+    """The end of a text, where a traceback says what happened."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= most:
+        return data.decode()
+    return f"({len(data) - most:,} bytes before) ... {data[-most:].decode(errors='ignore')}"
 
 
 def _cut(text: str, most: int) -> str:
@@ -48,6 +73,8 @@ def _cut(text: str, most: int) -> str:
 def error_from(call: Any, address: str) -> DsnbError:
     """The error that a failed call stands for, as seen by the caller.
 
+    An `UnavailableError` or a `CancelledError` may pass when the call is made again; anything else is there to stay.
+
     Args:
         call: The `grpc.RpcError`, which is the call as well.
         address: Whom was called, for the text.
@@ -55,12 +82,24 @@ def error_from(call: Any, address: str) -> DsnbError:
     code = call.code()
     for key, value in call.trailing_metadata() or ():
         if key == PAGE:
-            what, did, hint = json.loads(value)
-            return _CLASSES.get(code, DsnbError)(what, did=did, hint=hint)
+            return _from_page(code, value)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.FailedPreconditionError(
             f"the server at {address} does not know this call",
             hint="it is another program or another version of dsnb; check the address, or upgrade both sides",
         )
-    cls = _CLASSES.get(code, errors.UnavailableError)
-    return cls(f"the call to {address} failed: {call.details() or code.name}")
+    details = call.details() or code.name
+    what = f"the call to {address} failed: {details}"
+    if code in _CLASSES:
+        return _CLASSES[code](what)
+    if any(word in details for word in _BROKEN):
+        return errors.UnavailableError(what)
+    return DsnbError(what, did="it was given up", hint="this looks like a bug of dsnb; please report it")
+
+
+def _from_page(code: grpc.StatusCode, page: str | bytes) -> DsnbError:
+    what, did, hint, trace = json.loads(page)
+    error = _CLASSES.get(code, DsnbError)(what, did=did, hint=hint)
+    if trace:
+        error.__cause__ = RemoteTraceback(trace)
+    return error

@@ -9,7 +9,7 @@ import time
 import uuid
 from types import TracebackType
 
-from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.wire import discovery
 from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
@@ -59,6 +59,10 @@ class WorkerServer:
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._ending: list[Task] = []
+        self._fetching: dict[str, int] = {}
+        """Tasks that readers asked for before their order came, with how many ask."""
+        self._overtaken: set[str] = set()
+        """Those of them that were dropped meanwhile."""
         self._last_reports: list[TaskReport] = []
         self._server: GrpcServer | None = None
         self._channel: Channel | None = None
@@ -213,11 +217,27 @@ class WorkerServer:
         with self._lock:
             task = self._tasks.get(opening.task_id)
         if task is None:  # the client was faster than the order
-            if self._stopped.is_set() or self._channel is None:
-                raise UnavailableError(f"the worker {self.name} is stopping")
-            order = self._channel.call(GET_TASK, TaskRequest(task_id=opening.task_id), timeout=5.0)
-            task = self._start(order)
+            task = self._fetch(opening.task_id)
         return task.open(opening, sink)
+
+    def _fetch(self, task_id: str) -> Task:
+        """Ask for a task's order. The word to drop it may overtake the answer: a task that began then would stay."""
+        if self._stopped.is_set() or self._channel is None:
+            raise UnavailableError(f"the worker {self.name} is stopping")
+        with self._lock:
+            self._fetching[task_id] = self._fetching.get(task_id, 0) + 1
+        try:
+            order = self._channel.call(GET_TASK, TaskRequest(task_id=task_id), timeout=5.0)
+            with self._lock:
+                if task_id in self._overtaken:
+                    raise NotFoundError(f"the task {task_id} was dropped", did="it may have ended")
+                return self._start(order)
+        finally:
+            with self._lock:
+                self._fetching[task_id] -= 1
+                if not self._fetching[task_id]:
+                    del self._fetching[task_id]
+                    self._overtaken.discard(task_id)
 
     # ---- the dispatcher's orders
 
@@ -267,6 +287,8 @@ class WorkerServer:
 
     def _drop(self, task_id: str) -> None:
         with self._lock:
+            if task_id in self._fetching:
+                self._overtaken.add(task_id)
             task = self._tasks.pop(task_id, None)
             if task is None:
                 return
@@ -313,6 +335,7 @@ class WorkerServer:
             seq=number,
             leaving=leaving,
             draining=self._drained_at is not None,
+            clock_ns=time.monotonic_ns(),
         )
 
 

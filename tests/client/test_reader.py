@@ -148,6 +148,21 @@ def test_time_spent_waiting_is_told(cluster: Cluster, tmp_path: Path) -> None:
     opener.join()
 
 
+def test_a_pass_goes_on_with_another_worker_when_the_only_one_is_drained(cluster: Cluster) -> None:
+    """That all tasks which a reader knows have ended is not yet the end of the pass."""
+    stage = stage_of(cluster, dsnb.Dataset.range(400), mode=ShardingPolicy.DYNAMIC, max_outstanding_requests=1)
+    got = pull(stage, 5)
+    cluster.workers[0].drain()
+    wait_for(lambda: cluster.status().workers[0].state == "draining", what="the worker to be drained")
+    ended = threading.Thread(target=lambda: got.extend(rest(stage)))
+    ended.start()
+    wait_for(lambda: not cluster.job("job").tasks, what="the drained worker's task to be over")
+    cluster.add_worker()
+    ended.join(20.0)
+    assert sorted(got) == list(range(400))
+    stage.close()
+
+
 # ---- when nobody is there
 
 

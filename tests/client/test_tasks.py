@@ -155,6 +155,16 @@ def test_a_task_whose_worker_began_again_is_opened_anew_with_the_readers_counter
     client.tasks.close()
 
 
+def test_what_an_earlier_incarnation_still_delivers_is_not_heard(workers: list[Worker], client: Client) -> None:
+    client.tasks.set_tasks((workers[0].info(),))
+    client.read(50)
+    stale = client.tasks._sinks["of w0"]
+    client.tasks.set_tasks((workers[1].info(),))
+    stale.fail(UnavailableError("gone"))
+    stale.end()
+    assert not client.inbox.stirred
+
+
 def test_a_reading_that_broke_is_opened_again_and_nothing_is_missing(workers: list[Worker], client: Client) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.turn()
@@ -302,7 +312,9 @@ def test_losses_are_counted_and_announced_with_numbers() -> None:
     client = Client(mode=ShardingPolicy.DYNAMIC, job_name="train")
     with pytest.warns(DataLossWarning, match=r"worker w3 was lost \(job 'train'\): 7 split\(s\)"):
         client.tasks.follow([loss("w3", 7)])
-    assert client.tasks.lost == 7
+    with pytest.warns(DataLossWarning):
+        client.tasks.follow([loss("w4", 2), loss("w5", 1)])
+    assert client.tasks.lost == 10
 
 
 def test_a_worker_that_was_done_with_its_splits_took_nothing_along() -> None:

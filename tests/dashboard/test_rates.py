@@ -31,6 +31,13 @@ def test_a_counter_that_went_back_counts_from_zero() -> None:
     assert rates(before, after).worker("u-w0").produced == 20
 
 
+def test_a_worker_is_as_busy_as_its_own_clock_says() -> None:
+    """Its report is older than the snapshot, now more and now less: one thread is busy for a second in one."""
+    before = snapshot(1, time=10.00, workers=(worker(busy_ns=SECOND, clock_ns=5 * SECOND),))
+    after = snapshot(2, time=10.99, workers=(worker(busy_ns=2 * SECOND, clock_ns=6 * SECOND),))
+    assert rates(before, after).worker("u-w0").busy == 1.0
+
+
 def test_each_worker_is_credited_with_its_own_tasks() -> None:
     before = snapshot(1, jobs=(job(tasks=(task("w0", head=10), task("w1", head=10))),))
     after = snapshot(2, jobs=(job(tasks=(task("w0", head=40), task("w1", head=15))),))

@@ -101,8 +101,9 @@ def workers(cluster: Cluster) -> list[str]:
 
 
 def test_a_worker_is_welcomed_first_and_told_its_name(callers: Callers) -> None:
-    one, other = callers.worker("a"), callers.worker("b", name="mine")
-    assert [(order.welcome, order.name) for order in (one.hear(), other.hear())] == [(True, "w0"), (True, "mine")]
+    first = callers.worker("a").hear()
+    second = callers.worker("b", name="mine").hear()
+    assert [(order.welcome, order.name) for order in (first, second)] == [(True, "w0"), (True, "mine")]
 
 
 def test_a_worker_hears_of_its_tasks_and_of_clients_that_are_gone(cluster: Cluster, callers: Callers) -> None:

@@ -223,12 +223,29 @@ def test_a_stream_that_the_other_side_ends_is_opened_again(desk: Desk) -> None:
         wait_for(lambda: desk.calls == 2, what="the second connection")
 
 
-def test_an_unexpected_exception_of_the_other_side_is_no_refusal(desk: Desk) -> None:
+def test_a_bug_of_the_other_side_is_no_refusal(desk: Desk) -> None:
     with serving(desk.handlers) as server, calling(address(server)) as caller:
         caller.stream.wait_connected(10)
         desk.sending.put(ZeroDivisionError("a bug of the dispatcher"))
         wait_for(lambda: desk.calls == 2, what="the second connection")
         assert caller.failures == []
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, DsnbError], ids=lambda error: error.__name__)
+def test_a_bug_that_comes_again_and_again_is_told_and_ends_the_stream(error: type[Exception]) -> None:
+    calls = []
+
+    def broken(reports: Iterator[ClientReport], context: grpc.ServicerContext) -> Iterator[ClientUpdate]:
+        calls.append(next(reports))
+        yield ClientUpdate(state=True)
+        raise error("the same each time")
+
+    with serving({FOLLOW: broken}) as server, calling(address(server)) as caller:
+        wait_for(lambda: not caller.stream._thread.is_alive(), what="the stream to end")
+        [failure] = caller.failures
+        assert type(failure) is DsnbError
+        assert "the same each time" in failure.what
+        assert len(calls) == control._STUMBLES + 1
 
 
 @pytest.mark.parametrize("refusal", [NotFoundError, FailedPreconditionError])

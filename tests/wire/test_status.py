@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from dsnb import errors
+from dsnb.elements.failure import RemoteTraceback
 from dsnb.errors import DsnbError, FailedPreconditionError
 from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, WorkerReport
@@ -47,7 +48,8 @@ def stream(channel: Channel) -> Any:
     try:
         return list(channel.stream(SESSION, iter([WorkerReport()]), timeout=10))
     except grpc.RpcError as failed:
-        raise error_from(failed, channel.address) from None
+        error = error_from(failed, channel.address)
+        raise error from error.__cause__
 
 
 CALLS: list[Callable[[Channel], Any]] = [unary, upload, replies, stream]
@@ -110,10 +112,28 @@ def test_an_error_of_any_length_and_text_arrives(text: str, call: Callable[[Chan
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_an_unexpected_exception_of_a_handler_is_an_error_that_says_so(call: Callable[[Channel], Any]) -> None:
+def test_an_unexpected_exception_of_a_handler_is_told_as_a_bug_with_its_traceback(
+    call: Callable[[Channel], Any],
+) -> None:
     """And no hang: the caller learns of it at once."""
-    with connected(refusing(KeyError("oops"))) as channel, pytest.raises(DsnbError, match=r"127.0.0.1.*oops"):
+    with (
+        connected(refusing(KeyError("oops"))) as channel,
+        pytest.raises(DsnbError, match=r"KeyError: 'oops'") as caught,
+    ):
         call(channel)
+    assert type(caught.value) is DsnbError
+    assert "this is a bug of dsnb" in caught.value.hint
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "in refuse" in str(caught.value.__cause__)
+    assert str(caught.value.__cause__).rstrip().endswith("KeyError: 'oops'")
+
+
+def test_the_end_of_a_long_traceback_arrives() -> None:
+    """It says what happened; gRPC has room for a few thousand bytes."""
+    with connected(refusing(ValueError("x" * 10_000 + "end"))) as channel, pytest.raises(DsnbError) as caught:
+        unary(channel)
+    assert "bytes before)" in str(caught.value.__cause__)
+    assert str(caught.value.__cause__).rstrip().endswith("end")
 
 
 def test_a_server_that_does_not_know_the_call_is_another_program() -> None:

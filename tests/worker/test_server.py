@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 import dsnb
+from dsnb.dispatcher.events import ClientLeaves
 from dsnb.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -16,6 +18,8 @@ from dsnb.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
+from dsnb.wire.messages import JoinRequest, TaskOrder
+from dsnb.wire.methods import JOIN
 from dsnb.wire.transfer import local
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
@@ -110,6 +114,30 @@ def test_a_worker_without_a_dispatcher_gives_up_in_its_stated_time(free_port: in
 def test_a_worker_asked_for_a_task_that_nobody_ordered_says_so(cluster: Cluster) -> None:
     with pytest.raises(NotFoundError, match="the task t is unknown"):
         cluster.add_worker().open(opening(), Collector())
+
+
+def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its order is on its way, and the word to drop it comes first."""
+    worker = cluster.add_worker()
+    dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(5))
+    joined = worker._channel.call(JOIN, JoinRequest(dataset_id=dataset_id, mode="OFF", compression="AUTO"))
+    [task_id] = (task.task_id for task in joined.tasks)
+    wait_for(lambda: not worker.idle, what="the order")
+    order = worker._tasks.pop(task_id).order  # as if it had not come
+
+    def answered_late(*_: object, **__: object) -> TaskOrder:
+        cluster.dispatcher._desk.handle(ClientLeaves(client_id=joined.client_id))
+        wait_for(lambda: worker._overtaken, what="the word to drop it")
+        return order
+
+    monkeypatch.setattr(worker._channel, "call", answered_late)
+    with pytest.raises(NotFoundError, match=f"the task {task_id} was dropped"):
+        worker.open(replace(opening(), task_id=task_id), Collector())
+    assert worker.idle
+    assert not worker._fetching
+    assert not worker._overtaken
 
 
 def test_a_worker_that_stops_tells_how_far_its_readers_came(cluster: Cluster) -> None:

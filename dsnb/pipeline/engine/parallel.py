@@ -61,17 +61,13 @@ class ParallelCalls:
         self.work_ns = 0
         self.wait_ns = 0
 
-    @property
-    def buffered(self) -> int:
-        """Results that lie ready."""
+    def held(self) -> tuple[int, int]:
+        """How many results lie ready, and about how many elements may be out at once: never less."""
         with self._changed:
             waiting = [segment for run in self._finished.values() for segment in run]
-            return sum(len(s) if isinstance(s, list) else 1 for s in (*waiting, *self._ready))
-
-    @property
-    def capacity(self) -> int:
-        """About how many elements may be out at once."""
-        return self._count * _RUNS_A_THREAD * self._pace.want
+            ready = sum(len(s) if isinstance(s, list) else 1 for s in (*waiting, *self._ready))
+            # Runs that are out may be longer than those to come: they were made before the function got slow.
+            return ready, max(ready, self._count * _RUNS_A_THREAD * self._pace.want)
 
     def take(self, want: int) -> Run:
         """At least one and at most `want` results, or an empty run at the end; waits for them.

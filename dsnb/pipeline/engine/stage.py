@@ -18,11 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsnb.errors import CancelledError
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.splits import Positions
 
 Run = list[Any] | np.ndarray[Any, Any]
 
@@ -36,7 +39,7 @@ class StageReport:
         depth: Distance from the last operation of the pipeline.
         elements: Elements that left this stage.
         busy_ns: Time spent in this stage itself, its inputs' time taken off; summed over its threads.
-        wait_ns: Time this stage waited for its inputs on another thread.
+        wait_ns: Time this stage waited for its inputs on another thread, or a source for splits of the dispatcher.
         buffered: Elements that lie ready in this stage now (prefetch, shuffle, parallel map).
         capacity: The most elements that it holds; 0 where it holds none.
     """
@@ -63,12 +66,19 @@ class Stage:
     closes_slowly = False
     """Whether closing waits for others: a server, a thread that runs user code."""
 
+    _positions: Positions
+    """Only of a source: where its splits come from."""
+
     def __init__(self, name: str, *inputs: Stage) -> None:
         self.name = name
         self.inputs = inputs
         self.elements = 0
-        self.spent_ns = 0
         self.wait_ns = 0
+        self._spent: tuple[int, int | None] = (0, None)
+        """Time spent in pulls that are over, and when the one began that is not; one object: never half new."""
+        self._waited_for_splits = 0
+        """By the sources of earlier passes."""
+        self._own_ns = 0
         self._failure: Exception | None = None
         self._cancelled = False
         self._closed = False
@@ -85,13 +95,20 @@ class Stage:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        began = perf_counter_ns()
+        spent, began = self._spent[0], perf_counter_ns()
+        self._spent = spent, began
         try:
             run = self.produce(want)
         finally:
-            self.spent_ns += perf_counter_ns() - began
+            self._spent = spent + perf_counter_ns() - began, None
         self.elements += len(run)
         return run
+
+    @property
+    def spent_ns(self) -> int:
+        """Time spent in `pull`, in the one that goes on too: a function may take minutes."""
+        spent, began = self._spent
+        return spent if began is None else spent + perf_counter_ns() - began
 
     def produce(self, want: int) -> Run:
         """What `pull` promises, without the counting."""
@@ -147,19 +164,31 @@ class Stage:
     def carry_on(self, before: Stage) -> None:
         """Count on from where the stage of the pass before ended: counters of a report only grow."""
         self.elements += before.elements
-        self.spent_ns += before.spent_ns
+        self._spent = self._spent[0] + before.spent_ns, self._spent[1]
         self.wait_ns += before.wait_ns
+        self._waited_for_splits += before._split_wait_ns()
         for mine, its in zip(self.inputs, before.inputs, strict=True):
             mine.carry_on(its)
 
     def own_ns(self) -> int:
-        """Time spent in this stage itself: all of it less what its inputs took."""
-        return max(0, self.spent_ns - sum(stage.spent_ns for stage in self.inputs))
+        """Time spent in this stage itself: all of it less what its inputs, or the splits of a source, took."""
+        elsewhere = sum(stage.spent_ns for stage in self.inputs) + self._split_wait_ns()
+        # The clock goes on between two looks at it; a counter never goes back.
+        self._own_ns = max(self._own_ns, self.spent_ns - elsewhere)
+        return self._own_ns
+
+    def _split_wait_ns(self) -> int:
+        positions = getattr(self, "_positions", None)
+        return self._waited_for_splits + (positions.wait_ns if positions is not None else 0)
 
     def report(self, depth: int) -> StageReport:
         """What this stage did so far."""
         return StageReport(
-            name=self.name, depth=depth, elements=self.elements, busy_ns=self.own_ns(), wait_ns=self.wait_ns
+            name=self.name,
+            depth=depth,
+            elements=self.elements,
+            busy_ns=self.own_ns(),
+            wait_ns=self.wait_ns + self._split_wait_ns(),
         )
 
 

@@ -149,12 +149,13 @@ class ParallelMapStage(Stage):
     def report(self, depth: int) -> StageReport:
         """What this stage and its threads did."""
         pool = self._pool
+        buffered, capacity = pool.held() if pool else (0, 0)
         return StageReport(
             name=self.name,
             depth=depth,
             elements=self.elements,
             busy_ns=self._busy_ns + (pool.work_ns if pool else 0),
             wait_ns=self.wait_ns + (pool.wait_ns if pool else 0),
-            buffered=pool.buffered if pool else 0,
-            capacity=pool.capacity if pool else 0,
+            buffered=buffered,
+            capacity=capacity,
         )

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from queue import SimpleQueue
 
 import grpc
 
-from dsnb.errors import DsnbError, ResourceExhaustedError, UnavailableError
+from dsnb.errors import CancelledError, DsnbError, ResourceExhaustedError, UnavailableError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
+from dsnb.wire.server import until_broken
 from dsnb.wire.status import error_from
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.encoding import PieceDecoder, encode_piece
@@ -112,8 +112,8 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
     A connection that breaks is no leaving: what was sent and not consumed waits for the client to come back, until the
     dispatcher says that it is gone.
     """
-    with suppress(Exception):  # grpc raises a bare Exception when the stream breaks
-        for request in requests:
+    try:
+        for request in until_broken(requests):
             if request.leave:
                 reading.leave(request.consumed)
                 break
@@ -121,6 +121,8 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
                 reading.recall()
             else:
                 reading.credit(request.granted, request.consumed, request.max_bytes)
+    except Exception as error:  # noqa: BLE001 - a bug: the reader must not wait for what it will not get
+        sink.fail(error)
     sink.items.put(None)
 
 
@@ -217,8 +219,4 @@ def _until_none(queue: SimpleQueue[ReadRequest | None]) -> Iterator[ReadRequest]
 def _read_error(failed: grpc.RpcError, address: str) -> DsnbError:
     """What a read ended with: `UnavailableError` where trying again may help, as when a worker stops or goes away."""
     error = error_from(failed, address)
-    code, details = failed.code(), failed.details() or ""
-    passing = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or "Stream removed" in details
-    if passing or not isinstance(error, UnavailableError):
-        return UnavailableError(error.what) if passing else error
-    return DsnbError(error.what, did="this read was given up", hint="this looks like a bug of dsnb; please report it")
+    return UnavailableError(error.what) if isinstance(error, CancelledError) else error

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dsnb.errors import CancelledError
+from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Run, Stage, as_list, reports
+from tests.pipeline.driving import context, drain
+from tests.support.waiting import wait_for
 
 
 class Source(Stage):
@@ -48,6 +54,35 @@ def test_time_of_the_inputs_is_taken_off() -> None:
     stage = Through("through", source)
     stage.pull(1)
     assert stage.own_ns() == stage.spent_ns - source.spent_ns
+
+
+def test_a_pull_that_goes_on_is_counted_and_no_counter_goes_back() -> None:
+    """A function may take minutes; a report must not show an idle worker, and then one that did it all in a moment."""
+    gate = threading.Event()
+    stage = Dataset.range(3).map(lambda x: gate.wait(30.0) and x).operation.build(context())
+    thread = threading.Thread(target=stage.pull, args=(1,))
+    thread.start()
+    busy = [next(reports(stage)).busy_ns]
+    wait_for(lambda: busy.append(next(reports(stage)).busy_ns) or busy[-1] > 20_000_000, what="the time to be counted")
+    gate.set()
+    thread.join()
+    busy.append(next(reports(stage)).busy_ns)
+    assert busy == sorted(busy)
+    stage.close()
+
+
+def test_waiting_for_splits_is_waiting_and_no_work() -> None:
+    class Slow:
+        def open(self, provider: int) -> Iterator[tuple[int, int]]:
+            time.sleep(0.05)  # what the dispatcher takes to answer
+            yield 0, 1
+
+    stage = Dataset.range(1).repeat(2).operation.build(context(splits=Slow()))
+    drain(stage)
+    source = list(reports(stage))[-1]
+    assert source.wait_ns >= 100_000_000
+    assert source.busy_ns < 50_000_000
+    stage.close()
 
 
 def test_fail_after_delivers_first_and_raises_at_the_next_pull() -> None:
