@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
 from dsnb.cli.serving import told_to_stop, wait_for_end
-from dsnb.errors import NotFoundError
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -25,6 +22,7 @@ It prints one line when it is ready and runs until Ctrl-C. Start at least one `d
 EXAMPLES = """\
   dsnb dispatcher                                    on a free port; `dsnb worker` finds it
   dsnb dispatcher --port 5050 --name digits          then `dsnb.connect("digits")` in a notebook
+  dsnb dispatcher --port 5050 --work-dir digits      killed and started again, it carries on
   dsnb dispatcher --token-file token                 the file is made; take it to where workers are"""
 
 
@@ -33,6 +31,12 @@ def add_to(commands: Commands) -> None:
     parser = add_command(commands, "dispatcher", run, DESCRIPTION, EXAMPLES)
     add_address(parser)
     parser.add_argument("--name", help="what `dsnb.connect` and the other commands call it (default: a free name)")
+    parser.add_argument(
+        "--work-dir",
+        metavar="FOLDER",
+        help="where it keeps its token and all that it decides, so that one that is started again there, on the same "
+        "port, carries on (default: it forgets all when it ends)",
+    )
     add_token_file(
         parser,
         "the file that holds the token that callers must show; made with a new token if it is not there "
@@ -46,11 +50,12 @@ def run(args: argparse.Namespace) -> int:
     from dsnb.dispatcher.config import DispatcherConfig
     from dsnb.dispatcher.server import DispatchServer
     from dsnb.wire.discovery import free_name
+    from dsnb.wire.security import kept_token
 
     if args.token_file is not None:
-        make_token_file(Path(args.token_file))
+        kept_token(args.token_file)
     name = args.name or free_name()
-    config = DispatcherConfig(port=args.port, host=args.host, name=name, token=token_of(args))
+    config = DispatcherConfig(port=args.port, host=args.host, name=name, token=token_of(args), work_dir=args.work_dir)
     with DispatchServer(config) as server, told_to_stop() as stop, findable(name, server.target, server.token):
         if args.as_json:
             print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
@@ -74,19 +79,3 @@ def findable(name: str, target: str, token: str) -> Iterator[None]:
         yield
     finally:
         retract(connection)
-
-
-def make_token_file(path: Path) -> None:
-    """Write a new token to a file that only its owner can read, unless the file is there."""
-    from dsnb.wire.security import new_token
-
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise NotFoundError(
-            f"the token file {path} cannot be made ({error.strerror})", did="nothing was started", hint="check the path"
-        ) from error
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(new_token())

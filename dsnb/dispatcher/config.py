@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from dsnb.errors import InvalidArgumentError
@@ -17,6 +18,10 @@ class DispatcherConfig:
         protocol: "grpc".
         token: What every caller must show; None for a random one.
         name: The service's name, for people.
+        work_dir: A folder, made if it is not there, that belongs to this service alone: its token, and all that lets a
+            dispatcher that is started again in it carry on where the last one was. None for a service that ends with
+            its process.
+        fault_tolerant_mode: Whether each change of state is kept in `work_dir`; None where there is one.
         worker_timeout_ms: A worker not heard of for this long is lost.
         client_timeout_ms: A client not heard of for this long is gone.
         reconnect_ms: How long one may take to come back whose connection broke.
@@ -38,6 +43,8 @@ class DispatcherConfig:
     protocol: str = "grpc"
     token: str | None = None
     name: str = "dsnb"
+    work_dir: str | os.PathLike[str] | None = None
+    fault_tolerant_mode: bool | None = None
     worker_timeout_ms: int = 10_000
     client_timeout_ms: int = 10_000
     reconnect_ms: int = 2_000
@@ -51,6 +58,11 @@ class DispatcherConfig:
             raise InvalidArgumentError(f"the port {self.port} does not exist", hint="use 0 (any) to 65535")
         if self.protocol != "grpc":
             raise InvalidArgumentError(f"the protocol {self.protocol!r} is unknown", hint='use "grpc"')
+        if self.fault_tolerant_mode and self.work_dir is None:
+            raise InvalidArgumentError(
+                "Cannot enable fault tolerant mode without configuring a work dir",
+                hint="DispatcherConfig(work_dir=...), which is all that it takes",
+            )
         for name in (
             "worker_timeout_ms",
             "client_timeout_ms",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -13,11 +14,12 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.journal import MemoryJournal
+from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.ledger import Ledger
-from dsnb.dispatcher.records import DatasetDropped, Record
+from dsnb.dispatcher.records import DatasetDropped
 from dsnb.dispatcher.state import Task
 from dsnb.dispatcher.status import snapshot
+from dsnb.errors import UnavailableError
 from dsnb.monitor.snapshot import EventStatus, Snapshot
 from dsnb.wire.messages import ClientReport, ClientUpdate, Loss, TaskInfo, TaskOrder, WorkerOrder, WorkerReport
 
@@ -39,14 +41,23 @@ class Mailbox(Generic[Message]):
 
 
 class Desk:
-    """Takes events from all threads, one at a time, and sees to what follows."""
+    """Takes events from all threads, one at a time, and sees to what follows.
 
-    def __init__(self, config: DispatcherConfig) -> None:
+    Args:
+        config: Times and limits.
+        journal: What was decided before, and where decisions are kept; None for a new service in memory.
+        blobs: What registered pipelines hold; None for the memory.
+    """
+
+    def __init__(
+        self, config: DispatcherConfig, journal: Journal | None = None, blobs: BlobStore | None = None
+    ) -> None:
         self.config = config
-        self.core = Core(config, now=time.monotonic())
-        self.journal = MemoryJournal()
-        self.blobs = BlobStore()
+        self.journal = journal or Journal()
+        self.core = Core(config, self.journal.load(), now=time.monotonic())
+        self.blobs = blobs or BlobStore()
         self.ledger = Ledger()
+        self._unkept: e.Decision | None = None
         self.target = ""
         self.stderr_of: Callable[[str], tuple[str, ...]] = lambda _uid: ()
         self.workers: dict[str, Mailbox[WorkerOrder]] = {}
@@ -56,6 +67,15 @@ class Desk:
         self._started = time.time()
         self._seq = 0
         self._collects = 0
+        self._recall()
+
+    def _recall(self) -> None:
+        """Expect those again that the journal knows of, and let blobs go that were left behind."""
+        for task in self.core.state.tasks.values():
+            self.ledger.expect_task(task.task_id, task.job)
+        for client in self.core.state.clients.values():
+            self.ledger.client_joined(client.client_id, client.job, client.trainer_id)
+        self._keep_blobs_of_datasets()
 
     # ---- decisions
 
@@ -66,22 +86,42 @@ class Desk:
             DsnbError: what the core says of the caller's mistake.
         """
         with self._changed:
-            decision = self.core.handle(event, time.monotonic())
-            self.journal.append(decision.records)
-            self._clear_up(decision.records)
-            # First: what a worker produced that was started again is counted before its tasks are the new one's.
-            self._forget_gone()
-            for instruction in decision.instructions:
-                self._carry_out(instruction)
-            self._changed.notify_all()
+            self._keep()
+            self._unkept = decision = self.core.handle(event, time.monotonic())
+            self._keep()
         if decision.error is not None:
             raise decision.error
         return decision.reply
 
-    def _clear_up(self, records: Iterable[Record]) -> None:
-        if any(isinstance(record, DatasetDropped) for record in records):
-            datasets = self.core.state.datasets.values()
-            self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
+    def _keep(self) -> None:
+        """See to what follows from a decision. Where its records cannot be kept nobody hears of it, until they can."""
+        if self._unkept is None:
+            return
+        self.journal.append(self._unkept.records)
+        decision, self._unkept = self._unkept, None
+        if self.journal.overdue:
+            self._compact()
+        if any(isinstance(record, DatasetDropped) for record in decision.records):
+            self._keep_blobs_of_datasets()
+        # First: what a worker produced that was started again is counted before its tasks are the new one's.
+        self._forget_gone()
+        for instruction in decision.instructions:
+            self._carry_out(instruction)
+        self._changed.notify_all()
+
+    def _compact(self) -> None:
+        with suppress(UnavailableError):  # the records are kept, and it is tried again
+            self.journal.compact(self.core.state)
+
+    def _keep_blobs_of_datasets(self) -> None:
+        datasets = self.core.state.datasets.values()
+        self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
+
+    def close(self) -> None:
+        """Let the journal go. What is decided from now on is kept nowhere, and refused."""
+        with self._changed:
+            self._compact()
+            self.journal.close()
 
     def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:

@@ -1,26 +1,232 @@
-"""Where records are kept. In memory for now: it survives nothing, and lets a replay be compared with the live state."""
+"""Where records are kept: in SQLite, as a snapshot of the state and the records since.
+
+A decision's records are one transaction, committed before anybody is answered. With write-ahead logging and
+`synchronous=NORMAL` what is committed survives the death of the process; a loss of power may take the last moments
+with it, never the middle. When the records since the snapshot weigh more than the state, they are replaced by a new
+snapshot, so neither the file nor the time to read it grows with history. A service without a work folder keeps the same
+in memory.
+
+The connection locks the file as long as it is open, and the kernel takes the lock back when the process dies: two
+dispatchers can never write one journal. Each row carries a checksum, because SQLite has none for what lies in its file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ctypes
+import os
+import sqlite3
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import get_args
 
+import xxhash
+
+from dsnb.dispatcher.plain import from_json, to_json
 from dsnb.dispatcher.records import Record
+from dsnb.dispatcher.state import State
+from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
+
+FORMAT = 1
+"""Goes up when an older dsnb could not read what this one writes."""
+
+_APPLICATION = 0x64736E62  # "dsnb", in the file's header
+_LEAST = 64 << 10
+_MOST_TIMES_STATE = 2
+_KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
+_TABLES = (
+    "CREATE TABLE snapshot (one INTEGER PRIMARY KEY, number INTEGER, state TEXT, digest TEXT)",
+    "CREATE TABLE records (number INTEGER PRIMARY KEY, kind TEXT, fields TEXT, digest TEXT)",
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {FORMAT}",
+)
 
 
-class MemoryJournal:
-    """The records of this process, in order."""
+class Journal:
+    """The records of one service. Not thread-safe: used under the dispatcher's lock.
 
-    def __init__(self, keep: int = 10_000) -> None:
-        self._records: list[Record] = []
-        self._keep = keep
-        self.complete = True
+    Args:
+        path: The file, made if it is not there; None for the memory.
+
+    Raises:
+        AlreadyExistsError: another dispatcher uses the file.
+        DataLossError: it is damaged.
+        FailedPreconditionError: a newer dsnb wrote it, or it is no journal.
+
+    Attributes:
+        number: Of the last record that is kept; 0 where there is none.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._connection = sqlite3.connect(
+            str(path or ":memory:"), timeout=0.2, isolation_level=None, check_same_thread=False
+        )
+        self._end = weakref.finalize(self, self._connection.close)
+        _open.add(self)
+        self._tail_bytes = self._state_bytes = self.number = 0
+        try:
+            self._prepare()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, sqlite3.DatabaseError):
+                raise self._unreadable(error) from error
+            raise
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        run("PRAGMA locking_mode = EXCLUSIVE")
+        if not run("PRAGMA page_count").fetchone()[0]:  # elsewhere it would be a change of the file
+            run("PRAGMA auto_vacuum = FULL")  # the file shrinks with what is in it
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = NORMAL")
+        with self._connection:
+            run("BEGIN EXCLUSIVE")
+            application, version = (run(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+            if not run("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                for statement in _TABLES:
+                    run(statement)
+            elif application != _APPLICATION:
+                raise FailedPreconditionError(
+                    f"{self._path} is an SQLite file, and no journal of dsnb",
+                    did="it was left as it is",
+                    hint="use another work_dir",
+                )
+            elif version > FORMAT:
+                raise FailedPreconditionError(
+                    f"the journal {self._path} was written by a newer dsnb (format {version}; this one knows {FORMAT})",
+                    did="it was left as it is, and nothing was started",
+                    hint="install the newer dsnb again, or use another work_dir and begin anew",
+                )
+
+    # ---- writing
 
     def append(self, records: Iterable[Record]) -> None:
-        """Keep records; those of a long life are let go, for nothing reads them again in this process."""
-        self._records.extend(records)
-        if len(self._records) > self._keep:
-            self._records.clear()
-            self.complete = False
+        """Keep records, all or none of them; they are committed when this returns.
 
-    def __iter__(self) -> Iterator[Record]:
-        return iter(list(self._records))
+        Raises:
+            UnavailableError: the disk does not take them.
+        """
+        rows, number = [], self.number
+        for record in records:
+            number += 1
+            kind, text = type(record).__name__, to_json(record)
+            rows.append((number, kind, text, _digest(number, kind, text)))
+        if not rows:
+            return
+        self._write(("INSERT INTO records VALUES (?, ?, ?, ?)", rows))
+        self.number = number
+        self._tail_bytes += sum(len(row[2]) for row in rows)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the records since the last snapshot weigh so much that a new one pays."""
+        return self._tail_bytes > max(_LEAST, _MOST_TIMES_STATE * self._state_bytes)
+
+    def compact(self, state: State) -> None:
+        """Replace all records by the state that they have led to.
+
+        Raises:
+            UnavailableError: the disk does not take it; the records are kept.
+        """
+        text = state.export()
+        row = (1, self.number, text, _digest(self.number, "State", text))
+        self._write(("INSERT OR REPLACE INTO snapshot VALUES (?, ?, ?, ?)", [row]), ("DELETE FROM records", [()]))
+        self._tail_bytes, self._state_bytes = 0, len(text)
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _write(self, *statements: tuple[str, Sequence[tuple[int | str, ...]]]) -> None:
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN")
+                for statement, rows in statements:
+                    self._connection.executemany(statement, rows)
+        except sqlite3.Error as error:
+            raise UnavailableError(
+                f"the journal {self._path or 'in memory'} cannot be written ({error})",
+                did="what was decided takes no effect before it is kept; that is tried again with the next call",
+                hint="make room on the disk that holds the work_dir",
+            ) from error
+
+    # ---- reading
+
+    def load(self) -> State:
+        """The state that everything kept leads to.
+
+        Raises:
+            DataLossError: something kept is damaged; the file is let go.
+        """
+        try:
+            return self._load()
+        except (sqlite3.DatabaseError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+            self.close()
+            raise self._unreadable(error) from error
+
+    def _load(self) -> State:
+        run = self._connection.execute
+        if (found := run("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise ValueError(found)
+        state = State()
+        self.number = self._tail_bytes = 0
+        for _, number, text, digest in run("SELECT * FROM snapshot"):
+            _check(number, "State", text, digest)
+            state, self.number, self._state_bytes = from_json(State, text), number, len(text)
+        for number, kind, text, digest in run("SELECT * FROM records ORDER BY number"):
+            _check(number, kind, text, digest)
+            if number != self.number + 1:
+                raise ValueError(f"corrupted record: {self.number + 1} is missing")
+            state.apply(_record(number, kind, text))
+            self.number, self._tail_bytes = number, self._tail_bytes + len(text)
+        state.validate()
+        return state
+
+    def _unreadable(self, error: BaseException) -> AlreadyExistsError | DataLossError:
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            return AlreadyExistsError(
+                f"another dispatcher uses the journal {self._path}",
+                did="nothing was started",
+                hint="stop that one, or use another work_dir; `dsnb status` lists the services of this user",
+            )
+        return DataLossError(
+            f"the journal {self._path} is damaged ({type(error).__name__}: {error})",
+            did="it was left as it is, and nothing was started",
+            hint="put the folder back from a copy; or move it away to begin anew: jobs that were at work must then be "
+            "read again, and nothing else is lost",
+        )
+
+    def close(self) -> None:
+        """Let the file and its lock go; the second call does nothing."""
+        _open.discard(self)
+        self._end()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: never touch the connection again; even closing it would spoil the parent's file."""
+        self._end.detach()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+
+
+_open: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for journal in list(_open):
+        journal.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
+
+
+def _digest(number: int, kind: str, text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(f"{number} {kind} {text}".encode())
+
+
+def _check(number: int, kind: str, text: str, digest: str) -> None:
+    if _digest(number, kind, text) != digest:
+        raise ValueError(f"corrupted record {number}")
+
+
+def _record(number: int, kind: str, text: str) -> Record:
+    try:
+        return from_json(_KINDS[kind], text)
+    except (LookupError, ValueError) as error:
+        raise ValueError(f"Failed to parse journal record {number}, a {kind}: {error}") from error

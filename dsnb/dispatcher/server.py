@@ -5,17 +5,21 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.desk import Desk
+from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.rpc import DispatcherService
-from dsnb.errors import FailedPreconditionError
+from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery
 from dsnb.wire.channel import address_of
-from dsnb.wire.security import new_token
+from dsnb.wire.security import kept_token, new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
 
@@ -28,7 +32,9 @@ class DispatchServer:
         start: Whether to start at once.
 
     Raises:
-        AlreadyExistsError: the port is taken.
+        AlreadyExistsError: the port is taken, or another dispatcher uses the `work_dir`.
+        DataLossError: what is in the `work_dir` is damaged.
+        FailedPreconditionError: a newer dsnb wrote it.
 
     Example:
         >>> with DispatchServer() as dispatcher:
@@ -38,8 +44,7 @@ class DispatchServer:
 
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
         self.config = config or DispatcherConfig()
-        self.token = self.config.token or new_token()
-        self._desk = Desk(self.config)
+        self.token, self._desk = _begin(self.config)
         self._service = DispatcherService(self._desk)
         self._server: GrpcServer | None = None
         self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
@@ -69,7 +74,11 @@ class DispatchServer:
             if self._server is not None:
                 return
             server = GrpcServer("dispatcher", self._service.handlers(), self.token)
-            server.start(self.config.host, self.config.port)
+            try:
+                server.start(self.config.host, self.config.port)
+            except BaseException:
+                self._desk.close()
+                raise
             self._server = server
         self._desk.target = self.target
         local.offer_blobs(self._address, self._desk.blobs.get)
@@ -85,6 +94,7 @@ class DispatchServer:
             self._stopped.set()
         atexit.unregister(self.stop)
         if self._server is None:
+            self._desk.close()
             return
         local.withdraw_blobs(self._address)
         discovery.forget(self.target, self.token)
@@ -92,6 +102,7 @@ class DispatchServer:
         self._server.stop(0.2)
         self._service.stop()
         self._ticker.join(2.0)
+        self._desk.close()
 
     def join(self) -> None:
         """Wait until it is stopped.
@@ -138,4 +149,26 @@ class DispatchServer:
 
     def _tick(self) -> None:
         while not self._stopped.wait(self.config.job_gc_check_interval_ms / 1000):
-            self._desk.handle(e.Tick())
+            with suppress(UnavailableError):  # the journal could not be written; whoever calls is told
+                self._desk.handle(e.Tick())
+
+
+def _begin(config: DispatcherConfig) -> tuple[str, Desk]:
+    """The token of a service and its desk, as its work folder tells where it has one."""
+    if config.work_dir is None:
+        return config.token or new_token(), Desk(config)
+    folder = Path(config.work_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        token = config.token or kept_token(folder / "token")
+        if config.fault_tolerant_mode is False:
+            return token, Desk(config)
+        return token, Desk(config, Journal(folder / "journal.sqlite"), BlobStore(folder / "blobs"))
+    except OSError as error:
+        if isinstance(error, DsnbError):
+            raise
+        raise FailedPreconditionError(
+            f"the work_dir {folder} cannot be used ({error.strerror})",
+            did="nothing was started",
+            hint="give a folder that you may write to",
+        ) from error

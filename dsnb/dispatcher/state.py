@@ -15,13 +15,13 @@ needed after a restart, or comes again by itself.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.plain import to_json
 
 
 @dataclass(slots=True)
@@ -102,17 +102,21 @@ class Client:
     trainer_id: str
 
 
+def _first_numbers() -> dict[str, int]:
+    return {"dataset": 1000, "client": 3000, "task": 4000, "job": 5000, "worker": 0}
+
+
+@dataclass
 class State:
     """All tables. Readable by anybody under the shell's lock, changed by `apply` alone."""
 
-    def __init__(self) -> None:
-        self.datasets: dict[str, r.DatasetRegistered] = {}
-        self.workers: dict[str, Worker] = {}
-        self.jobs: dict[str, Job] = {}
-        self.tasks: dict[str, Task] = {}
-        self.clients: dict[str, Client] = {}
-        self.made = {"dataset": 1000, "client": 3000, "task": 4000, "job": 5000, "worker": 0}
-        """The next number of each kind; each kind has its own thousand, so a number in a log tells what it is."""
+    datasets: dict[str, r.DatasetRegistered] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    clients: dict[str, Client] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=_first_numbers)
+    """The next number of each kind; each kind has its own thousand, so a number in a log tells what it is."""
 
     def iteration(self, job: str, number: int) -> Iteration:
         return self.jobs[job].iterations[number]
@@ -230,9 +234,9 @@ class State:
 
     # ---- looking
 
-    def export(self) -> bytes:
-        """The whole state in one canonical form, to compare two by."""
-        return json.dumps(vars(self), sort_keys=True, default=_fields_of).encode()
+    def export(self) -> str:
+        """The whole state in one form, order of the tables included: to compare two by, and to begin again from."""
+        return to_json(self)
 
     def validate(self) -> None:
         """Check what must hold between any two events."""
@@ -264,10 +268,6 @@ class State:
             assert all(a[1] <= b[0] for a, b in pairwise(held)), "a split was given twice"
 
 
-def _fields_of(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}
-
-
 _APPLY: dict[type, Any] = {
     r.DatasetRegistered: State._dataset_registered,
     r.DatasetDropped: State._dataset_dropped,
@@ -292,9 +292,9 @@ _APPLY: dict[type, Any] = {
 }
 
 
-def replay(records: Iterator[r.Record] | list[r.Record]) -> State:
-    """The state that a journal's records lead to."""
-    state = State()
+def replay(records: Iterable[r.Record], state: State | None = None) -> State:
+    """The state that records lead to, from the beginning or from a state that is given."""
+    state = state or State()
     for record in records:
         state.apply(record)
     return state

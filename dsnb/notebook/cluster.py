@@ -32,6 +32,7 @@ class ClusterSettings:
     port: int = 0
     host: str = "127.0.0.1"
     token: str | None = None
+    work_dir: str | None = None
     cross_trainer_cache_size_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -64,7 +65,9 @@ class Cluster:
         self._scaling = threading.RLock()
         self._replacements = Replacements(_REPLACEMENTS, _REPLACED_WITHIN_S)
         self._on_stop = on_stop
-        config = DispatcherConfig(port=settings.port, host=settings.host, token=settings.token, name=name)
+        config = DispatcherConfig(
+            port=settings.port, host=settings.host, token=settings.token, name=name, work_dir=settings.work_dir
+        )
         self.dispatcher = DispatchServer(config)
         self.dispatcher.ask_for_stderr(self._stderr_of)
         try:

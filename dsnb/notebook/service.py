@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -215,6 +216,7 @@ def start(
     port: int = 0,
     host: str = "127.0.0.1",
     token: str | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
     cross_trainer_cache_size_bytes: int | None = None,
 ) -> DataService:
     """Start a data service: a dispatcher in this process, and workers as its threads or processes.
@@ -230,13 +232,16 @@ def start(
         port: Of the dispatcher; 0 for a free one.
         host: The address to listen on; loopback only.
         token: What callers must show; None for a random one.
+        work_dir: A folder of this service's own, made if it is not there. Jobs, splits and the token are kept in it, so
+            that a service that is started there again carries on; None to forget all with the process.
         cross_trainer_cache_size_bytes: Bytes of elements that each worker keeps for other trainers.
 
     Returns:
         The service. Stop it with `stop()` or by leaving its `with` block.
 
     Raises:
-        AlreadyExistsError: the name is used by another process, or the port is taken.
+        AlreadyExistsError: the name is used by another process, the port is taken, or the work_dir is in use.
+        DataLossError: what is in the work_dir is damaged.
         InvalidArgumentError: an argument can never be right.
 
     Example:
@@ -252,6 +257,7 @@ def start(
         port=port,
         host=host,
         token=token,
+        work_dir=None if work_dir is None else os.path.abspath(work_dir),
         cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes,
     )
     with _start_lock:

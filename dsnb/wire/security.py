@@ -42,6 +42,28 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
         ) from error
 
 
+def kept_token(path: str | os.PathLike[str]) -> str:
+    """The token that a file holds; a new one is written where there is none, for its owner's eyes alone.
+
+    Raises:
+        NotFoundError: the file can neither be read nor made.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return read_token_file(path)
+    except OSError as error:
+        raise NotFoundError(
+            f"the token file {os.fspath(path)} cannot be made ({error.strerror})",
+            did="nothing was started",
+            hint="check the path",
+        ) from error
+    token = new_token()
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(token)
+    return token
+
+
 def credentials(token: str) -> tuple[tuple[str, str], ...]:
     """The metadata that a call must carry.
 

@@ -108,6 +108,26 @@ def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path)
     assert texts[0] == texts[1]
 
 
+def test_a_dispatcher_that_is_killed_is_started_again_in_its_work_dir(tmp_path: Path) -> None:
+    again = ["dispatcher", "--json", "--work-dir", str(tmp_path), "--port", str(free_port())]
+    with command(*again) as process:
+        target = json.loads(process.line("{"))["target"]
+        registered = dsnb.register_dataset(target, dsnb.Dataset.range(10))
+        process.kill()
+    with command(*again) as process:
+        assert json.loads(process.line("{"))["target"] == target
+        code, out, err = run("dispatcher", "--work-dir", str(tmp_path))
+        assert (code, out) == (1, "")
+        assert err.startswith("dsnb dispatcher: another dispatcher uses the journal")
+        with command("worker", "--dispatcher", target) as worker:
+            worker.line("worker ready")
+            assert len(list(dsnb.from_dataset_id("parallel_epochs", target, registered))) == 10
+            worker.terminate()
+            worker.ended()
+        process.terminate()
+        process.ended()
+
+
 def test_a_taken_port_is_told_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

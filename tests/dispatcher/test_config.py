@@ -33,3 +33,9 @@ def test_a_value_that_can_never_be_right_is_refused_when_it_is_given(wrong: dict
 def test_the_edges_are_taken(right: dict[str, Any]) -> None:
     name, value = next(iter(right.items()))
     assert getattr(DispatcherConfig(**right), name) == value
+
+
+def test_fault_tolerant_mode_needs_a_work_dir() -> None:
+    with pytest.raises(InvalidArgumentError, match="Cannot enable fault tolerant mode without configuring a work dir"):
+        DispatcherConfig(fault_tolerant_mode=True)
+    assert DispatcherConfig(fault_tolerant_mode=True, work_dir="somewhere").work_dir == "somewhere"

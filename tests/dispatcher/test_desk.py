@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.desk import Desk, Mailbox
-from dsnb.dispatcher.state import replay
-from dsnb.errors import NotFoundError
+from dsnb.dispatcher.journal import Journal
+from dsnb.errors import NotFoundError, UnavailableError
 from dsnb.monitor.snapshot import JobStatus
 from dsnb.wire.messages import ClientReport, ClientUpdate, TaskReport, WorkerOrder, WorkerReport
 
@@ -18,8 +19,8 @@ from dsnb.wire.messages import ClientReport, ClientUpdate, TaskReport, WorkerOrd
 class Service:
     """A desk with mailboxes as the calls make them, and nobody who reads them but the test."""
 
-    def __init__(self) -> None:
-        self.desk = Desk(DispatcherConfig())
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.desk = Desk(DispatcherConfig(), journal)
 
     def dataset(self) -> str:
         digest = self.desk.blobs.put_definition(b"a pipeline")
@@ -132,7 +133,39 @@ def test_the_journal_leads_to_the_state_that_the_desk_has() -> None:
     service = Service()
     service.worker("w")
     service.client()
-    assert replay(list(service.desk.journal)).export() == service.desk.core.state.export()
+    assert service.desk.journal.load().export() == service.desk.core.state.export()
+
+
+def test_what_could_not_be_kept_reaches_nobody_until_it_is_kept(tmp_path: Path) -> None:
+    service = Service(Journal(tmp_path / "journal.sqlite"))
+    worker = service.worker("w")
+    read(worker)
+    pragma = service.desk.journal._connection.execute
+    pragma("PRAGMA query_only = ON")
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="cannot be written"):
+            service.client()
+    assert read(worker) == []
+    assert service.desk.journal.load().datasets == {}
+    pragma("PRAGMA query_only = OFF")
+    service.desk.handle(e.Tick())
+    assert service.desk.journal.load().export() == service.desk.core.state.export()
+    service.client()
+    assert len(read(worker)[-1].start) == 1
+    service.desk.close()
+
+
+def test_a_desk_that_takes_over_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
+    service = Service(Journal(tmp_path / "journal.sqlite"))
+    service.worker("w")
+    client_id, _ = service.client()
+    before = service.desk.core.state.export()
+    service.desk.close()
+    again = Service(Journal(tmp_path / "journal.sqlite"))
+    assert again.desk.core.state.export() == before
+    again.desk.client_reported(ClientReport(client_id=client_id, elements=7))
+    assert again.job().consumed == 7
+    again.desk.close()
 
 
 # ---- what is counted

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import stat
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +112,51 @@ def _watch(cluster: Cluster, stop: threading.Event, told: list[Snapshot]) -> Non
         told.extend(watch_snapshots(cluster.address, cluster.dispatcher.token, 0.1, stop))
     except dsnb.errors.UnavailableError:
         return
+
+
+# ---- work folders
+
+
+def test_a_work_dir_keeps_the_token_and_what_was_registered(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    with Cluster(workers=0, dispatcher={"work_dir": folder}) as cluster:
+        registered = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(7))
+        token = cluster.dispatcher.token
+        assert cluster.restart_dispatcher().token == token
+        cluster.add_worker()
+        assert len(list(dsnb.from_dataset_id("parallel_epochs", cluster.service, registered))) == 7
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
+
+
+def test_without_fault_tolerant_mode_a_work_dir_keeps_the_token_alone(tmp_path: Path) -> None:
+    config = dsnb.DispatcherConfig(work_dir=tmp_path, fault_tolerant_mode=False)
+    with dsnb.DispatchServer(config) as one, dsnb.DispatchServer(config) as other:
+        dsnb.register_dataset(one.target, dsnb.Dataset.range(7))
+        assert one.token == other.token
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_work_dir_has_one_dispatcher(tmp_path: Path) -> None:
+    config = dsnb.DispatcherConfig(work_dir=tmp_path)
+    with dsnb.DispatchServer(config), pytest.raises(AlreadyExistsError, match="another dispatcher uses the journal"):
+        dsnb.DispatchServer(config)
+
+
+def test_a_dispatcher_that_could_not_start_leaves_its_work_dir_free(tmp_path: Path) -> None:
+    with dsnb.DispatchServer() as one:
+        port = int(one.target.rpartition(":")[2])
+        with pytest.raises(AlreadyExistsError, match="the port is taken"):
+            dsnb.DispatchServer(dsnb.DispatcherConfig(port=port, work_dir=tmp_path))
+    with dsnb.DispatchServer(dsnb.DispatcherConfig(work_dir=tmp_path)):
+        pass
+
+
+def test_a_work_dir_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(FailedPreconditionError, match=f"the work_dir {wrong} cannot be used"):
+            dsnb.DispatchServer(dsnb.DispatcherConfig(work_dir=wrong))
 
 
 # ---- calls

@@ -33,7 +33,8 @@ class Cluster:
     def __init__(
         self, workers: int = 1, *, dispatcher: dict[str, Any] | None = None, worker: dict[str, Any] | None = None
     ) -> None:
-        self.dispatcher = dsnb.DispatchServer(dsnb.DispatcherConfig(**(dispatcher or {})))
+        self._dispatcher_settings = dispatcher or {}
+        self.dispatcher = dsnb.DispatchServer(dsnb.DispatcherConfig(**self._dispatcher_settings))
         self.workers: list[dsnb.WorkerServer] = []
         self._worker_settings = worker or {}
         try:
@@ -68,6 +69,14 @@ class Cluster:
         port = int(worker.address.rpartition(":")[2])
         worker.stop()
         return self.add_worker(port=port if same_port else 0)
+
+    def restart_dispatcher(self) -> dsnb.DispatchServer:
+        """Stop the dispatcher and start another one in its place: its port, and its work folder if it has one."""
+        port = int(self.address.rpartition(":")[2])
+        self.dispatcher.stop()
+        config = dsnb.DispatcherConfig(**{**self._dispatcher_settings, "port": port})
+        self.dispatcher = dsnb.DispatchServer(config)
+        return self.dispatcher
 
     def status(self) -> Snapshot:
         return self.service.status()

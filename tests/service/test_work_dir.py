@@ -1,0 +1,45 @@
+"""`dsnb.start(work_dir=...)`: what a service keeps for the next one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dsnb
+from dsnb.errors import AlreadyExistsError, FailedPreconditionError
+
+BIG = np.arange(400_000)
+
+
+def test_a_service_that_is_started_again_in_its_folder_knows_jobs_and_token(tmp_path: Path) -> None:
+    with dsnb.start(workers=1, work_dir=tmp_path) as service:
+        token = service.token
+        registered = dsnb.register_dataset(service, dsnb.Dataset.range(4).map(lambda x: BIG[x]))
+        numbers = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
+        assert len(list(numbers)) == 10
+    assert BIG.nbytes in [path.stat().st_size for path in (tmp_path / "blobs").iterdir()]
+    with dsnb.start(workers=1, work_dir=tmp_path) as service:
+        assert service.token == token
+        again = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
+        with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 of job 'train' was read to its end already"):
+            assert list(again) == []
+        assert len(list(again)) == 10
+        assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2, 3]
+
+
+def test_a_cell_that_is_run_again_finds_its_service_however_it_writes_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with dsnb.start(workers=1, work_dir="state") as service:
+        assert dsnb.start(workers=1, work_dir=tmp_path / "state") is service
+        with pytest.raises(FailedPreconditionError, match="with another work_dir"):
+            dsnb.start(workers=1, work_dir="elsewhere")
+
+
+def test_two_services_cannot_have_one_folder(tmp_path: Path) -> None:
+    one = dsnb.start(workers=0, work_dir=tmp_path, name="one")
+    with one, pytest.raises(AlreadyExistsError, match="another dispatcher uses the journal"):
+        dsnb.start(workers=0, work_dir=tmp_path, name="two")
