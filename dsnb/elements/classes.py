@@ -46,13 +46,14 @@ def note_class(cls: type) -> None:
 
 def own_class(kind: Kind, origin: tuple[str, str], keys: tuple[str, ...]) -> type:
     """This process's class of that place and those fields; one that is made for the purpose where it has none."""
-    found = _named(*origin) or _local.get(origin)
+    found = named_class(*origin) or _local.get(origin)
     if found is not None and issubclass(found, tuple) == (kind == "namedtuple") and fields_of(found) == keys:
         return found
     return _made(kind, origin, keys)
 
 
-def _named(module: str, name: str) -> type | None:
+def named_class(module: str, name: str) -> type | None:
+    """The class that bears that name in this process now, if its module is imported."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -6,14 +6,14 @@ It is raised as its original class, with what dsnb knows added as notes and the 
 
 from __future__ import annotations
 
-import pickle
-import traceback
 from dataclasses import dataclass
 
-import cloudpickle
-
+from dsnb.elements.legible import RemoteTraceback, legible_note, traceback_text
+from dsnb.elements.pickling import dump_error, load_error
 from dsnb.errors import DsnbError, UserCodeError
 
+_MOST_TEXT = 64 * 1024
+_MOST_PICKLED = 1 << 20
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
@@ -24,8 +24,8 @@ class Failure:
     Attributes:
         kind: The qualified name of the original class.
         message: Its text.
-        traceback: The remote traceback, as Python prints it.
-        pickled: The error itself; empty where it cannot be pickled.
+        traceback: The remote traceback, as Python prints it, without dsnb's own frames.
+        pickled: The error itself; empty where it cannot be pickled, or holds more than an error should.
         notes: The error's own, and what dsnb adds: where it happened.
     """
 
@@ -40,7 +40,7 @@ class Failure:
         error = self._original()
         # Set, not added: some errors bring their notes along when they are rebuilt, those with a reduction of their own
         # do not.
-        error.__notes__ = list(self.notes)
+        error.__notes__ = list(map(legible_note, self.notes))
         if self.traceback:
             error.__cause__ = RemoteTraceback(self.traceback)
         return error
@@ -48,7 +48,7 @@ class Failure:
     def _original(self) -> Exception:
         if self.pickled:
             try:
-                error = pickle.loads(self.pickled)
+                error = load_error(self.pickled)
             except Exception:  # noqa: BLE001 - the user's own class may fail in any way when it is rebuilt
                 error = None
             if isinstance(error, Exception) and not isinstance(error, _CONTROL_FLOW):
@@ -60,38 +60,36 @@ class Failure:
         )
 
 
-class RemoteTraceback(Exception):
-    """The traceback of an error in the process where it happened; shown as the cause of the error raised here."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"\n\n{self.text.rstrip()}\n"
-
-
 def failure_of(error: BaseException, *notes: str) -> Failure:
     """Make an error ready to travel."""
-    text = "".join(traceback.format_exception(error))
     notes = (*getattr(error, "__notes__", ()), *notes)
-    return Failure(_kind(error), _utf8(_message(error)), _utf8(text), _pickled(error), tuple(map(_utf8, notes)))
+    return Failure(
+        kind=_kind(error),
+        message=_utf8(_message(error)),
+        traceback=_utf8(traceback_text(error)),
+        pickled=_pickled(error),
+        notes=tuple(map(_utf8, notes)),
+    )
 
 
 def _utf8(text: str) -> str:
     # Python keeps the odd bytes of file names as lone surrogates, which no other program takes for text.
-    return text.encode("utf-8", "backslashreplace").decode()
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    if len(whole) <= _MOST_TEXT:
+        return whole
+    half = _MOST_TEXT // 2
+    return f"{whole[:half]} ... ({len(whole) - _MOST_TEXT:,} characters) ... {whole[-half:]}"
 
 
 def _pickled(error: BaseException) -> bytes:
     if isinstance(error, _CONTROL_FLOW):
         return b""
     try:
-        data: bytes = cloudpickle.dumps(error)
-        pickle.loads(data)  # an error that cannot be rebuilt here cannot be rebuilt anywhere
+        data = dump_error(error)
+        load_error(data)  # an error that cannot be rebuilt here cannot be rebuilt anywhere
     except Exception:  # noqa: BLE001 - errors carry anything, also what cannot be pickled
         return b""
-    return data
+    return data if len(data) <= _MOST_PICKLED else b""
 
 
 def _message(error: BaseException) -> str:

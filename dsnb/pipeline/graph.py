@@ -12,10 +12,10 @@ import numpy as np
 
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.fingerprint_values import array_bytes, array_digest
+from dsnb.elements.pickling import Pickler, Unpickler
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.culprit import unpicklable
 from dsnb.pipeline.operation import Operation
-from dsnb.pipeline.pickling import Pickler, Unpickler
 
 Array = np.ndarray[Any, Any]
 

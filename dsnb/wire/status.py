@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from dsnb import errors
-from dsnb.elements.failure import RemoteTraceback
+from dsnb.elements.legible import RemoteTraceback
 from dsnb.errors import DsnbError
 
 _CODES: dict[type[DsnbError], grpc.StatusCode] = {
@@ -24,6 +24,7 @@ _CODES: dict[type[DsnbError], grpc.StatusCode] = {
     errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.CancelledError: grpc.StatusCode.CANCELLED,
     errors.DataLossError: grpc.StatusCode.DATA_LOSS,
+    errors.UserCodeError: grpc.StatusCode.ABORTED,
 }
 _CLASSES = {code: cls for cls, code in _CODES.items()}
 

@@ -69,6 +69,7 @@ class Producer(threading.Thread):
         self._build = build
         self._outlet = outlet
         self._note = note
+        self._added = 0
         self._schema: Schema | None = None
         self._want = 1
         self._pending: list[Run] = []
@@ -81,8 +82,8 @@ class Producer(threading.Thread):
     def run(self) -> None:
         try:
             self.stage = self._build()
-        except Exception as error:  # noqa: BLE001 - the reader gets it, with its traceback
-            self._add_failure(error)
+        except BaseException as error:  # noqa: BLE001 - a module of the user's that ends the process, for instance
+            self._outlet.add(Frame.of_failure(failure_of(error, self._note)))
             self._outlet.finish()
             return
         try:
@@ -170,6 +171,7 @@ class Producer(threading.Thread):
                 self._add_failure(self._too_large(frame))
             else:
                 self._outlet.wait_for_room()
+                self._added += frame.count
                 self._outlet.add(frame)
             return
         middle = frame.count // 2
@@ -179,7 +181,9 @@ class Producer(threading.Thread):
                     self._add(part)
 
     def _add_failure(self, error: Exception) -> None:
-        self._outlet.add(Frame.of_failure(failure_of(error, self._note)))
+        failure = failure_of(error, f"{self._note}, element {self._added}")
+        self._added += 1
+        self._outlet.add(Frame.of_failure(failure))
 
     def _too_large(self, frame: Frame) -> InvalidArgumentError:
         limit = self._outlet.element_bytes()

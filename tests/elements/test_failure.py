@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import types
 from typing import Any
 
 import pytest
 
-from dsnb.elements.failure import RemoteTraceback, failure_of
+from dsnb.elements.failure import failure_of
+from dsnb.elements.legible import RemoteTraceback
 from dsnb.errors import DataLossError, UserCodeError
 
 
@@ -113,3 +116,41 @@ def test_an_error_of_dsnbs_own_keeps_its_three_parts() -> None:
     assert isinstance(came, DataLossError)
     assert (came.what, came.did, came.hint) == ("lost", "skipped", "spill")
     assert failure_of(came).message == "lost"
+
+
+def test_an_error_that_carries_a_gigabyte_does_not_take_it_along() -> None:
+    failure = failure_of(raised(ValueError("bad", bytes(3 << 20))), "note" * 100_000)
+    assert not failure.pickled
+    assert len(failure.message) + len(failure.traceback) + len(failure.notes[0]) < 300_000
+    assert type(failure.error()) is UserCodeError
+
+
+def test_an_error_of_a_cell_arrives_as_the_class_that_the_cell_defined_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`except Odd` in the next cell means the newest; an older pipeline still raises what was Odd then."""
+    cell = types.ModuleType("cell_of_test")
+    monkeypatch.setitem(sys.modules, "cell_of_test", cell)
+    code = "class Odd(ValueError):\n    def row(self): return VERSION\nVERSION = {}"
+    exec(code.format(1), vars(cell))
+    failure = failure_of(raised(vars(cell)["Odd"]("x")))
+    exec(code.format(2), vars(cell))
+    error = failure.error()
+    assert type(error) is vars(cell)["Odd"]
+    assert (error.args, vars(cell)["Odd"]("x").row()) == (("x",), 2)
+
+
+def test_an_error_of_a_class_that_is_not_here_arrives_with_its_class() -> None:
+    namespace: dict[str, Any] = {"__name__": "nowhere_imported"}
+    exec("class Odd(ValueError):\n    def row(self): return 7", namespace)
+    error: Any = arrived(namespace["Odd"]("x"))
+    assert type(error).__name__ == "Odd"
+    assert error.row() == 7
+
+
+def test_reading_an_error_does_not_write_to_the_class_of_this_process() -> None:
+    class Odd(ValueError):
+        def row(self) -> int:
+            return 7
+
+    before = dict(vars(Odd))
+    assert type(arrived(Odd("x"))) is Odd
+    assert dict(vars(Odd)) == before

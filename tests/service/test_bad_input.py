@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.elements.failure import RemoteTraceback
+from dsnb.elements.legible import RemoteTraceback
 from dsnb.errors import (
     AlreadyExistsError,
     DataLossWarning,

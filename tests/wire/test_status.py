@@ -28,6 +28,7 @@ TRAVELLING = [
     errors.DeadlineExceededError,
     errors.CancelledError,
     errors.DataLossError,
+    errors.UserCodeError,
     errors.DsnbError,
 ]
 

@@ -150,7 +150,7 @@ def test_errors_stand_in_their_elements_places(produce: Produce) -> None:
     shelf = made_of(produce, Dataset.range(300).map(failing_at(0, 7, 8, 299)))
     expected = ["RuntimeError" if number in (0, 7, 8, 299) else number for number in range(300)]
     assert plain(shelf.elements) == expected
-    assert shelf.elements[0].__notes__[-1] == "on w0"
+    assert [shelf.elements[at].__notes__[-1] for at in (0, 8, 299)] == [f"on w0, element {at}" for at in (0, 8, 299)]
 
 
 def test_elements_that_differ_from_the_first_are_errors_in_their_places(produce: Produce) -> None:

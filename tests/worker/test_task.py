@@ -122,7 +122,7 @@ def test_an_error_stands_in_its_elements_place_with_a_note_of_where_it_happened(
     task.open(opening(), sink)
     got = sink.wait_for_end()
     assert plain(got) == [0, 1, "RuntimeError", 3]
-    assert got[2].__notes__[-1] == "on w0"
+    assert got[2].__notes__[-1] == "on w0, element 2"
     assert task.report().errors == 1
 
 

@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dsnb.elements.legible import show_to_user
 from dsnb.pipeline.engine.leaving import Outlet
 from dsnb.pipeline.engine.pace import MOST, Pace
 from dsnb.pipeline.engine.stage import Stage, StageReport, closes_slowly, reports
@@ -50,9 +51,11 @@ class ElementIterator(Iterator[Any]):
             return element
         try:
             return self._refill()
-        except BaseException:
+        except BaseException as error:
+            __tracebackhide__ = True  # IPython and pytest leave this frame out
             # A traceback that is kept (a notebook keeps the last one) must not keep the iterator open.
             del self
+            show_to_user(error)
             raise
 
     def _refill(self) -> Any:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
-import sys
 import traceback
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-_IPYTHON_INPUT = re.compile(r"<ipython-input-(\d+)-")
-_KERNEL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
+from dsnb.elements.legible import legible_note, place
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -37,17 +34,17 @@ def place_of(function: Callable[..., Any], failure: BaseException | None = None)
     code = _code_of(function)
     if code is None:
         return ""
-    line = _failing_line(code, failure) or code.co_firstlineno
-    cell = _cell_of(code.co_filename)
-    return f"{code.co_filename}:{line}" if cell is None else f"{cell} line {line}"
+    return place(code.co_filename, _failing_line(code, failure) or code.co_firstlineno)
 
 
 def add_origin(failure: BaseException, operation: str, function: Callable[..., Any]) -> None:
     """Note on an error which operation called which function when it happened; once for each place."""
-    place = place_of(function, failure)
-    note = f"in {operation}, {place}" if place else f"in {operation}"
+    # What stands for control flow has been nowhere yet.
+    where = place_of(function, failure if failure.__traceback__ is not None else failure.__cause__)
+    note = f"in {operation}, {where}" if where else f"in {operation}"
     # A user may raise one and the same exception object again and again.
-    if note not in getattr(failure, "__notes__", ()):
+    known = getattr(failure, "__notes__", ())
+    if note not in known and legible_note(note) not in known:
         failure.add_note(note)
 
 
@@ -67,21 +64,3 @@ def _failing_line(code: CodeType, failure: BaseException | None) -> int | None:
         return None
     lines = [line for frame, line in traceback.walk_tb(failure.__traceback__) if frame.f_code is code]
     return lines[-1] if lines else None
-
-
-def _cell_of(filename: str) -> str | None:
-    numbered = _IPYTHON_INPUT.match(filename)
-    if numbered:
-        return f"cell {numbered[1]}"
-    if not _KERNEL_FILE.search(filename):
-        return None
-    number = _cell_numbers().get(filename)
-    return "a cell," if number is None else f"cell {number}"
-
-
-def _cell_numbers() -> dict[str, int]:
-    # ipykernel names cells by a hash; only the shell that ran them knows their numbers. Never import it: without it
-    # there is no kernel here.
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(getattr(shell, "compile", None), "_filename_map", None) or {}

@@ -64,11 +64,6 @@ def test_a_cell_is_named_by_its_number() -> None:
     assert place_of(f, failure_of(f)) == "cell 3 line 4"
 
 
-def test_a_kernel_s_file_name_does_not_reach_the_user() -> None:
-    f = cell("def f(x):\n    return x / 0\n", "/tmp/ipykernel_4711/1234.py")
-    assert place_of(f, failure_of(f)) == "a cell, line 2"
-
-
 def test_a_function_written_in_c_has_no_place() -> None:
     assert place_of(len) == ""
 

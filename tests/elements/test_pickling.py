@@ -243,3 +243,33 @@ def test_threads_may_serialise_at_the_same_time(helpers: types.ModuleType) -> No
     # By reference, as after another thread's unregistering, it would be a tenth as long.
     assert len(sizes) == 80
     assert len(set(sizes)) == 1
+
+
+RAISE = """
+import sys
+from pathlib import Path
+from dsnb.pipeline.graph import restore
+
+for line in sys.stdin:
+    operation = restore(Path(line.strip()).read_bytes(), None)
+    try:
+        operation.function(1)
+    except ValueError as error:
+        print(error.told(), flush=True)
+"""
+
+
+def test_a_worker_that_had_an_exception_before_an_edit_has_it_as_it_is_after(tmp_path: Path) -> None:
+    """`%autoreload` writes what changed into the class that is there; by its identity nothing seems to have changed."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Odd(ValueError):\n    def told(self): return 1\ndef fail(x): raise Odd(x)", namespace)
+    graphs = [serialise(each(namespace["fail"]))]
+    namespace["Odd"].told = lambda self: 2
+    graphs.append(serialise(each(namespace["fail"])))
+    for number, graph in enumerate(graphs):
+        (tmp_path / str(number)).write_bytes(graph.definition)
+    done = subprocess.run(
+        [sys.executable, "-c", RAISE], input=f"{tmp_path}/0\n{tmp_path}/1\n", capture_output=True, text=True,
+        timeout=60, check=False, env={**os.environ, "PYTHONPATH": ROOT},
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == (["1", "2"], "")

@@ -10,8 +10,9 @@ Three things are done here that cloudpickle leaves open.
 * *Classes of the user's.* cloudpickle remembers a class by an id, and restoring it where it was made writes the pickled
   methods, with a frozen copy of their globals, into the class that the notebook goes on using. Workers may be threads
   of that very kernel. So a class comes back as a new class, and only exceptions keep their identity (`except MyError`
-  must work on the reader's side), filled once and never written again. And it comes back with all of its members:
-  cloudpickle leaves out those that a base holds too, but a class that stands between the two may hold others.
+  must work on the reader's side): one that was made in this process is never written to, one that came here is filled
+  with what came last. And a class comes back with all of its members: cloudpickle leaves out those that a base holds
+  too, but a class that stands between the two may hold others.
 * *Big arrays.* Whatever is above `BLOB_BYTES` leaves the pickle by a persistent id.
 """
 
@@ -32,6 +33,8 @@ from typing import Any
 import cloudpickle as _cloudpickle
 import numpy as np
 
+from dsnb.elements.classes import named_class, note_class
+from dsnb.elements.fingerprint_parts import encode
 from dsnb.elements.reach import variables
 from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namespace, namespace, user_modules
 
@@ -47,8 +50,9 @@ cloudpickle: Any = _cloudpickle  # it has no annotations
 
 # cloudpickle's registry of modules to send by value is global to the process.
 _registry = threading.RLock()
-# The exception classes of this process whose content is there: made here, or restored once.
-_settled: weakref.WeakSet[type] = weakref.WeakSet()
+# The exception classes that came to this process, and are not its own.
+_came: weakref.WeakSet[type] = weakref.WeakSet()
+_own: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 class Pickler(_cloudpickle.Pickler):
@@ -56,12 +60,16 @@ class Pickler(_cloudpickle.Pickler):
 
     Args:
         file: Where the bytes go.
-        leave: Called with each big array; what it returns stands for the array in the pickle.
+        leave: Called with each big array; what it returns stands for the array in the pickle. None to keep them in.
+        by_name: Whether an exception of the users may come back as the class that bears its name there.
     """
 
-    def __init__(self, file: BytesIO, leave: Callable[[np.ndarray[Any, Any]], Any]) -> None:
+    def __init__(
+        self, file: BytesIO, leave: Callable[[np.ndarray[Any, Any]], Any] | None = None, *, by_name: bool = False
+    ) -> None:
         super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
         self._leave = leave
+        self._by_name = by_name
         self._modules = _SentModules()
 
     def dump_graph(self, value: Any) -> None:
@@ -72,7 +80,7 @@ class Pickler(_cloudpickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         """What stands for a big array; None for everything else. A memory map goes as the array that it shows."""
         if type(value) is np.ndarray or type(value) is np.memmap:
-            if value.nbytes > BLOB_BYTES and value.dtype.kind in _NUMERIC:
+            if self._leave is not None and value.nbytes > BLOB_BYTES and value.dtype.kind in _NUMERIC:
                 return self._leave(value)
         return None
 
@@ -97,8 +105,15 @@ class Pickler(_cloudpickle.Pickler):
         elif isinstance(value, TextIOWrapper):
             return _reduce_text_file(value)
         elif isinstance(value, type):
-            return _detach(value, self._as_cloudpickle(value))
+            return self._reduce_class(value)
         return self._as_cloudpickle(value)
+
+    def _reduce_class(self, cls: type) -> Any:
+        reduced = self._as_cloudpickle(cls)
+        if not isinstance(reduced, tuple) or len(reduced) != 6:
+            return reduced
+        note_class(cls)
+        return _detach(cls, reduced, by_name=self._by_name)
 
     def _as_cloudpickle(self, value: Any) -> Any:
         return super().reducer_override(value)  # type: ignore[no-untyped-call]
@@ -109,21 +124,37 @@ class Unpickler(pickle.Unpickler):
 
     Args:
         file: Where the bytes come from.
-        fetch: Gives the array for what `leave` returned.
+        fetch: Gives the array for what `leave` returned; None where nothing was left out.
     """
 
-    def __init__(self, file: BytesIO, fetch: Callable[[Any], np.ndarray[Any, Any]]) -> None:
+    def __init__(self, file: BytesIO, fetch: Callable[[Any], np.ndarray[Any, Any]] | None = None) -> None:
         super().__init__(file)
         self._fetch = fetch
 
     def persistent_load(self, pid: Any) -> np.ndarray[Any, Any]:
         """The big array that left the pickle."""
+        if self._fetch is None:
+            raise pickle.UnpicklingError("an array is missing")
         return self._fetch(pid)
 
     def load_graph(self) -> Any:
         """The value; the user's modules are filled when this returns."""
         value, _ = self.load()
         return value
+
+
+def dump_error(error: BaseException) -> bytes:
+    """An error as bytes; of the users' own class by value."""
+    if not is_user_class(type(error)) and encode(error.args) is not None and not vars(error).keys() - {"__notes__"}:
+        return pickle.dumps((error, None), 5)  # nearly all are of this kind, and there may be one for each element
+    file = BytesIO()
+    Pickler(file, by_name=True).dump_graph(error)
+    return file.getvalue()
+
+
+def load_error(data: bytes) -> Any:
+    """The error that `dump_error` wrote, of the class that bears its class's name in this process if there is one."""
+    return Unpickler(BytesIO(data)).load_graph()
 
 
 class _SentModules:
@@ -188,18 +219,27 @@ def _reduce_text_file(file: TextIOWrapper) -> tuple[Any, ...]:
     raise pickle.PicklingError("an open file cannot be pickled")
 
 
-def _detach(cls: type, reduced: Any) -> Any:
+def _detach(cls: type, reduced: Any, *, by_name: bool) -> Any:
     """Let a class come back as a class of its own, or, if it is an exception, as the one that is there already."""
-    if not isinstance(reduced, tuple) or len(reduced) != 6:
-        return reduced
     make, arguments, state, _, _, fill = reduced
     state[0].update(_shared_with_bases(cls))
     if issubclass(cls, BaseException):
-        _settled.add(cls)
-        return make, arguments, (fill, state), None, None, _settle
+        if cls not in _came:
+            _own.add(cls)
+        name = (cls.__module__, cls.__qualname__) if by_name else None
+        return _exception, (name, make, arguments), (fill, state), None, None, _settle
     # The last but one is the id by which cloudpickle finds a class again; without it, it makes a new one.
     *first, _tracker, extra = arguments
     return make, (*first, None, extra), state, None, None, fill
+
+
+def _exception(name: tuple[str, str] | None, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
+    """The class that bears the name here, and is meant by `except` here; else the one of that id."""
+    named = named_class(*name) if name is not None else None
+    if named is not None and issubclass(named, BaseException):
+        _own.add(named)
+        return named
+    return make(*arguments)
 
 
 def _shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
@@ -229,8 +269,9 @@ def _member(cls: type, name: str) -> Any:
 
 def _settle(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
     fill, content = state
-    if cls not in _settled:
-        _settled.add(cls)
+    if cls not in _own:
+        # Again, if it is there: what an edit changed must not stay as it was.
+        _came.add(cls)
         fill(cls, content)
 
 
