@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from dsnb.dispatcher.server import DispatchServer as DispatchServer
     from dsnb.elements.spec import TensorSpec as TensorSpec
     from dsnb.errors import DataLossWarning as DataLossWarning
+    from dsnb.notebook.connect import connect as connect
     from dsnb.notebook.service import DataService as DataService
-    from dsnb.notebook.service import connect as connect
-    from dsnb.notebook.service import start as start
+    from dsnb.notebook.start import start as start
     from dsnb.pipeline.dataset import Dataset as Dataset
     from dsnb.pipeline.dataset import TextLineDataset as TextLineDataset
     from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
@@ -61,12 +61,12 @@ _HOMES = {
     "TextLineDataset": "dsnb.pipeline.dataset",
     "WorkerConfig": "dsnb.worker.config",
     "WorkerServer": "dsnb.worker.server",
-    "connect": "dsnb.notebook.service",
+    "connect": "dsnb.notebook.connect",
     "distribute": "dsnb.client.distribute",
     "errors": "dsnb.errors",
     "from_dataset_id": "dsnb.client.distribute",
     "register_dataset": "dsnb.client.distribute",
-    "start": "dsnb.notebook.service",
+    "start": "dsnb.notebook.start",
 }
 
 __all__ = (  # noqa: PLE0604 - a tuple of the table's own keys, which ruff cannot look into

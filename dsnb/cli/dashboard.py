@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     need_panel()
     from dsnb.dashboard.server import start_in_thread
     from dsnb.dashboard.source import source_for
-    from dsnb.notebook.service import connect
+    from dsnb.notebook.connect import connect
 
     token = token_of(args)
     with connect(args.service, token):

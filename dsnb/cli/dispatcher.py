@@ -13,6 +13,7 @@ from dsnb.cli.serving import told_to_stop, wait_for_end
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
+    from dsnb.dispatcher.config import DispatcherConfig
 
 DESCRIPTION = """\
 Run a dispatcher: the part of a service that workers and trainers turn to.
@@ -48,21 +49,42 @@ def add_to(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a dispatcher until it is told to stop."""
     from dsnb.dispatcher.config import DispatcherConfig
-    from dsnb.dispatcher.server import DispatchServer
-    from dsnb.wire.discovery import free_name
     from dsnb.wire.security import kept_token
 
     if args.token_file is not None:
         kept_token(args.token_file)
-    name = args.name or free_name()
-    config = DispatcherConfig(port=args.port, host=args.host, name=name, token=token_of(args), work_dir=args.work_dir)
-    with DispatchServer(config) as server, told_to_stop() as stop, findable(name, server.target, server.token):
+    with claimed(args.name) as name:
+        token = token_of(args)
+        serve(DispatcherConfig(port=args.port, host=args.host, name=name, token=token, work_dir=args.work_dir), args)
+    return 0
+
+
+def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
+    """Serve until the process is told to stop, and say where."""
+    from dsnb.dispatcher.server import DispatchServer
+
+    with DispatchServer(config) as server, told_to_stop() as stop, findable(config.name, server.target, server.token):
         if args.as_json:
             print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
         else:
             print(f"dispatcher ready at {server.target}; Ctrl-C stops it", flush=True)
         wait_for_end(stop, server.join)
-    return 0
+
+
+@contextmanager
+def claimed(name: str | None) -> Iterator[str]:
+    """Have a name for a service of this process; without a wish, one that is free.
+
+    Raises:
+        AlreadyExistsError: another service has the name.
+    """
+    from dsnb.wire.discovery import claim, retract
+
+    connection = claim(name)
+    try:
+        yield connection.name
+    finally:
+        retract(connection)  # unless it became the file of a service, which takes it back itself
 
 
 @contextmanager
@@ -72,9 +94,9 @@ def findable(name: str, target: str, token: str) -> Iterator[None]:
     Raises:
         AlreadyExistsError: another service has the name.
     """
-    from dsnb.wire.discovery import check_name, publish, retract
+    from dsnb.wire.discovery import publish, retract
 
-    connection = publish(check_name(name), target, token)
+    connection = publish(name, target, token)
     try:
         yield
     finally:

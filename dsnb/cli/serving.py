@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LOOK_S = 0.5
 
 
 @contextmanager
@@ -48,6 +49,7 @@ def wait_for_end(stop: threading.Event, join: Callable[[], object]) -> None:
         stop.set()
 
     threading.Thread(target=watch, name="dsnb-cli-watch", daemon=True).start()
-    stop.wait()
+    while not stop.wait(_LOOK_S):
+        pass  # a signal that another thread took (as happens after SIGCONT) is seen only by a main thread that runs
     for reason in reasons:
         raise reason

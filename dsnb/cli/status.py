@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
 from dsnb.cli.report import report, table
+from dsnb.errors import DsnbError
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
+    from dsnb.monitor.snapshot import Snapshot
     from dsnb.wire.discovery import Connection
 
 DESCRIPTION = """\
 Show the workers, jobs and trainers of a running service.
 
-Without a name, and with several services running, it lists those instead."""
+Without a name, and with several services running, it lists those instead. What killed processes left is removed."""
 EXAMPLES = """\
-  dsnb status                    of the only service of yours on this machine
+  dsnb status                    of the only service of yours on this machine, or the list of them
   dsnb status digits --json      of the one called `digits`, everything, for a script"""
+
+ANSWER_S = 3.0
+"""How long the list waits for a service; one that does not answer is listed as such."""
 
 
 def add_to(commands: Commands) -> None:
@@ -32,11 +40,15 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a snapshot, or the list of services."""
-    from dsnb.notebook.service import connect
-    from dsnb.wire.discovery import running
+    from dsnb.notebook.connect import connect
+    from dsnb.wire.discovery import running, sweep
 
+    for left in sweep():
+        print(f"removed: the connection file of {left.name!r}, whose process {left.pid} is gone", file=sys.stderr)
     if args.service is None and len(services := running()) > 1:
-        print(json.dumps({"services": list(map(listed, services))}) if args.as_json else listing(services))
+        found = list_of(services)
+        lines = {"services": [asdict(service) for service in found]}
+        print(json.dumps(lines, indent=2) if args.as_json else listing(found))
         return 0
     with connect(args.service, token_of(args)) as service:
         snapshot = service.status()
@@ -44,12 +56,64 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def listed(connection: Connection) -> dict[str, object]:
-    """What a list of services tells of one: all but its token."""
-    return {"name": connection.name, "target": connection.target, "pid": connection.pid}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a list of services tells of one: all but its token.
+
+    Attributes:
+        workers: How many it has; None, like the next two, if it does not answer.
+        jobs: How many it knows.
+        started: Since when it runs, in seconds since the epoch.
+    """
+
+    name: str
+    target: str
+    pid: int
+    workers: int | None = None
+    jobs: int | None = None
+    started: float | None = None
 
 
-def listing(services: list[Connection]) -> str:
+def list_of(services: list[Connection]) -> list[Listed]:
+    """Each service as it is now; they are asked at the same time."""
+    with ThreadPoolExecutor(len(services)) as pool:
+        return list(map(listed, services, pool.map(snapshot_of, services)))
+
+
+def snapshot_of(connection: Connection) -> Snapshot | None:
+    """What a service says of itself, if it answers soon."""
+    from dsnb.monitor.watch import fetch_snapshot
+
+    try:
+        return fetch_snapshot(connection.target, connection.token, ANSWER_S)
+    except DsnbError:
+        return None
+
+
+def listed(connection: Connection, snapshot: Snapshot | None) -> Listed:
+    """One service of the list."""
+    known = Listed(name=connection.name, target=connection.target, pid=connection.pid)
+    if snapshot is None:
+        return known
+    return Listed(
+        name=known.name,
+        target=known.target,
+        pid=known.pid,
+        workers=len(snapshot.workers),
+        jobs=len(snapshot.jobs),
+        started=snapshot.started,
+    )
+
+
+def listing(services: list[Listed]) -> str:
     """The list of services, for people."""
-    rows = [[str(value) for value in listed(connection).values()] for connection in services]
-    return "\n".join([f"{len(services)} services run here; name one:", *table(["name", "target", "pid"], rows)])
+    header = ["name", "target", "pid", "workers", "jobs", "since"]
+    return "\n".join([f"{len(services)} services run here; name one:", *table(header, list(map(_row, services)))])
+
+
+def _row(service: Listed) -> list[str]:
+    cells = [service.name, service.target, str(service.pid)]
+    if service.started is None:
+        return [*cells, "-", "-", "it does not answer"]
+    since = datetime.fromtimestamp(service.started, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return [*cells, str(service.workers), str(service.jobs), since]

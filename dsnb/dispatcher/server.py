@@ -17,7 +17,7 @@ from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.rpc import DispatcherService
 from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.wire import discovery
+from dsnb.wire import discovery, forks
 from dsnb.wire.channel import address_of
 from dsnb.wire.security import kept_token, new_token
 from dsnb.wire.server import GrpcServer
@@ -88,6 +88,8 @@ class DispatchServer:
 
     def stop(self) -> None:
         """Stop listening and end all threads; the second call does nothing."""
+        if forks.cut_off():
+            return  # it is the parent\'s
         with self._lock:
             if self._stopped.is_set():
                 return

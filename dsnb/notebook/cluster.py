@@ -12,7 +12,7 @@ from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.server import DispatchServer
 from dsnb.errors import InvalidArgumentError
 from dsnb.notebook.replacing import Replacements
-from dsnb.wire import discovery
+from dsnb.wire import discovery, forks
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import WorkerProcess
 from dsnb.worker.server import WorkerServer
@@ -96,6 +96,8 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop everything; the second call does nothing."""
+        if forks.cut_off():
+            return  # it is the parent's
         with self._lock:
             if self.stopped:
                 return

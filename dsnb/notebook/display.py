@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import JobStatus, Snapshot
+from dsnb.monitor.watch import watch_snapshots
+
+if TYPE_CHECKING:
+    from dsnb.dashboard.server import DashboardServer
 
 
 def head(name: str, target: str) -> str:
@@ -52,6 +57,32 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{top}</tr>{body}</table>"
+
+
+class LazyDashboard:
+    """The dashboard of one service in this process, served from when somebody first asks for it."""
+
+    def __init__(self, target: str, token: str) -> None:
+        self._target = target
+        self._token = token
+        self._server: DashboardServer | None = None
+        self._lock = threading.RLock()
+
+    def url(self) -> str:
+        """Its address; begins to serve it."""
+        from dsnb.dashboard.server import start_in_thread  # panel takes a second to import, and few calls need it
+
+        with self._lock:
+            if self._server is None:
+                self._server = start_in_thread(lambda stop: watch_snapshots(self._target, self._token, 0.5, stop))
+            return self._server.url
+
+    def stop(self) -> None:
+        """Serve it no longer; the second call does nothing."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None:
+            server.stop()
 
 
 class DashboardFrame:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import grpc
 
 from dsnb.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.wire import forks
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
 from dsnb.wire.security import credentials
@@ -35,7 +36,9 @@ _OPTIONS = (
 
 
 def split_target(target: str) -> str:
-    """The "host:port" of a target, whose "grpc://" may be left out.
+    """The "host:port" of a target, whose "grpc://" may be left out; localhost is 127.0.0.1.
+
+    What else "localhost" may mean ([::1]) can be another user's server, and must not be shown a token.
 
     Raises:
         NotFoundError: for another protocol (as in the tf.data service).
@@ -50,7 +53,7 @@ def split_target(target: str) -> str:
     bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
     if not colon or not host or bare_ipv6 or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise InvalidArgumentError(f"{target!r} is not an address", hint='use "host:port", as in "127.0.0.1:5050"')
-    return rest
+    return f"127.0.0.1:{port}" if host == "localhost" else rest
 
 
 def address_of(host: str, port: int | str) -> str:
@@ -62,6 +65,7 @@ class Channel:
     """One shared connection to a server. Made by `open_channel`; each user closes what it opened."""
 
     def __init__(self, address: str, token: str) -> None:
+        forks.calls(address)
         self.address = address
         self._credentials = credentials(token)
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
@@ -121,6 +125,8 @@ class Channel:
 
     def close(self) -> None:
         """Give this channel back; the last user closes the connection."""
+        if forks.cut_off():
+            return
         with _lock:
             self._users -= 1
             if self._users:
@@ -129,6 +135,7 @@ class Channel:
         self._channel.close()
 
     def _stub(self, method: Method[Request, Reply]) -> Any:
+        forks.check_grpc()
         make = getattr(self._channel, method.kind)
         deserialise = None if method.reply is bytes else decoder(method.reply)
         return make(method.path, request_serializer=encode, response_deserializer=deserialise)
@@ -146,8 +153,13 @@ _channels: dict[tuple[str, str], Channel] = {}
 
 
 def open_channel(target: str, token: str) -> Channel:
-    """The process's channel to a server, made if there is none."""
+    """The process's channel to a server, made if there is none.
+
+    Raises:
+        FailedPreconditionError: the process was forked from one that had channels or servers.
+    """
     address = split_target(target)
+    forks.uses_grpc()
     with _lock:
         channel = _channels.get((address, token))
         if channel is not None:

@@ -1,20 +1,28 @@
 """Connection files: how a kernel, a terminal or a dashboard finds the services of this user on this host.
 
 One JSON file for each service, readable by its owner alone, as Jupyter's: name, target, token, process id and the time
-that process started (ids are used again). A file whose process is gone is removed by whoever finds it.
+that process started (ids are used again). A file whose process is gone is removed by whoever finds it. Files are changed
+under a lock on the folder, which ends with the process that holds it; a file without a target is a claim to a name.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dsnb.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
+from dsnb.wire import forks
 from dsnb.wire.channel import split_target
+
+_LOCK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +63,120 @@ def check_name(name: str) -> str:
     return name
 
 
+def claim(name: str | None = None) -> Connection:
+    """Take a name for a service that is about to start: of several processes that want it only one gets it.
+
+    `publish` makes the claim a connection; `retract` gives the name back.
+
+    Args:
+        name: None for the first of "default", "default-2", "default-3" and so on that is free.
+
+    Raises:
+        InvalidArgumentError: a service cannot be called that.
+        AlreadyExistsError: another service has the name.
+    """
+    folder = _made_folder()
+    with _locked(folder):
+        taken = {connection.name: connection for connection in _living(folder)}
+        if name is None:
+            candidates = ["default", *(f"default-{number}" for number in range(2, len(taken) + 3))]
+            name = next(candidate for candidate in candidates if candidate not in taken)
+        elif check_name(name) in taken:
+            raise _taken(taken[name])
+        return _write(folder, name, "", "")
+
+
 def publish(name: str, target: str, token: str) -> Connection:
     """Write the connection file of a service of this process.
 
     Raises:
-        AlreadyExistsError: another living process has a service of that name.
+        AlreadyExistsError: another service has the name.
     """
-    there = read(name)
-    if there is not None and there.target != target:
-        raise AlreadyExistsError(
-            f"a service named {name!r} runs in process {there.pid} at {there.target}",
-            did="nothing was started",
-            hint=f"dsnb.connect({name!r}) reads from it; or choose another name",
-        )
-    connection = Connection(name=name, target=target, token=token, pid=os.getpid(), started=_start_time(os.getpid()))
+    folder = _made_folder()
+    with _locked(folder):
+        there = _parse(folder / f"{name}.json")
+        if there is not None and _lives(there) and there.target != target and not (_own(there) and not there.target):
+            raise _taken(there)
+        return _write(folder, name, target, token)
+
+
+def retract(connection: Connection) -> None:
+    """Remove the connection file of a service that stops, if it is still its own."""
+    with suppress(OSError, DeadlineExceededError), _locked(runtime_dir()):
+        if _parse(_path(connection.name)) == connection:
+            _path(connection.name).unlink(missing_ok=True)
+
+
+def read(name: str) -> Connection | None:
+    """The connection of that name, or None; a file that was left behind is removed."""
+    connection = _parse(_path(name))
+    if connection is not None and not _lives(connection):
+        sweep()
+        return None
+    return connection
+
+
+def running() -> list[Connection]:
+    """The connections of all services of this user on this host, by name; what was left behind is removed."""
+    sweep()
+    return [connection for connection in _living(runtime_dir()) if connection.target]
+
+
+def sweep() -> list[Connection]:
+    """Remove what killed processes left behind; returns whose connection files that were."""
+    folder, removed = runtime_dir(), []
+    with suppress(OSError, DeadlineExceededError), _locked(folder):  # where we may not, somebody else will
+        for path in folder.glob(".*.tmp"):  # who writes one holds the lock
+            path.unlink(missing_ok=True)
+        for path in sorted(folder.glob("*.json")):
+            connection = _parse(path)
+            if connection is not None and not _lives(connection):
+                path.unlink(missing_ok=True)
+                removed.append(connection)
+    return removed
+
+
+def _made_folder() -> Path:
     folder = runtime_dir()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Be the only one who changes files in the folder.
+
+    Raises:
+        DeadlineExceededError: somebody else kept it locked.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    deadline = time.monotonic() + _LOCK_S
+    try:
+        while not _lock_now(handle):
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(
+                    f"another process has had {folder} locked for {_LOCK_S:g} seconds",
+                    did="the connection files were left as they are",
+                    hint=f"is a process of yours stopped (Ctrl-Z, a debugger)? `fuser {folder}` says which",
+                )
+            time.sleep(0.005)
+        yield
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)  # not left to close: a child that was forked meanwhile has the handle too
+        os.close(handle)
+
+
+def _lock_now(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(folder: Path, name: str, target: str, token: str) -> Connection:
+    pid = os.getpid()
+    connection = Connection(name=name, target=target, token=token, pid=pid, started=_start_time(pid))
     # Written aside with the right mode and renamed, so nobody sees half a file or a readable token.
     handle, path = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -79,15 +185,8 @@ def publish(name: str, target: str, token: str) -> Connection:
     return connection
 
 
-def retract(connection: Connection) -> None:
-    """Remove the connection file of a service that stops, if it is still its own."""
-    if read(connection.name) == connection:
-        _path(connection.name).unlink(missing_ok=True)
-
-
-def read(name: str) -> Connection | None:
-    """The connection of that name, or None; a file that was left behind is removed."""
-    path = _path(name)
+def _parse(path: Path) -> Connection | None:
+    """What a connection file says, whether its process lives or not; None for any other file."""
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):  # not there, not readable by us, or not written by us
@@ -95,28 +194,32 @@ def read(name: str) -> Connection | None:
     if not isinstance(fields, dict) or {key: type(value) for key, value in fields.items()} != _KINDS:
         return None
     connection = Connection(**fields)
-    if connection.name != name:  # a copy under another name
-        return None
-    if _start_time(connection.pid) != connection.started:
-        path.unlink(missing_ok=True)
-        return None
-    return connection
+    return connection if connection.name == path.stem else None  # else a copy under another name
 
 
-def running() -> list[Connection]:
-    """The connections of all services of this user on this host, by name."""
+def _living(folder: Path) -> list[Connection]:
     try:
-        names = sorted(path.stem for path in runtime_dir().glob("*.json"))
+        paths = sorted(folder.glob("*.json"))
     except OSError:
         return []
-    return [connection for connection in map(read, names) if connection is not None]
+    return [found for found in map(_parse, paths) if found is not None and _lives(found)]
 
 
-def free_name() -> str:
-    """The first of "default", "default-2", "default-3" and so on that no service of this user has here."""
-    taken = {connection.name for connection in running()}
-    candidates = ["default", *(f"default-{number}" for number in range(2, len(taken) + 3))]
-    return next(name for name in candidates if name not in taken)
+def _lives(connection: Connection) -> bool:
+    return _start_time(connection.pid) == connection.started
+
+
+def _own(connection: Connection) -> bool:
+    return connection.pid == os.getpid() and _lives(connection)
+
+
+def _taken(there: Connection) -> AlreadyExistsError:
+    whose = "this process" if _own(there) else f"process {there.pid}"
+    return AlreadyExistsError(
+        f"a service named {there.name!r} runs in {whose} at {there.target or 'an address to come'}",
+        did="nothing was started",
+        hint=f"dsnb.connect({there.name!r}) reads from it; or choose another name",
+    )
 
 
 def find(service: str | None = None) -> Connection:
@@ -130,8 +233,8 @@ def find(service: str | None = None) -> Connection:
     """
     found = running()
     if service is not None:
-        address = service.removeprefix("grpc://")
-        fitting = [c for c in found if service == c.name or address == c.target.removeprefix("grpc://")]
+        address = _address(service)
+        fitting = [c for c in found if service == c.name or address == split_target(c.target)]
         if fitting:
             return fitting[0]
         raise NotFoundError(f"no service {service!r} runs here", hint=_list(found))
@@ -167,13 +270,22 @@ def forget(target: str, token: str) -> None:
 def token_for(target: str) -> str:
     """The token for a bare address: from this process, a connection file or `DSNB_TOKEN`; empty if it is nowhere."""
     address = split_target(target)
+    forks.check_grpc()
     with _lock:
         if address in _here:
             return _here[address][-1]
     for connection in running():
-        if connection.target.removeprefix("grpc://") == address:
+        if split_target(connection.target) == address:
             return connection.token
     return os.environ.get("DSNB_TOKEN", "")
+
+
+def _address(service: str) -> str:
+    """The address that a service's target has; empty if what is given is none."""
+    try:
+        return split_target(service)
+    except DsnbError:
+        return ""
 
 
 def _list(found: list[Connection]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, InvalidArgumentError
+from dsnb.wire import forks
 from dsnb.wire.channel import address_of
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
@@ -38,6 +39,7 @@ class GrpcServer:
     """
 
     def __init__(self, name: str, handlers: Handlers, token: str) -> None:
+        forks.uses_grpc()
         self._name = name
         self._executor = OnDemandExecutor(f"dsnb-{name}")
         # Any executor serves; the stubs know the standard library's only.
@@ -67,6 +69,7 @@ class GrpcServer:
                 did="nothing was started",
                 hint="leave the port out (a free one is chosen), or stop what listens there",
             ) from error
+        forks.listens(self.port)
         self._server.start()
 
     def stop(self, grace: float) -> None:

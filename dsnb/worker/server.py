@@ -10,7 +10,7 @@ import uuid
 from types import TracebackType
 
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
-from dsnb.wire import discovery
+from dsnb.wire import discovery, forks
 from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
 from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
@@ -148,6 +148,8 @@ class WorkerServer:
         Args:
             timeout: Seconds to wait for user code that runs.
         """
+        if forks.cut_off():
+            return  # it is the parent\'s
         with self._lock:
             if self._stopped.is_set():
                 return

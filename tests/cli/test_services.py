@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import stat
 from collections.abc import Iterator
@@ -220,12 +221,40 @@ def test_several_services_are_listed_without_their_tokens(target: str) -> None:
         code, out, err = run("status", "--json")
         assert (code, err) == (0, "")
         listed = json.loads(out)["services"]
-        assert {"name": "digits", "target": service.target, "pid": os.getpid()} in listed
+        (digits,) = [entry for entry in listed if entry["name"] == "digits"]
+        assert abs(digits.pop("started") - service.status().started) < 1
+        assert digits == {"name": "digits", "target": service.target, "pid": os.getpid(), "workers": 1, "jobs": 0}
         assert target in [entry["target"] for entry in listed]
         code, text, err = run("status")
         assert (code, err) == (0, "")
-        assert text.startswith("2 services run here; name one:\n  name ")
+        assert re.match(r"2 services run here; name one:\n  name +target +pid +workers +jobs +since\n  default ", text)
+        assert re.search(rf"\n  digits +{service.target} +{os.getpid()} +1 +0 +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$", text)
         assert service.token not in out + text
+
+
+def test_a_service_that_hangs_is_listed_as_one_that_does_not_answer(dispatcher: PythonProcess) -> None:
+    with dsnb.start(workers=0, name="digits"):
+        dispatcher.popen.send_signal(signal.SIGSTOP)
+        try:
+            code, text, err = run("status")
+        finally:
+            dispatcher.popen.send_signal(signal.SIGCONT)
+    assert (code, err) == (0, "")
+    assert re.search(rf"\n  default +\S+ +{dispatcher.pid} +- +- +it does not answer\n  digits .* 0 +0 +20", text)
+
+
+def test_what_a_killed_process_left_is_removed_and_told(tmp_path: Path) -> None:
+    env = {"DSNB_RUNTIME_DIR": str(tmp_path)}
+    with command("dispatcher", "--name", "digits", env=env) as process:
+        process.line("dispatcher ready")
+        process.kill()
+        (tmp_path / ".half.tmp").touch()
+        code, out, err = run("status", env=env)
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        f"removed: the connection file of 'digits', whose process {process.pid} is gone\ndsnb status: no dsnb service"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_nobody_has_is_told_with_those_that_run(reading_command: str) -> None:

@@ -28,9 +28,13 @@ def answer(request: Any, context: grpc.ServicerContext) -> Empty:
 # ---- addresses
 
 
-@pytest.mark.parametrize("target", ["127.0.0.1:5050", "localhost:1", "worker-3.farm:65535", "[::1]:80"])
+@pytest.mark.parametrize("target", ["127.0.0.1:5050", "worker-3.farm:65535", "[::1]:80"])
 def test_a_target_may_leave_out_its_protocol(target: str) -> None:
     assert split_target(target) == split_target(f"grpc://{target}") == target
+
+
+def test_localhost_is_the_address_that_services_listen_on() -> None:
+    assert split_target("localhost:5050") == split_target("grpc://localhost:5050") == "127.0.0.1:5050"
 
 
 @pytest.mark.parametrize(

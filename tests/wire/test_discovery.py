@@ -6,25 +6,27 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsnb.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from dsnb.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError, NotFoundError
 from dsnb.wire import discovery
 from dsnb.wire.discovery import (
     Connection,
     check_name,
+    claim,
     find,
     forget,
-    free_name,
     publish,
     read,
     remember,
     retract,
     running,
     runtime_dir,
+    sweep,
     token_for,
 )
 from tests.support.processes import PythonProcess, python
@@ -89,7 +91,7 @@ def test_nothing_but_the_file_is_left_in_the_folder(folder: Path) -> None:
 
 def test_a_name_that_another_service_has_is_taken(folder: Path) -> None:
     first = publish("mine", TARGET, "secret")
-    with pytest.raises(AlreadyExistsError, match=f"process {os.getpid()}") as caught:
+    with pytest.raises(AlreadyExistsError, match="runs in this process") as caught:
         publish("mine", "grpc://127.0.0.1:6060", "other")
     assert "dsnb.connect('mine')" in caught.value.hint
     assert read("mine") == first
@@ -111,7 +113,7 @@ def test_two_services_are_told_apart(folder: Path) -> None:
     ) as other:
         mine = publish("mine", TARGET, "my-token")
         assert [connection.name for connection in running()] == ["mine", "theirs"]
-        assert find("mine") == find(TARGET) == find("127.0.0.1:5050") == mine
+        assert find("mine") == find(TARGET) == find("127.0.0.1:5050") == find("localhost:5050") == mine
         theirs = find("grpc://127.0.0.1:6060")
         assert (theirs.name, theirs.pid) == ("theirs", other.pid)
         assert token_for("127.0.0.1:6060") == "their-token"
@@ -143,7 +145,7 @@ def test_the_file_of_a_process_whose_id_was_given_to_another_is_removed(folder: 
 
 def test_a_name_that_a_dead_process_had_is_free(folder: Path) -> None:
     write(folder, fields(name="default", started="1"), "default")
-    assert free_name() == "default"
+    assert claim().name == "default"
     publish("default", "grpc://127.0.0.1:6060", "t")
 
 
@@ -212,11 +214,72 @@ def test_other_names_are_refused(name: Any) -> None:
 def test_free_names_count_up(folder: Path) -> None:
     names = []
     for port in range(5001, 5004):
-        names.append(free_name())
+        names.append(claim().name)
         publish(names[-1], f"grpc://127.0.0.1:{port}", "t")
     assert names == ["default", "default-2", "default-3"]
     (folder / "default-2.json").unlink()
-    assert free_name() == "default-2"
+    assert claim().name == "default-2"
+
+
+def test_a_claimed_name_is_taken_but_no_service_yet(folder: Path) -> None:
+    claimed = claim("mine")
+    assert running() == []
+    assert claim().name == "default"
+    with pytest.raises(AlreadyExistsError, match="'mine' runs in this process at an address to come"):
+        claim("mine")
+    connection = publish("mine", TARGET, "t")
+    assert running() == [connection]
+    retract(claimed)
+    assert running() == [connection], "a claim that became a connection is no claim any more"
+
+
+def test_a_claim_is_given_back(folder: Path) -> None:
+    retract(claim("mine"))
+    assert claim("mine").name == "mine"
+
+
+def test_processes_that_claim_at_the_same_moment_get_names_of_their_own(folder: Path) -> None:
+    code = (
+        "import sys; from dsnb.wire.discovery import claim; print('READY', flush=True); input();"
+        "print('GOT', claim().name, flush=True); input()"
+    )
+    with ExitStack() as stack:
+        others = [stack.enter_context(python(code)) for _ in range(6)]
+        for _ in "go", "end":
+            for other in others:
+                other.popen.stdin.write(b"\n")
+                other.popen.stdin.flush()
+            names = {other.line("GOT").split()[1] for other in others}
+    assert names == {"default", *(f"default-{number}" for number in range(2, 7))}
+
+
+def test_half_written_files_of_killed_processes_are_removed(folder: Path) -> None:
+    publish("mine", TARGET, "t")
+    (folder / ".abc.tmp").write_text("{")
+    dead = write(folder, fields(name="dead", started="1"), "dead")
+    assert [connection.name for connection in sweep()] == ["dead"]
+    assert not dead.exists()
+    assert [path.name for path in folder.iterdir()] == ["mine.json"]
+    assert sweep() == []
+
+
+def test_a_process_that_keeps_the_folder_locked_is_waited_for_but_not_for_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "_LOCK_S", 0.3)
+    mine = publish("mine", TARGET, "t")
+    code = (
+        "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX);"
+        "print('READY', flush=True); input()"
+    )
+    with PythonProcess(["-c", code, str(folder)], stdin=True) as other:
+        other.line("READY")
+        assert running() == [mine], "looking needs no lock"
+        with pytest.raises(DeadlineExceededError, match="0.3 seconds") as caught:
+            publish("other", TARGET, "t")
+        assert caught.value.did
+        other.kill()
+        publish("other", TARGET, "t")
 
 
 def test_an_unknown_service_is_told_with_those_that_run(folder: Path) -> None:
@@ -237,7 +300,7 @@ def test_a_token_is_looked_for_in_this_process_then_in_files_then_in_the_environ
     monkeypatch.setenv("DSNB_TOKEN", "of the environment")
     assert token_for(TARGET) == "of the environment"
     publish("mine", TARGET, "of the file")
-    assert token_for(TARGET) == token_for("127.0.0.1:5050") == "of the file"
+    assert token_for(TARGET) == token_for("127.0.0.1:5050") == token_for("localhost:5050") == "of the file"
     remember(TARGET, "of this process")
     try:
         assert token_for("127.0.0.1:5050") == "of this process"

@@ -14,6 +14,7 @@ from dsnb.elements.legible import show_to_user
 from dsnb.pipeline.engine.leaving import Outlet
 from dsnb.pipeline.engine.pace import MOST, Pace
 from dsnb.pipeline.engine.stage import Stage, StageReport, closes_slowly, reports
+from dsnb.wire import forks
 
 _CLOSE_SECONDS: Final = 1.0
 
@@ -80,6 +81,8 @@ class ElementIterator(Iterator[Any]):
 
     def close(self) -> None:
         """Stop reading and let go of threads and files; then `next` raises StopIteration. Harmless twice."""
+        if self._source.inherited:
+            return
         self._source.stage.cancel()
         # Another thread may be reading; it lets go as soon as user code does.
         locked = self._lock.acquire(timeout=_CLOSE_SECONDS)
@@ -112,14 +115,26 @@ class _Source:
 
     def __init__(self, stage: Stage, most: int) -> None:
         self.stage = stage
+        self._made = forks.generation()
         self._pace = Pace(most)
         self._outlet = Outlet()
         self._run: Iterator[Any] = iter(())
         self._waiting: list[Any] = []
         self._failure: Exception | None = None
 
+    @property
+    def inherited(self) -> bool:
+        """Whether it came to this process by a fork."""
+        return forks.forked_since(self._made)
+
     def next_run(self) -> Iterator[Any]:
-        """The next elements; an exhausted iterator at the end."""
+        """The next elements; an exhausted iterator at the end.
+
+        Raises:
+            FailedPreconditionError: the iterator came to this process by a fork.
+        """
+        if self.inherited:
+            raise forks.inherited("this iterator cannot be read here")
         self._raise_failure()
         run, self._waiting = self._waiting, []
         if not run:
@@ -143,6 +158,8 @@ class _Source:
 
     def close(self) -> None:
         """Close the pipeline, telling it what was never yielded."""
+        if self.inherited:  # its threads are the parent's, and so is what they wait for
+            return
         self.stage.close(length_hint(self._run) + len(self._waiting))
 
     def drop(self) -> None:
@@ -150,6 +167,9 @@ class _Source:
 
         That may be a garbage collection: at any moment, in any thread, under any lock.
         """
+        if self.inherited:
+            _left_alone.append(self)
+            return
         self.stage.cancel()
         if not closes_slowly(self.stage):
             self.close()
@@ -158,3 +178,7 @@ class _Source:
             threading.Thread(target=self.close, name="dsnb-close", daemon=True).start()
         except RuntimeError:  # the interpreter is ending and starts no more threads
             self.close()
+
+
+_left_alone: list[_Source] = []
+"""Iterators from before a fork that were dropped after it: they are kept, since taking them apart may hang."""

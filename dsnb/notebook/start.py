@@ -1,0 +1,148 @@
+"""`start`: a service in this process, whatever ran here before."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import fields
+from typing import Literal
+
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.notebook.cluster import Cluster, ClusterSettings
+from dsnb.notebook.service import DataService
+from dsnb.notebook.whole import whole
+from dsnb.wire import discovery, forks
+
+_running: dict[str, DataService] = {}
+_lock = threading.RLock()
+
+
+def start(
+    workers: int = 2,
+    *,
+    name: str | None = None,
+    isolation: Literal["thread", "process"] = "thread",
+    port: int = 0,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+    cross_trainer_cache_size_bytes: int | None = None,
+    replace: bool = False,
+) -> DataService:
+    """Start a data service: a dispatcher in this process, and workers as its threads or processes.
+
+    Run again, as a cell is, it gives back the service that runs, with the number of workers asked for. Other arguments
+    that differ make a new service take its place, if nobody reads from it. A line of text says what was done.
+
+    Args:
+        workers: How many.
+        name: What it is called; None for this process's own service if it has one, else "default", "default-2", ...
+        isolation: Where workers live. "thread": in this process, there at once. "process": in processes of their own
+            that end with this one; they take a second to start, are not held up by what this interpreter does, and
+            one that dies is explained and replaced.
+        port: Of the dispatcher; 0 for a free one.
+        host: The address to listen on; loopback only.
+        token: What callers must show; None for a random one.
+        work_dir: A folder of this service's own, made if it is not there. Jobs, splits and the token are kept in it, so
+            that a service that is started there again carries on; None to forget all with the process.
+        cross_trainer_cache_size_bytes: Bytes of elements that each worker keeps for other trainers.
+        replace: Whether a changed service takes the place of one that is being read, too.
+
+    Returns:
+        The service. Stop it with `stop()`, or by leaving its `with` block if this call started it.
+
+    Raises:
+        AlreadyExistsError: the name is used by another process, the port is taken, or the work_dir is in use.
+        DataLossError: what is in the work_dir is damaged.
+        FailedPreconditionError: the service that runs differs and is being read, or the process was forked.
+        InvalidArgumentError: an argument can never be right.
+
+    Example:
+        >>> import dsnb
+        >>> with dsnb.start(workers=1) as svc:
+        ...     sorted(int(x) for x in dsnb.Dataset.range(3).apply(dsnb.distribute("parallel_epochs", svc)))
+        [0, 1, 2]
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
+    settings = ClusterSettings(
+        isolation=isolation,
+        port=port,
+        host=host,
+        token=token,
+        work_dir=None if work_dir is None else os.path.abspath(work_dir),
+        cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes,
+    )
+    forks.check_grpc()
+    with _lock:
+        known = _running.get(name) if name is not None else next(iter(_running.values()), None)
+        if known is None:
+            return _start(name, workers, settings)
+        changed = _changed(known.settings, settings)
+        return _replace(known, workers, settings, changed, replace) if changed else _again(known, workers)
+
+
+def _start(name: str | None, workers: int, settings: ClusterSettings) -> DataService:
+    """A new service, or nothing of it."""
+
+    def begin() -> DataService:
+        claimed = discovery.claim(name)
+        try:
+            cluster = Cluster(claimed.name, settings, lambda: _forget(claimed.name))
+        except BaseException:
+            discovery.retract(claimed)
+            raise
+        try:
+            cluster.scale(workers)
+        except BaseException:
+            cluster.stop()
+            raise
+        service = DataService(claimed.name, cluster.dispatcher.target, cluster.dispatcher.token, cluster)
+        _running[claimed.name] = service
+        return service
+
+    return whole(begin, undo=DataService.stop)
+
+
+def _forget(name: str) -> None:
+    _running.pop(name, None)
+
+
+# ---- start again
+
+
+def _changed(running: ClusterSettings, asked: ClusterSettings) -> list[str]:
+    """The settings that differ; any port and any token will do where none was named."""
+    names = [field.name for field in fields(ClusterSettings)]
+    given = [name for name in names if name not in {"port", "token"} or getattr(asked, name)]
+    return [name for name in given if getattr(asked, name) != getattr(running, name)]
+
+
+def _again(service: DataService, workers: int) -> DataService:
+    """The service that runs already, scaled."""
+    before = service.workers
+    if workers != before:
+        service.scale(workers)
+    change = f"; now {workers} worker(s) instead of {before}" if workers != before else ""
+    print(f"dsnb: the service {service.name!r} is running already{change}")
+    return service.lent()
+
+
+def _replace(
+    old: DataService, workers: int, settings: ClusterSettings, changed: list[str], forced: bool
+) -> DataService:
+    """A service with other settings in the place of one that runs, if nobody reads from that."""
+    others = " and ".join(changed)
+    readers = {} if forced else {job.name: job.clients for job in old.status().jobs if job.clients}
+    if readers:
+        jobs = ", ".join(map(repr, readers))
+        raise FailedPreconditionError(
+            f"the service {old.name!r} runs in this process with another {others}, and {sum(readers.values())} reader(s) "
+            f"read from it (job {jobs})",
+            did="it was left as it is",
+            hint="add replace=True to end them with it; or start another service under a name of its own",
+        )
+    old.stop()
+    service = _start(old.name, workers, settings)
+    print(f"dsnb: the service {old.name!r} was stopped and started anew, with another {others}")
+    return service

@@ -1,0 +1,126 @@
+"""What a fork leaves in the child: handles that raise with advice, and nothing that holds on to the parent's service.
+
+Theory of operation. A forked child has one thread. gRPC's threads and ours are gone from it, and whatever lock they
+held stays locked for ever: a call made there, or an object of gRPC's that is taken apart there, may hang or crash. So
+nothing of it is used again: after the fork, before any other code runs in the child,
+
+* the generation of the process goes up, by which handles from before the fork are told from new ones;
+* objects from before the fork are taken out of the garbage collector's sight;
+* sockets of servers and channels are replaced by /dev/null, so that a port is free, and a connection broken, when the
+  parent is gone, however long its child may live.
+
+The hook is set when the first service, channel or iterator is made, not at import.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import stat
+from contextlib import suppress
+
+from dsnb.errors import FailedPreconditionError
+
+_generation = 0
+_armed = False
+_grpc: int | None = None
+"""The generation in which gRPC was first used."""
+
+_ports: set[int] = set()
+_peers: set[tuple[str, int]] = set()
+
+
+def generation() -> int:
+    """How many forks lie between this process and the one that imported dsnb; from now on they are counted."""
+    global _armed
+    if not _armed:
+        _armed = True
+        os.register_at_fork(after_in_child=_in_child)
+    return _generation
+
+
+def forked_since(made: int) -> bool:
+    """Whether a handle made in that generation came here by a fork."""
+    return made != _generation
+
+
+def uses_grpc() -> None:
+    """To be called before a server or a channel is made.
+
+    Raises:
+        FailedPreconditionError: see `check_grpc`.
+    """
+    global _grpc
+    check_grpc()
+    if _grpc is None:
+        _grpc = generation()
+
+
+def cut_off() -> bool:
+    """Whether this process was forked from one that used gRPC: its servers and channels are the parent's."""
+    return _grpc is not None and _grpc != _generation
+
+
+def check_grpc() -> None:
+    """Refuse what would hang.
+
+    Raises:
+        FailedPreconditionError: this process was forked from one that used gRPC.
+    """
+    if cut_off():
+        raise inherited("a service cannot be used in this process")
+
+
+def inherited(what: str) -> FailedPreconditionError:
+    """The error for a handle that came here by a fork."""
+    return FailedPreconditionError(
+        f"{what}: it was forked (process {os.getpid()}) from one that uses dsnb, and threads and connections stay behind",
+        did="the parent and its service are untouched",
+        hint="read in the parent (in a PyTorch loader: num_workers=0, for dsnb's workers do the work already), or start "
+        'this process with multiprocessing.get_context("spawn") and call dsnb.connect() in it',
+    )
+
+
+def listens(port: int) -> None:
+    """Let a child close its copies of the sockets of a port that this process listens on."""
+    _ports.add(port)
+
+
+def calls(address: str) -> None:
+    """Let a child close its copies of connections to a "host:port"."""
+    host, _, port = address.rpartition(":")
+    _peers.add((host.strip("[]"), int(port)))
+
+
+def _in_child() -> None:
+    global _generation
+    _generation += 1
+    if cut_off():
+        gc.freeze()
+        _let_go_of_sockets()
+
+
+def _let_go_of_sockets() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for entry in os.listdir("/dev/fd"):
+        descriptor = int(entry)
+        with suppress(OSError):  # the descriptor of this very listing, closed since
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _of_dsnb(descriptor):
+                os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+def _of_dsnb(descriptor: int) -> bool:
+    probe = socket.socket(fileno=descriptor)
+    try:
+        if probe.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        if probe.getsockname()[1] in _ports:
+            return True
+        with suppress(OSError):  # not connected
+            host, port, *_ = probe.getpeername()
+            return (host.removeprefix("::ffff:"), port) in _peers  # gRPC's sockets are of IPv6, whatever they talk
+        return False
+    finally:
+        probe.detach()
