@@ -137,8 +137,8 @@ def _replace(
     if readers:
         jobs = ", ".join(map(repr, readers))
         raise FailedPreconditionError(
-            f"the service {old.name!r} runs in this process with another {others}, and {sum(readers.values())} reader(s) "
-            f"read from it (job {jobs})",
+            f"the service {old.name!r} runs in this process with another {others}, and {sum(readers.values())} "
+            f"reader(s) read from it (job {jobs})",
             did="it was left as it is",
             hint="add replace=True to end them with it; or start another service under a name of its own",
         )

@@ -1,8 +1,8 @@
 """Connection files: how a kernel, a terminal or a dashboard finds the services of this user on this host.
 
 One JSON file for each service, readable by its owner alone, as Jupyter's: name, target, token, process id and the time
-that process started (ids are used again). A file whose process is gone is removed by whoever finds it. Files are changed
-under a lock on the folder, which ends with the process that holds it; a file without a target is a claim to a name.
+that process started (ids are used again). A file whose process is gone is removed by whoever finds it. Files are
+changed under a lock on the folder, which ends with the process that holds it. One without a target only claims a name.
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ def check_grpc() -> None:
 def inherited(what: str) -> FailedPreconditionError:
     """The error for a handle that came here by a fork."""
     return FailedPreconditionError(
-        f"{what}: it was forked (process {os.getpid()}) from one that uses dsnb, and threads and connections stay behind",
+        f"{what}: it was forked (id {os.getpid()}) from one that uses dsnb, and threads and connections stay behind",
         did="the parent and its service are untouched",
-        hint="read in the parent (in a PyTorch loader: num_workers=0, for dsnb's workers do the work already), or start "
+        hint="read in the parent (a PyTorch loader: num_workers=0, as dsnb's workers do the work), or start "
         'this process with multiprocessing.get_context("spawn") and call dsnb.connect() in it',
     )
 

@@ -1,0 +1,137 @@
+"""`start` in a cell that is run again, in another cell, and beside another kernel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import dsnb
+from dsnb.errors import AlreadyExistsError, FailedPreconditionError
+from dsnb.wire import discovery
+from tests.support.processes import python
+from tests.support.reading import at_once
+
+ANOTHER_KERNEL = "import dsnb; service = dsnb.start(workers=0{}); print('READY', service.name, flush=True); input()"
+
+
+@pytest.fixture(autouse=True)
+def stop_all() -> Iterator[None]:
+    yield
+    for connection in discovery.running():
+        dsnb.start(name=connection.name).stop()
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_same_again_gives_back_the_service_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    first = dsnb.start(workers=1)
+    again = dsnb.start(workers=1)
+    assert again.target == first.target
+    assert said(capsys) == ["dsnb: the service 'default' is running already"]
+    again.stop()
+    assert first.stopped
+    assert discovery.running() == []
+
+
+def test_another_number_of_workers_scales_the_service_in_place(capsys: pytest.CaptureFixture[str]) -> None:
+    first = dsnb.start(workers=1)
+    assert dsnb.start(workers=3).target == first.target
+    assert first.workers == 3
+    assert dsnb.start(workers=0).workers == 0
+    assert said(capsys) == [
+        "dsnb: the service 'default' is running already; now 3 worker(s) instead of 1",
+        "dsnb: the service 'default' is running already; now 0 worker(s) instead of 3",
+    ]
+
+
+def test_other_settings_make_a_new_service_where_nobody_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    first = dsnb.start(workers=1)
+    second = dsnb.start(workers=2, cross_trainer_cache_size_bytes=1 << 20, token="t")
+    (line,) = said(capsys)
+    assert line.startswith("dsnb: the service 'default' was stopped and started anew, with another token and cross_tr")
+    assert first.stopped
+    assert second.target != first.target
+    assert [worker.capacity_bytes for worker in second.status().workers] == [1 << 20, 1 << 20]
+    assert dsnb.start(workers=2, cross_trainer_cache_size_bytes=1 << 20).token == "t", "any token will do"
+    assert dsnb.start(workers=2).target != second.target, "the defaults are settings too"
+    with pytest.raises(FailedPreconditionError, match="was stopped"):
+        first.status()
+
+
+def test_a_service_that_is_read_is_replaced_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    first = dsnb.start(workers=1)
+    numbers = dsnb.Dataset.range(10**9).apply(dsnb.distribute("parallel_epochs", first, job_name="train"))
+    with iter(numbers) as elements:
+        next(elements)
+        with pytest.raises(FailedPreconditionError, match=r"1 reader\(s\) read from it \(job 'train'\)") as caught:
+            dsnb.start(workers=1, cross_trainer_cache_size_bytes=1 << 20)
+        assert (caught.value.did, "replace=True" in caught.value.hint) == ("it was left as it is", True)
+        assert next(elements) == 1
+        assert dsnb.start(workers=1, replace=True).target == first.target, "nothing differs, nothing is replaced"
+        dsnb.start(workers=1, cross_trainer_cache_size_bytes=1 << 20, replace=True)
+    assert first.stopped
+    assert [line.rpartition(",")[0] for line in said(capsys)] == [
+        "",
+        "dsnb: the service 'default' was stopped and started anew",
+    ]
+
+
+def test_a_with_block_stops_only_the_service_that_it_started() -> None:
+    first = dsnb.start(workers=1)
+    with dsnb.start(workers=1) as again, dsnb.connect() as connected:
+        assert again.target == connected.target == first.target
+    assert len(first.status().workers) == 1
+    with first:
+        pass
+    assert first.stopped
+    with dsnb.start(workers=1) as anew:
+        pass
+    assert anew.stopped
+
+
+def test_all_handles_of_a_service_share_its_dashboard() -> None:
+    first = dsnb.start(workers=1)
+    assert first.dashboard_url() == dsnb.start(workers=1).dashboard_url()
+    first.stop()
+
+
+def test_a_name_makes_a_service_of_its_own() -> None:
+    first, second = dsnb.start(workers=0), dsnb.start(workers=0, name="second")
+    assert (first.name, second.name) == ("default", "second")
+    assert dsnb.start(workers=0).target == first.target
+    assert dsnb.start(workers=0, name="second").target == second.target
+    second.stop()
+    assert dsnb.start(workers=0, name="second").target != second.target
+
+
+def test_a_name_of_another_kernel_is_refused_with_how_to_connect() -> None:
+    with python(ANOTHER_KERNEL.format(", name='digits'")) as other:
+        with pytest.raises(AlreadyExistsError, match=f"'digits' runs in process {other.pid} at grpc://") as caught:
+            dsnb.start(workers=0, name="digits")
+        assert "dsnb.connect('digits')" in caught.value.hint
+        assert dsnb.connect("digits").name == "digits"
+        assert threading.active_count() == 1 or not [t for t in threading.enumerate() if "dispatcher" in t.name]
+
+
+def test_without_a_name_another_kernels_default_is_left_alone() -> None:
+    with python(ANOTHER_KERNEL.format("")) as other:
+        assert other.line("READY") == "READY default"
+        assert dsnb.start(workers=0).name == "default-2"
+        assert dsnb.start(workers=0).name == "default-2", "this kernel's own"
+
+
+def test_threads_that_start_at_once_share_one_service() -> None:
+    services = at_once([lambda: dsnb.start(workers=1)] * 4)
+    assert len({service.target for service in services}) == 1
+
+
+def test_a_start_that_fails_leaves_no_name_taken() -> None:
+    with dsnb.start(workers=0, name="taken") as service:
+        port = int(service.target.rpartition(":")[2])
+        with pytest.raises(AlreadyExistsError, match="port"):
+            dsnb.start(workers=0, name="mine", port=port)
+    assert dsnb.start(workers=0, name="mine").name == "mine"
