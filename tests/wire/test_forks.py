@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 SETUP = """
 import multiprocessing, os, sys, time
 import dsnb
-service = dsnb.start(workers=1)
+service = dsnb.start(workers=1, work_dir=os.environ["WORK_DIR"])
 numbers = dsnb.Dataset.range(10**9)
 there = numbers.apply(dsnb.distribute("parallel_epochs", service, data_transfer_protocol="grpc"))
 elements, local = iter(there), iter(numbers.map(lambda x: x, num_parallel_calls=2))
@@ -33,6 +33,7 @@ def check_parent():
     assert len(service.status().workers) == 1
     assert next(elements) > 0 and next(local) > 0
     assert len(dsnb.wire.discovery.running()) == 1
+    dsnb.register_dataset(service, numbers)  # which is written to the journal
 """
 
 HANDLES = """
@@ -122,16 +123,16 @@ def broken(connection: socket.socket) -> bool:
         return True
 
 
-def run(code: str) -> str:
+def run(code: str, work_dir: Path) -> str:
     """The output of code in an interpreter of its own, which ends well and prints no error."""
-    with PythonProcess(["-c", SETUP + code]) as process:
+    with PythonProcess(["-c", SETUP + code], env={"WORK_DIR": str(work_dir)}) as process:
         assert process.ended(timeout=60) == 0
         assert process.stderr == ""
         return process.stdout
 
 
-def test_handles_of_before_the_fork_raise_with_advice_and_do_not_hang() -> None:
-    *lines, done = run(HANDLES).replace("\n  ", " ").splitlines()
+def test_handles_of_before_the_fork_raise_with_advice_and_do_not_hang(tmp_path: Path) -> None:
+    *lines, done = run(HANDLES, tmp_path).replace("\n  ", " ").splitlines()
     told = dict(line.split("\t") for line in lines)
     assert done == "DONE"
     for name in ("status", "scale", "dashboard", "start", "connect", "iter", "register", "dispatcher", "worker"):
@@ -142,16 +143,16 @@ def test_handles_of_before_the_fork_raise_with_advice_and_do_not_hang() -> None:
     assert told == {"close": "None", "stop": "None", "repr": "\"DataService('default', 1 worker)\"", "anew": "45"}
 
 
-def test_however_a_child_ends_the_parents_service_goes_on() -> None:
-    assert run(ENDS) == "DONE\n"
+def test_however_a_child_ends_the_parents_service_goes_on(tmp_path: Path) -> None:
+    assert run(ENDS, tmp_path) == "DONE\n"
 
 
-def test_a_pool_works_beside_a_service() -> None:
-    assert run(POOL) == "DONE\n"
+def test_a_pool_works_beside_a_service(tmp_path: Path) -> None:
+    assert run(POOL, tmp_path) == "DONE\n"
 
 
-def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent() -> None:
-    with python(SETUP + WITH_A_CHILD) as parent:
+def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent(tmp_path: Path) -> None:
+    with python(SETUP + WITH_A_CHILD, env={"WORK_DIR": str(tmp_path)}) as parent:
         target, child = parent.line("READY").split()[1:]
         host, port = target.removeprefix("grpc://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as connection:
