@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from dsnb import errors
-from dsnb.client.options import CrossTrainerCache, ServiceAddress, check_compression, read_options
+from dsnb.client.options import CrossTrainerCache, ServiceAddress, ShardingPolicy, check_compression, read_options
 from dsnb.client.options import service_address as _address
 from dsnb.client.source import FromService, check_cache
 from dsnb.client.tasks import check_protocol
@@ -14,7 +15,9 @@ from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_j
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import Blob, describe, serialise
+from dsnb.pipeline.modes import Divisible, check_mode
 from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.sharding import divisible
 from dsnb.pipeline.splits import split_providers
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import BlobPiece, DatasetRequest, RegisterRequest, SplitProvider
@@ -50,7 +53,8 @@ def distribute(
         data_transfer_protocol: "grpc" or "local"; None for the best that works.
         compression: "AUTO" or None.
         cross_trainer_cache: Share one preprocessing pass with other trainers: all of them get all elements.
-        target_workers: "AUTO" or "ANY".
+        target_workers: "AUTO" or "ANY" to read all workers, those of this process by reference; "LOCAL" to read only
+            those of this process.
 
     Returns:
         A function from dataset to dataset. The new dataset's elements are those of the old one; their order holds for
@@ -189,10 +193,13 @@ def from_dataset_id(
             f"the dataset {dataset_id!r} has elements {spec}, not {element_spec}", hint="leave element_spec out"
         )
     check_cache(options, known.cardinality)
+    check_mode(options.mode.name, Divisible(files=known.files, no_files=known.no_files, hinted=known.hinted))
+    if options.mode is ShardingPolicy.DYNAMIC and known.unsplittable:
+        raise UnimplementedError(known.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
     source = FromService(
         service=address,
         dataset_id=known.dataset_id,
-        options=options,
+        options=replace(options, compression=known.compression),
         spec=spec if spec is not None else element_spec,
         registered_cardinality=known.cardinality,
     )
@@ -208,6 +215,9 @@ def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, da
     providers, unsplittable = _providers(operation)
     if mode == "DYNAMIC" and unsplittable is not None:
         raise unsplittable
+    offer = divisible(operation)
+    if mode:
+        check_mode(mode, offer)
     graph = serialise(operation)
     if graph.fingerprint.unhashable:
         errors.warn(
@@ -226,6 +236,9 @@ def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, da
         pipeline=describe(operation),
         providers=providers,
         unsplittable="" if unsplittable is None else unsplittable.what,
+        files=offer.files,
+        no_files=offer.no_files,
+        hinted=offer.hinted,
     )
     with _Connection(address) as channel:
         reply = channel.call(REGISTER, request)

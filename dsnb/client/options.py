@@ -11,13 +11,17 @@ from dsnb.wire import discovery
 from dsnb.wire.channel import split_target
 
 AUTO = "AUTO"
+LOCAL = "LOCAL"
 
 
 class ShardingPolicy(enum.IntEnum):
     """How the workers of one job divide a dataset; numbers and meanings as in the tf.data service.
 
     OFF: every worker produces the whole dataset. DYNAMIC: workers ask for pieces of the sources as they go, so that
-    together they produce each element once. The others shard by a fixed worker list and are not there yet.
+    together they produce each element once. In the others worker i of n produces a fixed share, n being the number of
+    workers when a pass begins (or the length of `DispatcherConfig.worker_addresses`): FILE, every n-th file of each
+    source; DATA, every n-th element; FILE_OR_DATA, by files where all sources read files, else by elements; HINT, what
+    `shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)` in the pipeline leaves.
 
     Example:
         >>> ShardingPolicy.DYNAMIC.value
@@ -33,7 +37,6 @@ class ShardingPolicy(enum.IntEnum):
 
 
 _ALIASES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
-_READY = (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -77,6 +80,11 @@ class ReadOptions:
     compression: str = AUTO
     trainer_id: str = ""
     target_workers: str = AUTO
+
+    @property
+    def local(self) -> bool:
+        """Whether only workers of this process are read."""
+        return self.target_workers == LOCAL
 
     @property
     def cached(self) -> bool:
@@ -136,17 +144,12 @@ def sharding_policy(mode: Any) -> ShardingPolicy:
 
     Raises:
         InvalidArgumentError: for a mode that there is not.
-        UnimplementedError: for a static one.
     """
     if isinstance(mode, str) and mode in _ALIASES:
         return _ALIASES[mode]
     if not isinstance(mode, ShardingPolicy):
         accepted = ", ".join([*(f"ShardingPolicy.{policy.name}" for policy in ShardingPolicy), *map(repr, _ALIASES)])
         raise InvalidArgumentError(f"the processing mode {mode!r} is unknown", hint=f"use one of: {accepted}")
-    if mode not in _READY:
-        raise UnimplementedError(
-            f"ShardingPolicy.{mode.name} is not there yet", hint="use ShardingPolicy.OFF or ShardingPolicy.DYNAMIC"
-        )
     return mode
 
 
@@ -174,6 +177,12 @@ def read_options(
             "the cross-trainer cache does not support coordinated reads",
             hint="leave consumer_index and num_consumers out, or the cache",
         )
+    target = _target_workers(target_workers)
+    if target == LOCAL and num_consumers is not None:
+        raise InvalidArgumentError(
+            "Coordinated reads require non-local workers: consumers in many processes read one worker together",
+            hint='leave target_workers out, or use "ANY"',
+        )
     _check_consumers(consumer_index, num_consumers, job_name)
     _check_outstanding(max_outstanding_requests)
     if cross_trainer_cache is not None and job_name is None:
@@ -188,7 +197,7 @@ def read_options(
         protocol=data_transfer_protocol,
         compression=check_compression(compression),
         trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else "",
-        target_workers=_target_workers(target_workers),
+        target_workers=target,
     )
 
 
@@ -232,12 +241,19 @@ def _check_outstanding(limit: int | None) -> None:
 
 
 def _target_workers(target: str) -> str:
-    known = ("AUTO", "ANY", "LOCAL")
+    known = (AUTO, "ANY", LOCAL)
     name = target.upper() if isinstance(target, str) else target
     if name not in known:
         raise InvalidArgumentError(f"target_workers is {target!r}", hint='use "AUTO", "ANY" or "LOCAL"')
-    if name == "LOCAL":
-        raise UnimplementedError(
-            'target_workers="LOCAL" is not there yet', hint='use "AUTO": local workers are read locally'
-        )
     return name
+
+
+def no_local_worker(options: ReadOptions) -> InvalidArgumentError:
+    """The error of a reader that wants local workers where there are none."""
+    static = options.mode not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
+    who = f"Static sharding policy <{options.mode.name}> with local reads requires" if static else "Local reads require"
+    return InvalidArgumentError(
+        f"{who} local workers, but no local worker is found in this process",
+        did="the read was given up",
+        hint='start workers here, svc = dsnb.start(isolation="thread"), or use target_workers="ANY"',
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsnb import errors
 from dsnb.client.inbox import Hold, Inbox
-from dsnb.client.options import ReadOptions, ServiceAddress
+from dsnb.client.options import ReadOptions, ServiceAddress, no_local_worker
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import CancelledError, DeadlineExceededError, DsnbError, DsnbWarning, UnavailableError
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -80,7 +80,11 @@ class ReadStage(Stage):
         if joined.finished:
             self._warn_empty(joined)
             return
+        if joined.absent:
+            self._warn_absent(joined)
         self._tasks.set_tasks(joined.tasks)
+        if self._options.local and not len(self._tasks):
+            raise no_local_worker(self._options)
         self._tasks.tend(time.monotonic())  # so that workers begin while the caller comes to its first `next`
 
     def _join(self, dataset_id: str, repetition: int) -> JoinReply:
@@ -103,6 +107,13 @@ class ReadStage(Stage):
             f"pass {joined.iteration} of job {joined.job_name!r} was read to its end already, so it is empty for this "
             f"reader; iterate the same dataset again for the next pass, use another job_name, or "
             f"svc.forget({joined.job_name!r})",
+            DsnbWarning,
+        )
+
+    def _warn_absent(self, joined: JoinReply) -> None:
+        errors.warn(
+            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.absent)}: they come only if the "
+            "worker does, before the others have ended; start it, or shorten DispatcherConfig(worker_addresses=...)",
             DsnbWarning,
         )
 
@@ -234,10 +245,11 @@ class ReadStage(Stage):
             reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
         except DsnbError:
             return True  # all known tasks have ended, and nobody is there who could know of more
-        if not reply.finished:
-            self._tasks.set_tasks(reply.tasks)
-            self._confirm_at = now + _CONFIRM_S
-        return reply.finished
+        if reply.finished:
+            return True
+        self._tasks.set_tasks(reply.tasks)
+        self._confirm_at = now + _CONFIRM_S
+        return self._options.local and self._tasks.all_ended  # the pass may go on elsewhere
 
     def _check_alive(self, now: float) -> None:
         """Give up when there has been nobody to read from for long.
@@ -253,8 +265,9 @@ class ReadStage(Stage):
         if now - self._reachable_at < _NOBODY_S:
             return
         if broken_since is None:
+            kind = "worker in this process" if self._options.local else "worker"
             raise DeadlineExceededError(
-                f"the service at {self._channel.address} has had no worker for {_NOBODY_S:g} seconds"
+                f"the service at {self._channel.address} has had no {kind} for {_NOBODY_S:g} seconds"
                 + (f"; the last one that was lost: {self._tasks.last_loss}" if self._tasks.last_loss else ""),
                 did="the read was given up",
                 hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them",

@@ -5,14 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from dsnb.client.options import ReadOptions, ServiceAddress
+from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
 from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.splits import SplitProvider
+
+_KEPT: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
+    # A worker whose files are empty may find an end where the whole has none; what a hint leaves, nobody knows.
+    ShardingPolicy.FILE: (0,),
+    ShardingPolicy.FILE_OR_DATA: (0,),
+    ShardingPolicy.HINT: (),
+}
+"""Cardinalities that distributing does not change, in the modes where they are not both of those two."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,9 +53,9 @@ class FromService(Operation):
 
     @property
     def cardinality(self) -> int:
-        """Endless and empty stay so; anything else depends on the number of workers, as in the tf.data service."""
-        known = self.registered_cardinality in (INFINITE_CARDINALITY, 0)
-        return self.registered_cardinality if known else UNKNOWN_CARDINALITY
+        """Endless and empty stay so where all shards of it are; the rest depends on the number of workers."""
+        known = _KEPT.get(self.options.mode, (INFINITE_CARDINALITY, 0))
+        return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
 
     @property
     def may_be_empty_for_a_pass(self) -> bool:

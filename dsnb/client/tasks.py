@@ -69,19 +69,22 @@ class TaskTable:
 
         The announcements come last: where warnings are errors, they must not keep the rest from happening.
         """
+        held = set(self._holds)
         for update in updates:
             if update.state:
                 self.set_tasks(update.tasks)
         # A worker of a DYNAMIC job that was done with its splits took nothing along.
         dynamic = self._options.mode is ShardingPolicy.DYNAMIC
         losses = [loss for update in updates for loss in update.losses if loss.splits or not dynamic]
+        if self._options.local:  # what others read, others lose
+            losses = [loss for loss in losses if loss.task_id in held or loss.task_id in self._holds]
         self.lost += sum(max(1, loss.splits) for loss in losses)
         for loss in losses:
             self._announce(loss)
 
     def set_tasks(self, tasks: tuple[TaskInfo, ...]) -> None:
-        """Read these tasks and no others."""
-        named = {task.task_id: task for task in tasks}
+        """Read these tasks and no others; of them only local workers' where that was asked for."""
+        named = {task.task_id: task for task in tasks if not self._options.local or local.find(task.worker_uid)}
         for task_id in self._holds.keys() - named.keys():
             self._close(task_id)
         share = BUFFER_BYTES // max(1, len(named))

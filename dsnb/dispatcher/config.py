@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsnb.errors import InvalidArgumentError
@@ -29,6 +30,9 @@ class DispatcherConfig:
         job_gc_timeout_ms: How long a job's record is kept after its last client left; -1 for ever.
         task_gc_timeout_ms: How long the tasks of an unfinished pass are kept after its last client left.
         gc_dynamic_sharding_jobs: Whether DYNAMIC passes are collected as well.
+        worker_addresses: The workers by which the static modes (FILE, DATA, FILE_OR_DATA, HINT) number shards, in
+            order: "host", "host:port", or "host:%port%" for any port; others are not let in. None to number the
+            workers that are there when a pass begins.
 
     Raises:
         InvalidArgumentError: for a value that can never be right.
@@ -52,8 +56,10 @@ class DispatcherConfig:
     job_gc_timeout_ms: int = 600_000
     task_gc_timeout_ms: int = 5_000
     gc_dynamic_sharding_jobs: bool = True
+    worker_addresses: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "worker_addresses", _addresses(self.worker_addresses))
         if not 0 <= self.port < 65536:
             raise InvalidArgumentError(f"the port {self.port} does not exist", hint="use 0 (any) to 65535")
         if self.protocol != "grpc":
@@ -76,3 +82,11 @@ class DispatcherConfig:
             raise InvalidArgumentError(
                 f"job_gc_timeout_ms is {self.job_gc_timeout_ms}", hint="use milliseconds above 0, or -1 for never"
             )
+
+
+def _addresses(entries: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(entries, str) or not all(isinstance(entry, str) and entry for entry in entries or ()):
+        raise InvalidArgumentError(
+            f"worker_addresses is {entries!r}", hint='use a list of addresses: ["localhost:%port%", "otherhost:5050"]'
+        )
+    return tuple(entries or ())

@@ -37,6 +37,9 @@ def register(core: Context, event: e.RegisterDataset) -> str:
             pipeline=event.pipeline,
             providers=event.providers,
             unsplittable=event.unsplittable,
+            files=event.files,
+            no_files=event.no_files,
+            hinted=event.hinted,
         )
     )
     return dataset_id

@@ -197,6 +197,9 @@ class Desk:
             mode=job.mode,
             cached=job.cached,
             providers=len(iteration.providers),
+            shards=len(iteration.shards),
+            shard=max(0, task.shard),
+            entropy=iteration.entropy,
         )
 
     def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:

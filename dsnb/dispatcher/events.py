@@ -26,11 +26,17 @@ class RegisterDataset:
     pipeline: str
     providers: tuple[tuple[str, int], ...]
     unsplittable: str
+    files: int = -1
+    no_files: str = ""
+    hinted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client begins to read; an empty job name asks for an anonymous job."""
+    """A client begins to read; an empty job name asks for an anonymous job.
+
+    `entropy` is for the pass, if it begins with this client.
+    """
 
     dataset_id: str
     job_name: str
@@ -40,6 +46,7 @@ class Join:
     compression: str
     target_workers: str
     repetition: int
+    entropy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +228,8 @@ class Joined:
     number: int
     finished: bool
     readers: int
+    absent: tuple[str, ...] = ()
+    """Shards that nobody produces, as people know them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

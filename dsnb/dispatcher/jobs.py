@@ -6,10 +6,12 @@ from itertools import zip_longest
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher import shards
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.state import Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
+from dsnb.pipeline.modes import STATIC
 
 
 def join(core: Context, event: e.Join) -> e.Joined:
@@ -18,15 +20,17 @@ def join(core: Context, event: e.Join) -> e.Joined:
     Raises:
         NotFoundError: the dataset is not registered.
         UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
-        InvalidArgumentError: the job exists with other parameters.
+        FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one.
+        InvalidArgumentError: the job exists with other parameters, or the pass could not be divided.
     """
     dataset = known_dataset(core, event.dataset_id)
     if event.mode == "DYNAMIC" and dataset.unsplittable:
         raise UnimplementedError(dataset.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
+    shards.check(core, event, dataset)
     job = _job(core, event)
     iteration = job.iterations.get(event.repetition)
     if iteration is None:
-        iteration = _create_iteration(core, job, event.repetition)
+        iteration = _create_iteration(core, job, event)
     readers = len(iteration.clients)
     client_id = str(core.number("client"))
     core.record(r.ClientJoined(client_id=client_id, job=job.name, number=iteration.number, trainer_id=event.trainer_id))
@@ -34,7 +38,12 @@ def join(core: Context, event: e.Join) -> e.Joined:
     core.live.unread.pop((job.name, iteration.number), None)
     core.live.unused.pop(job.name, None)
     return e.Joined(
-        client_id=client_id, job=job.name, number=iteration.number, finished=iteration.finished, readers=readers
+        client_id=client_id,
+        job=job.name,
+        number=iteration.number,
+        finished=iteration.finished,
+        readers=readers,
+        absent=shards.without_worker(core, iteration),
     )
 
 
@@ -96,15 +105,19 @@ def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:
         return
     if all(core.state.tasks[task].ended for task in iteration.tasks):
         core.record(r.IterationFinished(job=job, number=iteration.number))
+        missing = shards.without_worker(core, iteration)
+        if missing:
+            text = f"pass {iteration.number} of job {job!r} ended without shard {', '.join(missing)}: no worker came"
+            core.instruct(e.Announce(level="warning", text=text))
         core.instruct(e.TellClients(job=job, number=iteration.number))
         if not iteration.clients:
             core.live.unread[job, iteration.number] = core.now
 
 
-def add_task(core: Context, job: str, number: int, worker: str) -> None:
+def add_task(core: Context, job: str, number: int, worker: str, shard: int = -1) -> None:
     """Give a worker its part of a pass."""
     task_id = str(core.number("task"))
-    core.record(r.TaskCreated(task_id=task_id, job=job, number=number, worker=worker))
+    core.record(r.TaskCreated(task_id=task_id, job=job, number=number, worker=worker, shard=shard))
     core.instruct(e.StartTask(worker=worker, task_id=task_id))
 
 
@@ -218,9 +231,10 @@ def _first_difference(before: str, after: str) -> str:
     return f"a function or value inside {after} differs"
 
 
-def _create_iteration(core: Context, job: Job, number: int) -> Iteration:
-    core.record(r.IterationCreated(job=job.name, number=number))
-    for worker in list(core.state.workers.values()):
-        if not worker.draining:
-            add_task(core, job.name, number, worker.uid)
+def _create_iteration(core: Context, job: Job, event: e.Join) -> Iteration:
+    number = event.repetition
+    count = shards.count(core) if job.mode in STATIC else 0
+    core.record(r.IterationCreated(job=job.name, number=number, shards=count, entropy=event.entropy))
+    for shard, worker in shards.first_owners(core):
+        add_task(core, job.name, number, worker, shard if count else -1)
     return job.iterations[number]

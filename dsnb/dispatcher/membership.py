@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsnb.dispatcher import datasets, jobs, leases
+from dsnb.dispatcher import datasets, jobs, leases, shards, slots
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
@@ -21,8 +21,9 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
         known = _welcome(core, event, before)
         for job, iteration in list(core.state.unfinished()):
             at_work = any(core.state.tasks[task].worker == event.uid for task in iteration.tasks)
-            if not at_work and (job.name, iteration.number) not in served:
-                jobs.add_task(core, job.name, iteration.number, event.uid)
+            shard = shards.vacant(core, iteration, known) if iteration.shards else -1
+            if not at_work and shard is not None and (job.name, iteration.number) not in served:
+                jobs.add_task(core, job.name, iteration.number, event.uid, shard)
                 core.instruct(e.TellClients(job=job.name, number=iteration.number))
     else:
         for task in core.state.tasks_of(event.uid):
@@ -87,9 +88,12 @@ def _whole_passes(core: Context, worker: Worker | None) -> set[tuple[str, int]]:
 
 def _welcome(core: Context, event: e.WorkerArrives, before: Worker | None) -> Worker:
     """A new worker; one at the address of another that is thought to be there is that one, started again."""
+    place = _place(core, event.address)
     name = before.name if before else event.name or f"w{core.number('worker')}"
     core.record(
-        r.WorkerJoined(uid=event.uid, name=name, address=event.address, isolation=event.isolation, pid=event.pid)
+        r.WorkerJoined(
+            uid=event.uid, name=name, address=event.address, isolation=event.isolation, pid=event.pid, place=place
+        )
     )
     if before is not None:
         for task in core.state.tasks_of(before.uid):
@@ -98,6 +102,14 @@ def _welcome(core: Context, event: e.WorkerArrives, before: Worker | None) -> Wo
         core.live.workers.pop(before.uid, None)
     core.instruct(e.Announce(level="info", text=f"worker {name} {'came back' if before else 'joined'}"))
     return core.state.workers[event.uid]
+
+
+def _place(core: Context, address: str) -> int:
+    """A worker's place in the fixed list, if there is one."""
+    entries = core.config.worker_addresses
+    return (
+        slots.place_of(entries, address, {w.place: w.address for w in core.state.workers.values()}) if entries else -1
+    )
 
 
 def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:

@@ -13,7 +13,7 @@ class DatasetRegistered:
     """A pipeline has an id.
 
     `definition` is the digest of the pickled pipeline, which is kept beside the journal; `chosen` tells whether the
-    user gave the id, and so will come back for it.
+    user gave the id, and so will come back for it; `files`, `no_files` and `hinted` are what the static modes ask for.
     """
 
     dataset_id: str
@@ -27,6 +27,9 @@ class DatasetRegistered:
     pipeline: str
     providers: tuple[tuple[str, int], ...]
     unsplittable: str
+    files: int = -1
+    no_files: str = ""
+    hinted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +39,14 @@ class DatasetDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
+    """`place` is the worker's in the fixed list; -1 where there is none."""
+
     uid: str
     name: str
     address: str
     isolation: str
     pid: int
+    place: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +77,12 @@ class JobForgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCreated:
+    """A pass begins, cut into `shards`, or 0 where the mode has none; all of them draw from one `entropy`."""
+
     job: str
     number: int
+    shards: int = 0
+    entropy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +105,7 @@ class TaskCreated:
     job: str
     number: int
     worker: str
+    shard: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 
@@ -62,6 +63,9 @@ class DispatcherService:
                     pipeline=request.pipeline,
                     providers=tuple((provider.source, provider.count) for provider in request.providers),
                     unsplittable=request.unsplittable,
+                    files=request.files,
+                    no_files=request.no_files,
+                    hinted=request.hinted,
                 )
             )
             return m.RegisterReply(dataset_id=dataset_id, missing=self._desk.blobs.missing(request.blobs))
@@ -77,6 +81,10 @@ class DispatcherService:
                 cardinality=dataset.cardinality,
                 compression=dataset.compression,
                 pipeline=dataset.pipeline,
+                unsplittable=dataset.unsplittable,
+                files=dataset.files,
+                no_files=dataset.no_files,
+                hinted=dataset.hinted,
             )
 
     def put_blob(self, pieces: Iterator[m.BlobPiece], _context: grpc.ServicerContext) -> m.Empty:
@@ -101,6 +109,7 @@ class DispatcherService:
                     compression=request.compression,
                     target_workers=request.target_workers,
                     repetition=request.repetition,
+                    entropy=secrets.randbits(63),
                 )
             )
             desk.ledger.client_joined(joined.client_id, joined.job, request.trainer_id)
@@ -111,6 +120,7 @@ class DispatcherService:
                 tasks=desk.task_infos(joined.job, joined.number),
                 finished=joined.finished,
                 readers=joined.readers,
+                absent=joined.absent,
             )
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:

@@ -4,7 +4,8 @@ Theory of operation. A *dataset* is a registered pipeline. A *job* reads one dat
 *iteration* is one pass of a job, numbered from 0. When it is created each worker gets a *task* in it; workers that come
 later get one too while it runs. *Clients* belong to one iteration. An iteration of a DYNAMIC job has *providers*, whose
 splits are handed to tasks in runs; a provider's repetition goes up each time its splits are used up (a `repeat` inside
-the pipeline asks for the next one), and a task that asks for an older repetition is told that it is over.
+the pipeline asks for the next one), and a task that asks for an older repetition is told that it is over. In the static
+modes a pass has *shards*, each with one task at a time; what has become of a shard outlives its task.
 
 An iteration is finished when all its tasks have ended; a task that is lost with its worker is dropped from it, so the
 rest can still finish.
@@ -23,6 +24,9 @@ from typing import Any
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.plain import to_json
 
+NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
+"""What has become of a shard."""
+
 
 @dataclass(slots=True)
 class Worker:
@@ -31,6 +35,7 @@ class Worker:
     address: str
     isolation: str
     pid: int
+    place: int = -1
     draining: bool = False
 
 
@@ -50,6 +55,7 @@ class Task:
     job: str
     number: int
     worker: str
+    shard: int = -1
     incarnation: int = 1
     ended: bool = False
     refused: bool = False
@@ -75,6 +81,9 @@ class Iteration:
     tasks: list[str] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)
     providers: list[Provider] = field(default_factory=list)
+    shards: list[str] = field(default_factory=list)
+    """What has become of each shard, in the static modes."""
+    entropy: int = 0
 
 
 @dataclass(slots=True)
@@ -145,7 +154,9 @@ class State:
         del self.datasets[record.dataset_id]
 
     def _worker_joined(self, record: r.WorkerJoined) -> None:
-        self.workers[record.uid] = Worker(record.uid, record.name, record.address, record.isolation, record.pid)
+        self.workers[record.uid] = Worker(
+            record.uid, record.name, record.address, record.isolation, record.pid, record.place
+        )
         self.made["worker"] += 1
 
     def _worker_draining(self, record: r.WorkerDraining) -> None:
@@ -173,7 +184,12 @@ class State:
     def _iteration_created(self, record: r.IterationCreated) -> None:
         job = self.jobs[record.job]
         providers = self.datasets[job.dataset_id].providers if job.mode == "DYNAMIC" else ()
-        job.iterations[record.number] = Iteration(record.number, providers=[Provider(s, n) for s, n in providers])
+        job.iterations[record.number] = Iteration(
+            record.number,
+            providers=[Provider(s, n) for s, n in providers],
+            shards=[NEVER_BEGUN] * record.shards,
+            entropy=record.entropy,
+        )
 
     def _iteration_finished(self, record: r.IterationFinished) -> None:
         self.iteration(record.job, record.number).finished = True
@@ -188,8 +204,11 @@ class State:
             del self.clients[client]
 
     def _task_created(self, record: r.TaskCreated) -> None:
-        self.tasks[record.task_id] = Task(record.task_id, record.job, record.number, record.worker)
-        self.iteration(record.job, record.number).tasks.append(record.task_id)
+        self.tasks[record.task_id] = Task(record.task_id, record.job, record.number, record.worker, record.shard)
+        iteration = self.iteration(record.job, record.number)
+        iteration.tasks.append(record.task_id)
+        if iteration.shards:
+            iteration.shards[record.shard] = BEGUN
         self.made["task"] += 1
 
     def _task_restarted(self, record: r.TaskRestarted) -> None:
@@ -201,7 +220,11 @@ class State:
         task.given.clear()
 
     def _task_ended(self, record: r.TaskEnded) -> None:
-        self.tasks[record.task_id].ended = True
+        task = self.tasks[record.task_id]
+        task.ended = True
+        iteration = self.iteration(task.job, task.number)
+        if iteration.shards:
+            iteration.shards[task.shard] = ENDED
 
     def _task_dropped(self, record: r.TaskDropped) -> None:
         task = self.tasks.pop(record.task_id)
@@ -257,6 +280,8 @@ class State:
         assert not iteration.finished or all(self.tasks[t].ended for t in iteration.tasks), "finished, but a task runs"
         workers = [self.tasks[task].worker for task in iteration.tasks]
         assert len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
+        if iteration.shards:
+            self._validate_shards(iteration)
         for number, provider in enumerate(iteration.providers):
             assert 0 <= provider.next <= provider.count, "more splits were given than there are"
             held = [
@@ -266,6 +291,14 @@ class State:
             ]
             held.sort()
             assert all(a[1] <= b[0] for a, b in pairwise(held)), "a split was given twice"
+
+    def _validate_shards(self, iteration: Iteration) -> None:
+        tasks = [self.tasks[task] for task in iteration.tasks]
+        held = [task.shard for task in tasks]
+        assert len(held) == len(set(held)), "two tasks have one shard"
+        for task in tasks:
+            expected = ENDED if task.ended else BEGUN
+            assert iteration.shards[task.shard] == expected, "a shard is not what its task is"
 
 
 _APPLY: dict[type, Any] = {

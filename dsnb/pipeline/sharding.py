@@ -13,84 +13,31 @@ of one pass draw their unseeded randomness from one root (`BuildContext.entropy`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any
 
 from dsnb.elements.bytecode import all_reads
 from dsnb.elements.reach import variables
 from dsnb.elements.usercode import is_user_namespace
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.pipeline.modes import STATIC, UNKNOWN, Divisible, check_count, check_mode
 from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.operations.flat_map import FlatMap
 from dsnb.pipeline.operations.interleave import Interleave
 from dsnb.pipeline.operations.shard import Shard
 from dsnb.pipeline.splits import FileSource
 
-STATIC: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
-"""The modes in which the number of workers is fixed when a pass begins."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divisible:
-    """What a pipeline offers to the static modes; plain data, so that a dispatcher can check without unpickling.
-
-    Attributes:
-        files: The number of files in the source that has the fewest; None where that is known only while reading.
-        no_files: Why the pipeline cannot be divided by files; empty where it can.
-        hinted: Whether it holds a `shard(SHARD_HINT, ...)`.
-    """
-
-    files: int | None
-    no_files: str
-    hinted: bool
-
 
 def divisible(operation: Operation) -> Divisible:
     """What a pipeline offers to the static modes."""
     hinted = any(isinstance(step, Shard) and step.hinted for step in walk(operation))
     try:
-        known = [count for count in _file_counts(operation) if count is not None]
+        known = [count for count in _file_counts(operation) if count != UNKNOWN]
     except NotFoundError as error:
-        return Divisible(files=None, no_files=error.what, hinted=hinted)
-    return Divisible(files=min(known, default=None), no_files="", hinted=hinted)
-
-
-def check_mode(mode: str, offer: Divisible) -> None:
-    """Refuse a mode that a pipeline does not allow.
-
-    Raises:
-        NotFoundError: FILE, and there are no files.
-        FailedPreconditionError: a hint, and another mode than HINT.
-    """
-    if mode == "FILE" and offer.no_files:
-        raise NotFoundError(
-            offer.no_files,
-            did="nothing was read",
-            hint="use ShardingPolicy.FILE_OR_DATA or DATA, or begin with list_files, TextLineDataset or the like",
-        )
-    if offer.hinted and mode != "HINT":
-        raise FailedPreconditionError(
-            f"the pipeline holds shard(SHARD_HINT, ...), which only the mode HINT fills in, and the mode is {mode}",
-            did="nothing was read",
-            hint="use dsnb.ShardingPolicy.HINT, or give numbers: shard(2, 0)",
-        )
-
-
-def check_files(mode: str, offer: Divisible, count: int) -> None:
-    """Refuse to divide fewer files than there are workers.
-
-    Raises:
-        InvalidArgumentError: when there are.
-    """
-    by_files = mode in ("FILE", "FILE_OR_DATA") and not offer.no_files
-    if by_files and offer.files is not None and offer.files < count:
-        raise InvalidArgumentError(
-            f"a source has {offer.files} file(s), which is not enough for the required {count} shards/workers",
-            did="no pass was begun",
-            hint="use ShardingPolicy.DATA or DYNAMIC, fewer workers, or more and smaller files",
-        )
+        return Divisible(no_files=error.what, hinted=hinted)
+    return Divisible(files=min(known, default=UNKNOWN), hinted=hinted)
 
 
 def sharded(operation: Operation, mode: str, count: int, index: int) -> Operation:
@@ -108,20 +55,16 @@ def sharded(operation: Operation, mode: str, count: int, index: int) -> Operatio
     """
     if mode not in STATIC:
         return operation
-    if count < 1:
-        raise InvalidArgumentError(f"num_workers should be >= 1, currently {count}", hint="start workers first")
+    offer = divisible(operation)
+    check_mode(mode, offer)
+    check_count(mode, offer, count)
     if not 0 <= index < count:
         raise InvalidArgumentError(
             f"index should be >= 0 and < {count}, currently {index}", hint="workers are counted from 0"
         )
-    offer = divisible(operation)
-    check_mode(mode, offer)
-    check_files(mode, offer, count)
     if mode == "HINT":
         return _by_hint(operation, count, index)
-    if mode == "FILE" or (mode == "FILE_OR_DATA" and not offer.no_files):
-        return _by_file(operation, count, index)
-    return _by_data(operation, count, index)
+    return (_by_file if offer.by_files(mode) else _by_data)(operation, count, index)
 
 
 # ---- by data
@@ -174,8 +117,8 @@ def _names_cut(operation: Operation, count: int, index: int) -> Operation:
     return _with_inputs(operation, lambda source: _names_cut(source, count, index))
 
 
-def _file_counts(operation: Operation) -> Iterator[int | None]:
-    """The number of files of each source, None where only reading could tell.
+def _file_counts(operation: Operation) -> Iterator[int]:
+    """The number of files of each source, `UNKNOWN` where only reading could tell.
 
     Raises:
         NotFoundError: for a source of something else.
@@ -187,7 +130,7 @@ def _file_counts(operation: Operation) -> Iterator[int | None]:
     elif _opens_files(operation) and not _has_files(operation.inputs[0]):
         for source in walk(operation):
             if not source.inputs:
-                yield source.cardinality if source.cardinality >= 0 else None
+                yield max(source.cardinality, UNKNOWN)
     elif operation.inputs:
         for source in operation.inputs:
             yield from _file_counts(source)

@@ -28,6 +28,9 @@ class RegisterRequest:
     pipeline: str = ""
     providers: tuple[SplitProvider, ...] = ()
     unsplittable: str = ""
+    files: int = 0
+    no_files: str = ""
+    hinted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,10 @@ class DatasetReply:
     cardinality: int = 0
     compression: str = ""
     pipeline: str = ""
+    unsplittable: str = ""
+    files: int = 0
+    no_files: str = ""
+    hinted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,7 @@ class JoinReply:
     tasks: tuple[TaskInfo, ...] = ()
     finished: bool = False
     readers: int = 0
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +216,9 @@ class TaskOrder:
     mode: str = ""
     cached: bool = False
     providers: int = 0
+    shards: int = 0
+    shard: int = 0
+    entropy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

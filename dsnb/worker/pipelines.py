@@ -10,6 +10,7 @@ from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.graph import restore
 from dsnb.pipeline.operation import BuildContext, SplitFeed
+from dsnb.pipeline.sharding import sharded
 from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
 from dsnb.wire.methods import GET_BLOB, GET_DATASET
@@ -22,8 +23,10 @@ def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None) -> Calla
     def build() -> Stage:
         dataset = channel.call(GET_DATASET, DatasetRequest(dataset_id=order.dataset_id))
         operation = restore(dataset.definition, lambda digest: fetch(channel, digest))
-        context = BuildContext(entropy=secrets.randbits(64), passes=(order.iteration,), splits=feed)
-        return operation.build(context)
+        # Shards are cut out of one order, so all of a pass draw from one root; else each task has its own.
+        entropy = order.entropy if order.shards else secrets.randbits(64)
+        context = BuildContext(entropy=entropy, passes=(order.iteration,), splits=feed)
+        return sharded(operation, order.mode, order.shards, order.shard).build(context)
 
     return build
 

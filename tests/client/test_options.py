@@ -58,12 +58,6 @@ def test_an_unknown_mode_is_refused_and_the_accepted_ones_are_listed(mode: Any) 
         assert known in caught.value.hint
 
 
-@pytest.mark.parametrize("policy", [p for p in ShardingPolicy if p.value > 1])
-def test_what_is_not_there_yet_says_so(policy: ShardingPolicy) -> None:
-    with pytest.raises(UnimplementedError, match=f"ShardingPolicy.{policy.name} is not there yet"):
-        sharding_policy(policy)
-
-
 @pytest.mark.parametrize("trainer_id", ["", None, 7])
 def test_a_trainer_has_a_name(trainer_id: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="requires a non-empty trainer ID"):
@@ -96,12 +90,17 @@ def test_an_argument_that_can_never_be_right_is_refused_and_named(wrong: dict[st
         options(**wrong)
 
 
-@pytest.mark.parametrize(
-    "early", [{"job_name": "j", "consumer_index": 0, "num_consumers": 2}, {"target_workers": "LOCAL"}]
-)
-def test_an_argument_that_is_for_later_says_so(early: dict[str, Any]) -> None:
+def test_coordinated_reads_are_for_later_and_never_local() -> None:
     with pytest.raises(UnimplementedError, match="not there yet"):
-        options(**early)
+        options(job_name="j", consumer_index=0, num_consumers=2)
+    with pytest.raises(InvalidArgumentError, match="Coordinated reads require non-local workers"):
+        options(job_name="j", consumer_index=0, num_consumers=2, target_workers="local")
+
+
+@pytest.mark.parametrize("target", ["LOCAL", "local", "Local"])
+def test_the_target_workers_are_known_in_any_case(target: str) -> None:
+    assert options(target_workers=target).local
+    assert not options(target_workers="any").local
 
 
 def test_right_arguments_are_kept() -> None:

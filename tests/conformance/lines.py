@@ -14,6 +14,9 @@ SECTIONS = {
     "1f": range(68, 92),
     "1h": range(102, 139),
     "1i": range(139, 144),
+    "1j": range(144, 166),
+    "1l": range(192, 202),
+    "1n": range(209, 243),
 }
 
 _SELECTING = "choosing and sampling among datasets is not built yet; their splits come with them"
@@ -27,6 +30,9 @@ NOT_HERE = {
     85: _SELECTING,
     86: "marking a source to be replicated on each worker is not built yet; it comes with the sharding options",
     88: "snapshots as sources are not built yet",
+    159: "a dispatcher that is started again needs the journal on disk, which is not built yet",
+    197: "no element spec in graph mode: there are no graphs; line 196 fetches it in every case",
+    198: "registered in graph mode, read eagerly: there are no graphs; an unknown spec comes with the first frame",
     121: "a dispatcher that is started again needs the journal on disk, which is not built yet",
 }
 
@@ -43,5 +49,18 @@ DIFFERS = {
     46: "another pipeline under a job's name is refused while the old one is read; ids are held to one structure",
     120: "the restart is announced by a DataLossWarning, and elements that were buffered here may come before the 0",
     128: "a reader that comes after the end is told UNAVAILABLE, because it goes on with other workers then",
+    152: "the original says tf.data workers; the job that was made for the reader is dropped again",
+    157: "the original refuses; here a pass that nobody reads goes on for who asks for it again, until it is collected",
+    163: "workers are known by their uid, which a successor at the same address does not share",
+    164: "the error's class is UnavailableError: a reader goes on with other workers then",
+    209: "lines of text files in place of TFRecord in this section; who reads a file is what it is about",
+    225: "a hint that leaves a worker no file is no error: the user's own numbers would not be either",
+    232: "the class is FailedPreconditionError, a RuntimeError, raised where the worker starts",
+    234: "the original refuses; without a list the workers that are there when a pass begins are numbered",
+    236: "tests/dispatcher/test_slots.py has the forms of entries; a worker that is not listed is FAILED_PRECONDITION, "
+    "and one that is gone frees its place, so that its successor may come on another port",
+    237: "tests/pipeline/test_sharding.py has the rewriting itself; here what a user sees of it",
+    238: "splits are counted for one repetition; a repeat asks for the next one, and counters and selectors have none",
+    239: 'an empty name of target workers is refused, where the original takes it for "AUTO"',
     143: "a task is stopped once, so the first word is what readers are told, not the latest",
 }

@@ -21,7 +21,7 @@ PIPELINES = ((20,), (6,), (30,), (5, 12), (0,), ())
 T = TypeVar("T")
 pick = st.integers(0, 63)
 few = st.integers(1, 9)
-modes = st.sampled_from(["DYNAMIC", "DYNAMIC", "DYNAMIC", "OFF"])
+modes = st.sampled_from(["DYNAMIC", "DYNAMIC", "DYNAMIC", "OFF", "DATA"])
 
 
 def one(things: Sequence[T], number: int) -> T:

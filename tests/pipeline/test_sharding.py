@@ -15,7 +15,8 @@ import dsnb
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.pipeline.dataset import Dataset, TextLineDataset
 from dsnb.pipeline.graph import describe, restore, serialise
-from dsnb.pipeline.sharding import Divisible, divisible, opens_files, sharded
+from dsnb.pipeline.modes import Divisible
+from dsnb.pipeline.sharding import divisible, opens_files, sharded
 from tests.pipeline.driving import context, drain, plain
 
 ENTROPY = 4711
@@ -218,10 +219,10 @@ def test_what_a_pipeline_offers_is_plain_data(folder: Path) -> None:
     files = listed(folder)
     names = Dataset.from_generator(lambda: map(str, folder.glob("*.txt")))
     nothing = "Found an unshardable source dataset: range(3) reads no files"
-    assert divisible(Dataset.range(3).operation) == Divisible(files=None, no_files=nothing, hinted=False)
-    assert divisible(files.operation) == Divisible(files=10, no_files="", hinted=False)
-    assert divisible(names.flat_map(TextLineDataset).operation) == Divisible(files=None, no_files="", hinted=False)
-    assert divisible(files.shard(HINT, 0).batch(2).operation) == Divisible(files=10, no_files="", hinted=True)
+    assert divisible(Dataset.range(3).operation) == Divisible(no_files=nothing)
+    assert divisible(files.operation) == Divisible(files=10)
+    assert divisible(names.flat_map(TextLineDataset).operation) == Divisible()
+    assert divisible(files.shard(HINT, 0).batch(2).operation) == Divisible(files=10, hinted=True)
 
 
 # ---- functions that open files

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import dsnb
 from dsnb.monitor.snapshot import JobStatus, Snapshot
+from dsnb.wire.transfer import local
 
 HEARTBEAT_MS = 100
 
@@ -50,8 +51,8 @@ class Cluster:
         """The dispatcher's "host:port"."""
         return self.dispatcher.target.removeprefix("grpc://")
 
-    def add_worker(self, **settings: Any) -> dsnb.WorkerServer:
-        """Start one more worker, with settings on top of those of all."""
+    def add_worker(self, *, remote: bool = False, **settings: Any) -> dsnb.WorkerServer:
+        """Start one more worker, with settings on top of those of all; a remote one is read as from another process."""
         config = {
             "dispatcher_address": self.dispatcher.target,
             "token": self.dispatcher.token,
@@ -61,6 +62,8 @@ class Cluster:
         }
         worker = dsnb.WorkerServer(dsnb.WorkerConfig(**config))
         self.workers.append(worker)
+        if remote:
+            local.withdraw(worker.uid)
         return worker
 
     def restart_worker(self, index: int = 0, *, same_port: bool) -> dsnb.WorkerServer:

@@ -19,7 +19,7 @@ class SplitProvider(_message.Message):
     def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable")
+    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable", "files", "no_files", "hinted")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,9 @@ class RegisterRequest(_message.Message):
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PROVIDERS_FIELD_NUMBER: _ClassVar[int]
     UNSPLITTABLE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    NO_FILES_FIELD_NUMBER: _ClassVar[int]
+    HINTED_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     fingerprint: str
     definition: bytes
@@ -40,7 +43,10 @@ class RegisterRequest(_message.Message):
     pipeline: str
     providers: _containers.RepeatedCompositeFieldContainer[SplitProvider]
     unsplittable: str
-    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable: _Optional[str] = ...) -> None: ...
+    files: int
+    no_files: str
+    hinted: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable: _Optional[str] = ..., files: _Optional[int] = ..., no_files: _Optional[str] = ..., hinted: bool = ...) -> None: ...
 
 class RegisterReply(_message.Message):
     __slots__ = ("dataset_id", "missing")
@@ -57,7 +63,7 @@ class DatasetRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
 
 class DatasetReply(_message.Message):
-    __slots__ = ("dataset_id", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline")
+    __slots__ = ("dataset_id", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "unsplittable", "files", "no_files", "hinted")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +71,10 @@ class DatasetReply(_message.Message):
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    UNSPLITTABLE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    NO_FILES_FIELD_NUMBER: _ClassVar[int]
+    HINTED_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     definition: bytes
     blobs: _containers.RepeatedScalarFieldContainer[str]
@@ -72,7 +82,11 @@ class DatasetReply(_message.Message):
     cardinality: int
     compression: str
     pipeline: str
-    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ...) -> None: ...
+    unsplittable: str
+    files: int
+    no_files: str
+    hinted: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., unsplittable: _Optional[str] = ..., files: _Optional[int] = ..., no_files: _Optional[str] = ..., hinted: bool = ...) -> None: ...
 
 class BlobPiece(_message.Message):
     __slots__ = ("digest", "nbytes", "data")
@@ -127,20 +141,22 @@ class TaskInfo(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers")
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     READERS_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     job_name: str
     iteration: int
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     finished: bool
     readers: int
-    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ...) -> None: ...
+    absent: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClientReport(_message.Message):
     __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving")
@@ -307,7 +323,7 @@ class WorkerReport(_message.Message):
     def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
-    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers")
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +332,9 @@ class TaskOrder(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
     PROVIDERS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     dataset_id: str
     job_name: str
@@ -324,7 +343,10 @@ class TaskOrder(_message.Message):
     mode: str
     cached: bool
     providers: int
-    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ...) -> None: ...
+    shards: int
+    shard: int
+    entropy: int
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
     __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome")

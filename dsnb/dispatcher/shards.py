@@ -1,0 +1,66 @@
+"""Static sharding: who produces which shard of a pass.
+
+The number of shards is fixed when a pass begins: the length of the list of workers, or, where there is no list, the
+number of workers that are here. A shard whose worker is lost begins again when a worker comes for it: the one that has
+its place in the list, without a list any newcomer. A shard that was produced to its end is never produced again.
+"""
+
+from __future__ import annotations
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.records import DatasetRegistered
+from dsnb.dispatcher.state import ENDED, NEVER_BEGUN, Iteration, Worker
+from dsnb.pipeline.modes import STATIC, Divisible, check_count, check_mode
+
+
+def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
+    """Refuse a pass that could not be divided.
+
+    Raises:
+        NotFoundError: the mode divides files, and there are none.
+        FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one.
+        InvalidArgumentError: there are no workers, or fewer files than workers.
+    """
+    offer = Divisible(files=dataset.files, no_files=dataset.no_files, hinted=dataset.hinted)
+    check_mode(event.mode, offer)
+    known = core.state.jobs.get(event.job_name)
+    begun = known is not None and known.dataset_id == event.dataset_id and event.repetition in known.iterations
+    if event.mode in STATIC and not begun:
+        check_count(event.mode, offer, count(core))
+
+
+def count(core: Context) -> int:
+    """How many shards a pass that begins now has."""
+    return len(core.config.worker_addresses or _present(core))
+
+
+def first_owners(core: Context) -> list[tuple[int, str]]:
+    """The shards of a pass that begins now, with the workers that produce them."""
+    present = _present(core)
+    if core.config.worker_addresses:
+        return [(worker.place, worker.uid) for worker in present]
+    return [(shard, worker.uid) for shard, worker in enumerate(present)]
+
+
+def vacant(core: Context, iteration: Iteration, worker: Worker) -> int | None:
+    """The shard that a worker which has come now is to produce, if there is one."""
+    held = {core.state.tasks[task].shard for task in iteration.tasks}
+    free = [at for at, state in enumerate(iteration.shards) if state != ENDED and at not in held]
+    if core.config.worker_addresses:
+        return worker.place if worker.place in free else None
+    return min(free, default=None)
+
+
+def without_worker(core: Context, iteration: Iteration) -> tuple[str, ...]:
+    """The shards that no worker ever had, as people know them."""
+    entries = dict(enumerate(core.config.worker_addresses or ()))
+    return tuple(
+        f"{at} of {len(iteration.shards)} ({entries.get(at, 'no longer in the list')})"
+        for at, state in enumerate(iteration.shards)
+        if state == NEVER_BEGUN
+    )
+
+
+def _present(core: Context) -> list[Worker]:
+    return [worker for worker in core.state.workers.values() if not worker.draining]

@@ -1,0 +1,75 @@
+"""The static processing modes, as plain data: what a pipeline offers them, and when they cannot be had.
+
+Clients ask at the call where a mode is chosen, dispatchers when a pass begins: neither needs the pipeline itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+
+STATIC: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
+"""The modes in which worker i of n produces its shard, n being fixed when a pass begins."""
+UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divisible:
+    """What a pipeline offers to the static modes.
+
+    Attributes:
+        files: The number of files in the source that has the fewest; `UNKNOWN` where only reading could tell.
+        no_files: Why the pipeline cannot be divided by files; empty where it can.
+        hinted: Whether it holds a `shard(SHARD_HINT, ...)`.
+    """
+
+    files: int = UNKNOWN
+    no_files: str = ""
+    hinted: bool = False
+
+    def by_files(self, mode: str) -> bool:
+        """Whether a mode divides this pipeline by its files."""
+        return mode in ("FILE", "FILE_OR_DATA") and not self.no_files
+
+
+def check_mode(mode: str, offer: Divisible) -> None:
+    """Refuse a mode that a pipeline does not allow.
+
+    Raises:
+        NotFoundError: FILE, and there are no files.
+        FailedPreconditionError: a hint, and another mode than HINT.
+    """
+    if mode == "FILE" and offer.no_files:
+        raise NotFoundError(
+            offer.no_files,
+            did="nothing was read",
+            hint="use ShardingPolicy.FILE_OR_DATA or DATA, or begin with list_files, TextLineDataset or the like",
+        )
+    if offer.hinted and mode != "HINT":
+        raise FailedPreconditionError(
+            f"the pipeline holds shard(SHARD_HINT, ...), which only the mode HINT fills in, and the mode is {mode}",
+            did="nothing was read",
+            hint="use dsnb.ShardingPolicy.HINT, or give numbers: shard(2, 0)",
+        )
+
+
+def check_count(mode: str, offer: Divisible, count: int) -> None:
+    """Refuse to divide a pipeline among no workers, or fewer files than there are workers.
+
+    Raises:
+        InvalidArgumentError: in both cases.
+    """
+    if count < 1:
+        raise InvalidArgumentError(
+            f"num_workers should be >= 1, currently {count}: there is nobody to divide the data among",
+            did="no pass was begun",
+            hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
+        )
+    if offer.by_files(mode) and offer.files != UNKNOWN and offer.files < count:
+        raise InvalidArgumentError(
+            f"a source has {offer.files} file(s), which is not enough for the required {count} shards/workers",
+            did="no pass was begun",
+            hint="use ShardingPolicy.DATA or DYNAMIC, fewer workers, or more and smaller files",
+        )

@@ -1,0 +1,192 @@
+"""Static sharding as the dispatcher decides it: how many shards, whose they are, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dsnb.dispatcher import events as e
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from tests.dispatcher.model import SimClient
+from tests.dispatcher.simulation import CONFIG, Service
+
+LISTED = replace(CONFIG, worker_addresses=["a", "b", "c"])
+
+
+def shards(service: Service, client: SimClient) -> dict[str, int]:
+    """Which shard each worker of a client's pass has."""
+    tasks = [service.core.state.tasks[task] for task in client.tasks]
+    return {task.worker: task.shard for task in tasks}
+
+
+def states(service: Service, client: SimClient) -> list[str]:
+    return service.core.state.iteration(client.job, client.number).shards
+
+
+def at_work(workers: int, **changes: Any) -> tuple[Service, SimClient]:
+    service = Service()
+    for number in range(workers):
+        service.add_worker(f"w{number}")
+    return service, service.join(service.register(20), mode="DATA", **changes)
+
+
+# ---- without a list
+
+
+def test_the_workers_that_are_there_are_numbered_when_a_pass_begins() -> None:
+    service, client = at_work(3, job_name="job")
+    assert shards(service, client) == {"w0": 0, "w1": 1, "w2": 2}
+    service.add_worker("late")
+    assert shards(service, client) == {"w0": 0, "w1": 1, "w2": 2}
+    other = service.join("1000", "job", "DATA", repetition=1)
+    assert shards(service, other) == {"w0": 0, "w1": 1, "w2": 2, "late": 3}
+    assert len(states(service, other)) == 4
+
+
+def test_a_worker_that_drains_is_not_counted() -> None:
+    service = Service()
+    leaving, staying = service.add_worker("leaving"), service.add_worker("staying")
+    service.drain(leaving)
+    client = service.join(service.register(20), mode="DATA")
+    assert shards(service, client) == {staying.uid: 0}
+
+
+def test_a_shard_begins_again_with_the_next_worker_that_comes() -> None:
+    service, client = at_work(3)
+    service.stop(service.workers["w1"])
+    assert [loss.reason for loss in client.losses] == ["was stopped"]
+    assert shards(service, client) == {"w0": 0, "w2": 2}
+    service.add_worker("new")
+    service.add_worker("newer")
+    assert shards(service, client) == {"w0": 0, "w2": 2, "new": 1}
+
+
+def test_a_worker_that_is_started_again_at_its_address_has_its_shard_again() -> None:
+    service, client = at_work(2)
+    service.add_worker("again", service.workers["w0"].address)
+    assert shards(service, client) == {"again": 0, "w1": 1}
+
+
+def test_a_shard_that_was_produced_to_its_end_is_not_produced_again() -> None:
+    service, client = at_work(2)
+    first = service.workers["w0"]
+    service.finish(first, service.task(first))
+    service.stop(first)
+    service.add_worker("new")
+    assert shards(service, client) == {"w1": 1}
+    assert states(service, client) == ["ended", "begun"]
+    service.finish(service.workers["w1"], service.task(service.workers["w1"]))
+    assert client.finished
+
+
+def test_a_pass_ends_without_the_shard_of_a_lost_worker() -> None:
+    service, client = at_work(2)
+    service.stop(service.workers["w1"])
+    service.finish(service.workers["w0"], service.task(service.workers["w0"]))
+    assert client.finished
+    assert len(client.losses) == 1
+
+
+def test_without_any_worker_no_pass_begins_and_no_job_is_left() -> None:
+    service = Service()
+    dataset = service.register(20)
+    with pytest.raises(InvalidArgumentError, match="num_workers should be >= 1, currently 0"):
+        service.join(dataset, "job", "DATA")
+    assert not service.core.state.jobs
+    service.add_worker("w")
+    assert shards(service, service.join(dataset, "job", "DATA")) == {"w": 0}
+
+
+def test_all_shards_of_a_pass_have_one_entropy_and_keep_it() -> None:
+    service, _ = at_work(2, job_name="job", entropy=4711)
+    service.join("1000", "job", "DATA", entropy=1)
+    assert service.core.state.iteration("job", 0).entropy == 4711
+    service.restart()
+    assert service.core.state.iteration("job", 0).entropy == 4711
+
+
+# ---- with a list
+
+
+def test_the_place_in_the_list_is_the_shard_whatever_the_order_of_arrival() -> None:
+    service = Service(LISTED)
+    for host in "cab":
+        service.add_worker(host, f"{host}:5000")
+    client = service.join(service.register(20), mode="DATA")
+    assert shards(service, client) == {"a": 0, "b": 1, "c": 2}
+
+
+def test_who_is_not_there_yet_gets_its_own_shard_when_it_comes_and_is_named_until_then() -> None:
+    service = Service(LISTED)
+    service.add_worker("c", "c:5000")
+    dataset = service.register(20)
+    joined = service.call(
+        e.Join(
+            dataset_id=dataset, job_name="job", mode="DATA", cached=False, trainer_id="", compression="AUTO",
+            target_workers="AUTO", repetition=0,
+        )
+    )  # fmt: skip
+    assert joined.absent == ("0 of 3 (a)", "1 of 3 (b)")
+    client = service.clients[joined.client_id]
+    service.add_worker("b", "b:5000")
+    assert shards(service, client) == {"c": 2, "b": 1}
+    for uid in "cb":
+        service.finish(service.workers[uid], service.task(service.workers[uid]))
+    told = [one.text for one in service.instructions if isinstance(one, e.Announce)]
+    assert told == ["pass 0 of job 'job' ended without shard 0 of 3 (a): no worker came"]
+    assert client.finished
+
+
+def test_a_successor_on_another_port_has_the_place_and_the_shard() -> None:
+    service = Service(LISTED)
+    for host in "abc":
+        service.add_worker(host, f"{host}:5000")
+    client = service.join(service.register(20), mode="DATA")
+    service.stop(service.workers["b"])
+    service.add_worker("new", "b:6000")
+    assert shards(service, client) == {"a": 0, "new": 1, "c": 2}
+
+
+def test_a_worker_that_is_not_in_the_list_is_not_let_in() -> None:
+    service = Service(LISTED)
+    event = e.WorkerArrives(uid="d", name="", address="d:5000", isolation="thread", pid=1)
+    decision = service.handle(event)
+    assert isinstance(decision.error, FailedPreconditionError)
+    assert not decision.records
+    assert not service.core.state.workers
+
+
+# ---- what cannot be
+
+
+def test_fewer_files_than_workers_are_refused_and_other_modes_are_not() -> None:
+    service = Service()
+    for number in range(3):
+        service.add_worker(f"w{number}")
+    dataset = service.register(20, files=2)
+    for mode in ("FILE", "FILE_OR_DATA"):
+        with pytest.raises(InvalidArgumentError, match="not enough for the required 3 shards/workers"):
+            service.join(dataset, "job", mode)
+    assert len(service.join(dataset, "job", "DATA").tasks) == 3
+
+
+def test_a_pass_that_has_begun_is_joined_however_many_workers_there_are_now() -> None:
+    service = Service()
+    service.add_worker("w")
+    dataset = service.register(20, files=1)
+    service.join(dataset, "job", "FILE")
+    service.add_worker("second")
+    assert len(service.join(dataset, "job", "FILE").tasks) == 1
+    with pytest.raises(InvalidArgumentError, match="not enough for the required 2 shards/workers"):
+        service.join(dataset, "job", "FILE", repetition=1)
+
+
+def test_what_the_pipeline_does_not_allow_is_refused() -> None:
+    service = Service()
+    service.add_worker("w")
+    with pytest.raises(NotFoundError, match="no files here"):
+        service.join(service.register(20, no_files="no files here"), mode="FILE")
+    with pytest.raises(FailedPreconditionError, match=r"ShardingPolicy\.HINT"):
+        service.join(service.register(21, hinted=True), mode="OFF")
