@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsnb import cache as cache
     from dsnb import errors as errors
     from dsnb.client.distribute import distribute as distribute
     from dsnb.client.distribute import from_dataset_id as from_dataset_id
@@ -61,6 +62,7 @@ _HOMES = {
     "TextLineDataset": "dsnb.pipeline.dataset",
     "WorkerConfig": "dsnb.worker.config",
     "WorkerServer": "dsnb.worker.server",
+    "cache": "dsnb.cache",
     "connect": "dsnb.notebook.connect",
     "distribute": "dsnb.client.distribute",
     "errors": "dsnb.errors",

@@ -1,0 +1,232 @@
+"""The SQLite file under a cache: opened where that is safe, changed in whole transactions, its errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from dsnb.cache.faults import Point
+from dsnb.cache.filesystem import filesystem_of
+from dsnb.errors import (
+    DataLossError,
+    DsnbError,
+    FailedPreconditionError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+
+_COMMIT = Point("entry commit")
+_APPLICATION: Final = 0x64736E62  # "dsnb", where file(1) looks for it
+# Seconds. No transaction of ours takes longer than a few renames, but a process may be stopped in one.
+PATIENCE: Final = 30.0
+# Where each host keeps to itself what it believes a file to hold: two hosts that write one database lose rows.
+_NETWORK: Final = (
+    "nfs",
+    "cifs",
+    "smb",
+    "9p",
+    "virtiofs",
+    "fuse.",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "afs",
+    "gluster",
+)
+
+
+class Database:
+    """One connection, for one thread at a time.
+
+    Args:
+        path: The file; made, with `schema`, where it is missing.
+        schema: Its tables, as statements.
+        form: The number of this schema.
+
+    Attributes:
+        writable: Whether it can be changed; not in a folder that nobody may write to.
+
+    Raises:
+        FailedPreconditionError: it was written by a newer version, or lies on a network file system.
+        DataLossError: it is damaged.
+    """
+
+    def __init__(self, path: Path, schema: str, form: int) -> None:
+        self.path = path
+        self.writable = os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+        journal = _journal(path)
+        self._file = 0
+        with spoken(path):
+            self._connection = _connect(path, writable=self.writable)
+            try:
+                self._open(journal, schema, form)
+                self._file = path.stat().st_ino
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _open(self, journal: str, schema: str, form: int) -> None:
+        found = self.value("PRAGMA user_version")
+        if found > form:
+            raise FailedPreconditionError(
+                f"the cache {str(self.path)!r} was written by a newer version of dsnb (format {found}, not {form})",
+                did="nothing in it was touched",
+                hint="update dsnb, or set DSNB_CACHE_DIRECTORY to another folder",
+            )
+        if not self.writable:
+            return
+        self._write_by(journal)
+        # NORMAL survives the death of a process. A machine that loses its power may lose the last entries; what it
+        # keeps is whole, for files are synced before the entry that names them.
+        self.do("PRAGMA synchronous = NORMAL")
+        self.do("PRAGMA foreign_keys = ON")
+        if not found:
+            self._create(schema, form)
+
+    def _write_by(self, journal: str) -> None:
+        # The one statement that does not wait for others by itself: two processes that make a database at a time.
+        deadline = time.monotonic() + PATIENCE
+        while self.value("PRAGMA journal_mode") != journal.lower():
+            try:
+                self.do(f"PRAGMA journal_mode = {journal}")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def _create(self, schema: str, form: int) -> None:
+        with self.change():
+            if not self.value("PRAGMA user_version"):  # another process may have been faster
+                for statement in filter(str.strip, schema.split(";\n")):
+                    self.do(statement)
+                self.do(f"PRAGMA application_id = {_APPLICATION}")
+                self.do(f"PRAGMA user_version = {form}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def files(self) -> set[str]:
+        """The names that the database has in its folder, whether or not they are there now."""
+        return {self.path.name + ending for ending in ("", "-wal", "-shm", "-journal")}
+
+    @contextmanager
+    def change(self, *, patience: float | None = None) -> Iterator[None]:
+        """A transaction under the write lock: all of what the body does happens, or nothing.
+
+        Args:
+            patience: Seconds to wait for the lock; `PATIENCE` by default.
+
+        Raises:
+            FailedPreconditionError: the file is gone, or is another one.
+            UnavailableError: another process kept the lock for so long.
+            ResourceExhaustedError: the disk is full.
+        """
+        self._check_there()
+        with spoken(self.path):
+            self.do(f"PRAGMA busy_timeout = {round((PATIENCE if patience is None else patience) * 1000)}")
+            self.do("BEGIN IMMEDIATE")
+            try:
+                yield
+                with _COMMIT:
+                    self.do("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self.do("ROLLBACK")
+                raise
+
+    def _check_there(self) -> None:
+        # SQLite would go on writing into a file that has no name any more.
+        with contextlib.suppress(FileNotFoundError):
+            if self._file in {0, self.path.stat().st_ino}:
+                return
+        raise FailedPreconditionError(
+            f"the database {str(self.path)!r} was removed while the cache was open",
+            did="nothing was stored",
+            hint="make the cache object again; to empty a cache, remove its whole folder while nobody uses it",
+        )
+
+    def do(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        """Run a statement."""
+        return self._connection.execute(statement, values)
+
+    def row(self, statement: str, *values: Any) -> Any:
+        """The first row of a query; None where there is none."""
+        return self.do(statement, *values).fetchone()
+
+    def value(self, statement: str, *values: Any) -> Any:
+        """The first column of the first row; None where there is none."""
+        row = self.row(statement, *values)
+        return row and row[0]
+
+    def column(self, statement: str, *values: Any) -> list[Any]:
+        """The first column of all rows."""
+        return [row[0] for row in self.do(statement, *values)]
+
+
+def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
+    # Immutable: where nobody can write, no lock is needed, and none could be had.
+    mode = "mode=rwc" if writable else "mode=ro&immutable=1"
+    return sqlite3.connect(
+        f"{path.as_uri()}?{mode}", uri=True, isolation_level=None, timeout=PATIENCE, check_same_thread=False
+    )
+
+
+def _journal(path: Path) -> str:
+    """The way of writing that this file system allows: WAL needs memory that all of its processes share."""
+    lies_on = filesystem_of(str(path.parent))
+    if lies_on.local:
+        return "WAL"
+    if lies_on.kind.startswith(_NETWORK):
+        raise FailedPreconditionError(
+            f"the cache {str(path.parent)!r} lies on {lies_on}, a network file system, where databases of two hosts "
+            "drift apart in silence",
+            did="nothing was opened",
+            hint="set DSNB_CACHE_DIRECTORY to a folder on a disk of this machine",
+        )
+    return "DELETE"
+
+
+@contextmanager
+def spoken(path: Path) -> Iterator[None]:
+    """Raise what SQLite reports as errors for users."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _page(error, path) from error
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _page(error: sqlite3.Error, path: Path) -> DsnbError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    what = f"the database of the cache {str(path)!r} says: {error}"
+    if _is_busy(error):
+        return UnavailableError(
+            what,
+            did="nothing was stored; what is stored stays",
+            hint="look for a process that uses this cache and was stopped",
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return ResourceExhaustedError(
+            what, did="nothing was stored; what is stored stays", hint="make room, or set DSNB_CACHE_DIRECTORY"
+        )
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return DataLossError(
+            what, did="nothing was touched", hint=f"remove the folder {str(path.parent)!r}: it is made anew"
+        )
+    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
+        return PermissionDeniedError(
+            what, did="nothing was stored", hint="set DSNB_CACHE_DIRECTORY to a folder that you may write to"
+        )
+    return UnavailableError(what, did="nothing was stored", hint="look whether the disk is in order")

@@ -1,0 +1,264 @@
+"""The entries of a training cache: which result belongs to which key, what it weighs, who reads it.
+
+A result is a folder beside the database, known by the hash of what is in it; an entry is a key with the fingerprint of
+its output, and points to a result if one was kept. Everything a process decides (what goes, what comes, what it may
+read) is one transaction under the database's write lock, so that two processes never decide at the same time; a
+process that dies in one decided nothing.
+
+Room is made by GreedyDual: a result's rank is the cache's floor when it was used last, plus the seconds of work that
+each of its bytes saves. The lowest rank goes first, and the floor rises to it; so what is cheap to make again goes
+before what is not, and everything goes in the end unless it is used. Results of unknown cost stand at the floor: among
+them this is least recently used. "Recently" counts uses, not seconds: no clock is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from dsnb.cache.database import Database
+from dsnb.cache.process import here, is_gone
+
+FORM: Final = 1
+_FORGOTTEN: Final = 24 * 3600.0  # seconds after which the lease of a process that cannot be seen from here is over
+SCHEMA: Final = """
+CREATE TABLE total (bytes INTEGER NOT NULL, floor REAL NOT NULL);
+INSERT INTO total VALUES (0, 0.0);
+CREATE TABLE result (
+    location TEXT PRIMARY KEY,
+    digest TEXT NOT NULL UNIQUE,
+    bytes INTEGER NOT NULL,
+    saves REAL NOT NULL,
+    rank REAL NOT NULL,
+    last_used INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX result_by_rank ON result (rank, last_used);
+CREATE INDEX result_by_use ON result (last_used);
+CREATE TABLE cache_entry (
+    fingerprint_key TEXT PRIMARY KEY,
+    output_fingerprint_key TEXT NOT NULL,
+    last_used INTEGER NOT NULL,
+    dsnb_version TEXT NOT NULL,
+    result_location TEXT REFERENCES result ON DELETE CASCADE,
+    result_type TEXT,
+    name TEXT,
+    note BLOB
+) WITHOUT ROWID;
+CREATE INDEX entry_by_output ON cache_entry (output_fingerprint_key);
+CREATE INDEX entry_by_result ON cache_entry (result_location);
+CREATE INDEX entry_by_use ON cache_entry (last_used);
+CREATE INDEX entry_by_name ON cache_entry (name, last_used);
+CREATE INDEX entry_by_version ON cache_entry (dsnb_version);
+CREATE TABLE lease (number INTEGER PRIMARY KEY, location TEXT NOT NULL, holder TEXT NOT NULL, since REAL NOT NULL);
+CREATE INDEX lease_by_result ON lease (location);
+CREATE TRIGGER heavier AFTER INSERT ON result BEGIN UPDATE total SET bytes = bytes + NEW.bytes; END;
+CREATE TRIGGER lighter AFTER DELETE ON result BEGIN UPDATE total SET bytes = bytes - OLD.bytes; END;
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A key, and what is known of its output.
+
+    Attributes:
+        key: The fingerprint of the inputs.
+        output: The fingerprint of the output.
+        name: What explanations call the step by; None where nobody will ask.
+        note: What explanations need besides.
+    """
+
+    key: str
+    output: str
+    name: str | None = None
+    note: bytes | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A result that is kept: its folder's name, the hash of what is in it, and the name of its class."""
+
+    location: str
+    digest: str
+    type: str
+
+
+class Index:
+    """What is asked of the entries and done to them.
+
+    Args:
+        database: Holds them.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    # ---------------------------------------------------------------------------------------------------- looking up
+
+    def output_of(self, key: str) -> str | None:
+        """The output fingerprint stored with a key."""
+        found: str | None = self.database.value(
+            "SELECT output_fingerprint_key FROM cache_entry WHERE fingerprint_key = ?", key
+        )
+        return found
+
+    def result_of(self, output: str) -> Found | None:
+        """A result with this output fingerprint, whichever key it was stored with; the one used last."""
+        row = self.database.row(
+            "SELECT location, digest, result_type FROM cache_entry JOIN result ON location = result_location"
+            " WHERE output_fingerprint_key = ? ORDER BY cache_entry.last_used DESC LIMIT 1",
+            output,
+        )
+        return row and Found(location=row[0], digest=row[1], type=row[2])
+
+    def note_of(self, key: str) -> bytes | None:
+        """The note stored with a key."""
+        found: bytes | None = self.database.value("SELECT note FROM cache_entry WHERE fingerprint_key = ?", key)
+        return found
+
+    def notes_of(self, name: str, limit: int) -> list[bytes]:
+        """The notes of the entries of a name, the last used ones first."""
+        return self.database.column(
+            "SELECT note FROM cache_entry WHERE name = ? AND note IS NOT NULL ORDER BY last_used DESC LIMIT ?",
+            name,
+            limit,
+        )
+
+    def keys_of(self, name: str) -> list[str]:
+        """The keys of the entries of a name."""
+        return self.database.column("SELECT fingerprint_key FROM cache_entry WHERE name = ?", name)
+
+    def bytes(self) -> int:
+        """What all results weigh."""
+        return int(self.database.value("SELECT bytes FROM total"))
+
+    def locations(self) -> set[str]:
+        """The folders of all results."""
+        return set(self.database.column("SELECT location FROM result"))
+
+    def versions(self) -> list[str]:
+        """The versions that wrote the entries."""
+        return self.database.column("SELECT DISTINCT dsnb_version FROM cache_entry")
+
+    def location_of(self, digest: str) -> str | None:
+        """The folder that holds just this content already."""
+        found: str | None = self.database.value("SELECT location FROM result WHERE digest = ?", digest)
+        return found
+
+    def leases_over(self) -> list[int]:
+        """The leases whose holders do not live any more."""
+        leases = self.database.do("SELECT number, holder, since FROM lease").fetchall()
+        return [number for number, holder, since in leases if _is_over(holder, since)]
+
+    # ------------------------------------------------------------------------------ changing: inside a `change()` only
+
+    def touch(self, output: str) -> None:
+        """Make the entries and results with this output fingerprint the ones used last."""
+        now = self._next_use()
+        self.database.do("UPDATE cache_entry SET last_used = ? WHERE output_fingerprint_key = ?", now, output)
+        self.database.do(
+            "UPDATE result SET last_used = ?, rank = saves + (SELECT floor FROM total) WHERE location IN"
+            " (SELECT result_location FROM cache_entry WHERE output_fingerprint_key = ?)",
+            now,
+            output,
+        )
+
+    def _next_use(self) -> int:
+        last = self.database.row("SELECT (SELECT max(last_used) FROM cache_entry), (SELECT max(last_used) FROM result)")
+        return max(use or 0 for use in last) + 1
+
+    def add_result(self, location: str, digest: str, size: int, seconds: float) -> None:
+        """Take in a result that weighs `size` bytes and took `seconds` to make."""
+        saves = seconds / max(size, 1)
+        self.database.do(
+            "INSERT INTO result SELECT ?, ?, ?, ?, ? + floor, ? FROM total",
+            location, digest, size, saves, saves, self._next_use(),
+        )  # fmt: skip
+
+    def add_entry(self, entry: Entry, version: str, location: str | None, kind: str | None) -> list[str]:
+        """Take in an entry, in the place of what was stored with its key; give the folders that this leaves unused."""
+        before = self.database.column(
+            "SELECT result_location FROM cache_entry WHERE fingerprint_key = ? AND result_location IS NOT NULL",
+            entry.key,
+        )
+        self.database.do(
+            "INSERT OR REPLACE INTO cache_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            entry.key, entry.output, self._next_use(), version, location, kind, entry.name, entry.note,
+        )  # fmt: skip
+        return [place for place in before if self.drop_if_unused(place)]
+
+    def drop_least(self, needed: int) -> list[str]:
+        """Drop results of the lowest rank, with their entries, until `needed` bytes are free; give their folders.
+
+        What somebody reads stays. Gives an empty list, and drops nothing, where that is not enough.
+        """
+        victims: list[tuple[str, float]] = []
+        rows = self.database.do(
+            "SELECT location, rank, bytes FROM result WHERE location NOT IN (SELECT location FROM lease)"
+            " ORDER BY rank, last_used"
+        )
+        for location, rank, size in rows:
+            victims.append((location, rank))
+            needed -= size
+            if needed <= 0:
+                break
+        rows.close()
+        if needed > 0:
+            return []
+        for location, rank in victims:
+            self.database.do("DELETE FROM result WHERE location = ?", location)
+            self.database.do("UPDATE total SET floor = max(floor, ?)", rank)
+        return [location for location, _ in victims]
+
+    def drop_if_unused(self, location: str) -> bool:
+        """Drop a result if no entry points to it and nobody reads it."""
+        dropped = self.database.do(
+            "DELETE FROM result WHERE location = ?1"
+            " AND NOT EXISTS (SELECT 1 FROM cache_entry WHERE result_location = ?1)"
+            " AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.location = ?1)",
+            location,
+        )
+        return dropped.rowcount > 0
+
+    def drop_key(self, key: str) -> list[str]:
+        """Drop an entry; give the folders that this leaves unused."""
+        before = self.database.column("SELECT result_location FROM cache_entry WHERE fingerprint_key = ?", key)
+        self.database.do("DELETE FROM cache_entry WHERE fingerprint_key = ?", key)
+        return [place for place in before if place and self.drop_if_unused(place)]
+
+    def drop_version(self, version: str) -> None:
+        """Drop the entries that a version wrote."""
+        self.database.do("DELETE FROM cache_entry WHERE dsnb_version = ?", version)
+
+    def drop_oldest_without_result(self, limit: int) -> None:
+        """Drop the least recently used entries without a result beyond so many: they weigh little, but not nothing."""
+        self.database.do(
+            "DELETE FROM cache_entry WHERE fingerprint_key IN (SELECT fingerprint_key FROM cache_entry"
+            " WHERE result_location IS NULL ORDER BY last_used DESC LIMIT -1 OFFSET ?)",
+            limit,
+        )
+
+    def lose(self, location: str) -> None:
+        """Note that a result is no longer there, or no longer whole: its entries keep their fingerprints alone."""
+        self.database.do(
+            "UPDATE cache_entry SET result_location = NULL, result_type = NULL WHERE result_location = ?", location
+        )
+        self.database.do("DELETE FROM result WHERE location = ?", location)
+
+    def lend(self, location: str) -> int:
+        """Begin to read a result: it stays until `give_back` is called with this number, or this process is gone."""
+        row = self.database.do(
+            "INSERT INTO lease (location, holder, since) VALUES (?, ?, ?)", location, here().short(), time.time()
+        )
+        return int(row.lastrowid or 0)
+
+    def give_back(self, number: int) -> list[str]:
+        """End a lease; give the folders that this leaves unused."""
+        before = self.database.column("SELECT location FROM lease WHERE number = ?", number)
+        self.database.do("DELETE FROM lease WHERE number = ?", number)
+        return [place for place in before if self.drop_if_unused(place)]
+
+
+def _is_over(holder: str, since: float) -> bool:
+    gone = is_gone(holder)
+    return abs(time.time() - since) > _FORGOTTEN if gone is None else gone
