@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dsnb.notebook.service import DataService as DataService
     from dsnb.notebook.start import start as start
     from dsnb.pipeline.dataset import Dataset as Dataset
-    from dsnb.pipeline.dataset import TextLineDataset as TextLineDataset
+    from dsnb.pipeline.file_datasets import TextLineDataset as TextLineDataset
     from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from dsnb.pipeline.operations.shard import SHARD_HINT as SHARD_HINT
@@ -59,7 +59,7 @@ _HOMES = {
     "DispatcherConfig": "dsnb.dispatcher.config",
     "ShardingPolicy": "dsnb.client.options",
     "TensorSpec": "dsnb.elements.spec",
-    "TextLineDataset": "dsnb.pipeline.dataset",
+    "TextLineDataset": "dsnb.pipeline.file_datasets",
     "WorkerConfig": "dsnb.worker.config",
     "WorkerServer": "dsnb.worker.server",
     "cache": "dsnb.cache",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -15,16 +14,27 @@ from dsnb.pipeline import validate
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.graph import describe
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operations.choose_from_datasets import ChooseFromDatasets
+from dsnb.pipeline.operations.replicate import Replicate
+from dsnb.pipeline.operations.sample_from_datasets import SampleFromDatasets
 from dsnb.pipeline.operations.zip import Zip
 from dsnb.pipeline.sources.arrays import column_of, taken_apart, tensor_of
-from dsnb.pipeline.sources.files import ListFiles, Pattern, matching, paths_of
+from dsnb.pipeline.sources.files import ListFiles, Pattern, matching
 from dsnb.pipeline.sources.generator import Generator
 from dsnb.pipeline.sources.range import Range
 from dsnb.pipeline.sources.slices import Slices
 from dsnb.pipeline.sources.tensors import Tensors
-from dsnb.pipeline.sources.text_line import BUFFER_BYTES, COMPRESSIONS, TextLines
 from dsnb.pipeline.transformations import Transformations
-from dsnb.pipeline.validate import function_of, operation_of, optional_flag, optional_whole, whole
+from dsnb.pipeline.validate import (
+    alternatives,
+    flag,
+    function_of,
+    operation_of,
+    optional_flag,
+    optional_whole,
+    shares_of,
+    whole,
+)
 
 AUTOTUNE: Final = validate.AUTOTUNE
 """For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
@@ -217,6 +227,71 @@ class Dataset(Transformations):
             raise InvalidArgumentError("`zip` got no dataset", hint="zip(images, labels)")
         return Dataset(Zip(inputs=inputs, structure=structure_of(nested)))
 
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
+    ) -> Dataset:
+        """Take each element from the dataset whose number another dataset gives (as in tf.data).
+
+        In a job that shares splits, each task follows all choices by itself.
+
+        Args:
+            datasets: One or more, their elements of one kind.
+            choice_dataset: Whole numbers from 0 to `len(datasets) - 1`; their end is the end.
+            stop_on_empty_dataset: Whether the end of a chosen dataset is the end of all; else its choices are passed
+                over.
+
+        Raises:
+            InvalidArgumentError: for no dataset, or some whose known element specs do not go together. While reading,
+                in its place, for a choice that is no number of a dataset.
+
+        Example:
+            >>> letters = [Dataset.from_tensors(letter).repeat() for letter in "abc"]
+            >>> "".join(Dataset.choose_from_datasets(letters, Dataset.range(3).repeat(2)))
+            'abcabc'
+        """
+        choice = Replicate(inputs=(operation_of("choice_dataset", choice_dataset),))
+        stop = flag("stop_on_empty_dataset", stop_on_empty_dataset)
+        return Dataset(ChooseFromDatasets(inputs=(choice, *alternatives(datasets)), stop_on_empty=stop))
+
+    @staticmethod
+    def sample_from_datasets(
+        datasets: Sequence[Dataset],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+        rerandomize_each_iteration: bool | None = None,
+    ) -> Dataset:
+        """Take each element from a dataset that is drawn at random (as in tf.data).
+
+        Args:
+            datasets: One or more, their elements of one kind.
+            weights: How often each is drawn, in proportion; None for all alike. A dataset of weight 0 is left out.
+            seed: With a seed, the draws are the same in every run.
+            stop_on_empty_dataset: Whether the end of a drawn dataset is the end of all; else the others go on.
+            rerandomize_each_iteration: Whether a seed gives each pass draws of its own; None means False. Without a
+                seed each pass has its own.
+
+        Raises:
+            InvalidArgumentError: for no dataset, some whose known element specs do not go together, or weights that are
+                negative, all zero, or of another number.
+
+        Example:
+            >>> ds = Dataset.sample_from_datasets([Dataset.range(3), Dataset.range(10, 13)], seed=1)
+            >>> sorted(int(x) for x in ds)
+            [0, 1, 2, 10, 11, 12]
+        """
+        sources = alternatives(datasets)
+        shares = shares_of(weights, len(sources))
+        operation = SampleFromDatasets(
+            inputs=tuple(source for source, share in zip(sources, shares, strict=True) if share),
+            weights=tuple(share for share in shares if share),
+            seed=optional_whole("seed", seed),
+            stop_on_empty=flag("stop_on_empty_dataset", stop_on_empty_dataset),
+            rerandomize=optional_flag("rerandomize_each_iteration", rerandomize_each_iteration) is True,
+        )
+        return Dataset(operation)
+
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """Hand this dataset to a function that returns another (as in tf.data), such as `dsnb.distribute(...)`.
 
@@ -283,41 +358,3 @@ class Dataset(Transformations):
 
     def _chain(self) -> str:
         return describe(self.operation)
-
-
-class TextLineDataset(Dataset):
-    """The lines of text files as `str`, without their line ends, one file after the other (as in tf.data).
-
-    Args:
-        filenames: A path or several.
-        compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
-        buffer_size: Bytes to read at a time; None means 256 KiB.
-
-    Raises:
-        InvalidArgumentError: for anything else. While reading: FileNotFoundError in the place of a file's lines, then
-            the next file; UnicodeDecodeError in the place of a line that is no UTF-8.
-
-    Example:
-        >>> ds = TextLineDataset(["train.txt", "more.txt.gz"])
-        >>> ds.map(str.split)
-        Dataset(text_lines(2) | map(split), element_spec=unknown until read)
-    """
-
-    reads_files = True
-
-    def __init__(
-        self,
-        filenames: Pattern | Sequence[Pattern],
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-    ) -> None:
-        if compression_type not in COMPRESSIONS:
-            raise InvalidArgumentError(
-                f"`compression_type` is {compression_type!r}", hint='pass None, "", "GZIP" or "ZLIB"'
-            )
-        operation = TextLines(
-            files=tuple(map(os.path.abspath, paths_of("filenames", filenames))),
-            compression=compression_type,
-            buffer_bytes=optional_whole("buffer_size", buffer_size, 1) or BUFFER_BYTES,
-        )
-        super().__init__(operation)

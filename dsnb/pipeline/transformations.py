@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.operation import Operation
-from dsnb.pipeline.operations.batch import Batch
+from dsnb.pipeline.grouping import Grouping
 from dsnb.pipeline.operations.concatenate import Concatenate
 from dsnb.pipeline.operations.enumerate import Enumerate
 from dsnb.pipeline.operations.filter import Filter
@@ -21,15 +19,17 @@ from dsnb.pipeline.operations.interleave import DEFAULT_CYCLE, Interleave
 from dsnb.pipeline.operations.map import Map
 from dsnb.pipeline.operations.prefetch import Prefetch
 from dsnb.pipeline.operations.repeat import Repeat
+from dsnb.pipeline.operations.scan import Scan
 from dsnb.pipeline.operations.shard import Shard, checked
 from dsnb.pipeline.operations.shuffle import Shuffle
 from dsnb.pipeline.operations.skip import Skip
 from dsnb.pipeline.operations.take import Take
-from dsnb.pipeline.operations.unbatch import Unbatch
+from dsnb.pipeline.operations.take_while import TakeWhile
+from dsnb.pipeline.operations.unique import Unique
+from dsnb.pipeline.sources.arrays import taken_apart, tensor_of
 from dsnb.pipeline.specs import can_follow
 from dsnb.pipeline.validate import (
     AUTOTUNE,
-    flag,
     function_of,
     operation_of,
     optional_flag,
@@ -44,13 +44,8 @@ if TYPE_CHECKING:
 _ALL_HINT = "pass a count of 0 or more, or -1 for all"
 
 
-class Transformations:
+class Transformations(Grouping):
     """What can be done to a dataset; each method returns a new one and leaves this one as it is."""
-
-    operation: Operation
-
-    def _then(self, operation: Operation) -> Dataset:
-        raise NotImplementedError
 
     def map(
         self,
@@ -100,59 +95,45 @@ class Transformations:
         """
         return self._then(Filter(inputs=(self.operation,), predicate=function_of("predicate", predicate)))
 
-    def batch(
-        self,
-        batch_size: int,
-        drop_remainder: bool = False,
-        num_parallel_calls: int | None = None,
-        deterministic: bool | None = None,
-    ) -> Dataset:
-        """Lay `batch_size` consecutive elements out as one, each leaf with a first dimension more (as in tf.data).
-
-        `str` becomes a NumPy array of text ("U"), `bytes` one of bytes ("S"); a value that ends in a NUL, which such an
-        array would drop, is refused.
+    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
+        """Call a function for each element with a state that it hands on to itself (as in tf.data).
 
         Args:
-            batch_size: 1 or more.
-            drop_remainder: Leave a last, smaller batch out; then the first dimension is known.
-            num_parallel_calls: Taken for the sake of the original; a batch is one copy, which more threads do not speed
-                up. To assemble batches while the reader works, put `prefetch` behind.
-            deterministic: Taken for the sake of the original.
+            initial_state: What the first call gets, in each pass; read as in `from_tensors`, its arrays read-only.
+            scan_func: Gets the state and an element (a tuple is not unpacked); returns the next state, nested as the
+                first one, and what is to be the element of the new dataset.
 
         Raises:
-            InvalidArgumentError: for a batch size below 1. While reading: for an element of another shape, dtype or
-                structure than the first of its batch, in its place; the element is left out.
+            InvalidArgumentError: for something that cannot be called, or a state that NumPy cannot read.
+
+        An error of the function is raised in its element's place; the state stays, and the next `next` goes on.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
-            >>> list(Dataset.range(5).batch(2))
-            [array([0, 1]), array([2, 3]), array([4])]
+            >>> sums = Dataset.range(5).scan(0, lambda total, x: (total + x, total + x))
+            >>> [int(x) for x in sums]
+            [0, 1, 3, 6, 10]
         """
-        size = whole("batch_size", batch_size, 1)
-        parallel_calls(num_parallel_calls)
-        optional_flag("deterministic", deterministic)
-        dropped = flag("drop_remainder", drop_remainder)
-        return self._then(Batch(inputs=(self.operation,), size=size, drop_remainder=dropped))
+        structure, leaves = taken_apart(initial_state)
+        operation = Scan(
+            inputs=(self.operation,),
+            structure=structure,
+            leaves=tuple(map(tensor_of, leaves)),
+            function=function_of("scan_func", scan_func),
+        )
+        return self._then(operation)
 
-    def unbatch(self) -> Dataset:
-        """Cut each element along the first dimension of its leaves into elements (as in tf.data).
+    def unique(self) -> Dataset:
+        """Leave elements out that were there before (as in tf.data, for elements of every kind).
 
-        Raises:
-            InvalidArgumentError: for leaves without a dimension; here if the element spec tells, else while reading, as
-                for leaves of different lengths.
+        What came is remembered: an element itself where it is short, else 16 bytes of it. One zero and one NaN count.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
-            >>> [int(x) for x in Dataset.range(5).batch(2).unbatch()]
-            [0, 1, 2, 3, 4]
+            >>> [int(x) for x in Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()]
+            [1, 37, 2]
         """
-        spec = self.operation.element_spec
-        if spec is not None and any(not leaf.shape for leaf in flatten(spec)):
-            raise InvalidArgumentError(
-                f"elements of the spec {spec} have a leaf without dimensions: there are no rows to cut",
-                hint="leave `unbatch` out, or `batch` first",
-            )
-        return self._then(Unbatch(inputs=(self.operation,)))
+        return self._then(Unique(inputs=(self.operation,)))
 
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = True
@@ -211,6 +192,19 @@ class Transformations:
             [0, 1, 2]
         """
         return self._then(Take(inputs=(self.operation,), count=whole("count", count, -1, _ALL_HINT)))
+
+    def take_while(self, predicate: Callable[..., Any]) -> Dataset:
+        """Keep the elements before the first for which a function says no; called as in `map` (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> [int(x) for x in Dataset.range(10).take_while(lambda x: x * x < 10)]
+            [0, 1, 2, 3]
+        """
+        return self._then(TakeWhile(inputs=(self.operation,), predicate=function_of("predicate", predicate)))
 
     def skip(self, count: int) -> Dataset:
         """Leave the first `count` elements out, all of them with -1 (as in tf.data).

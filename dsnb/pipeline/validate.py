@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Final
 
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.specs import can_follow
 
 AUTOTUNE: Final = -1
 """For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
@@ -73,3 +75,34 @@ def flag(name: str, value: Any) -> bool:
 def optional_flag(name: str, value: Any) -> bool | None:
     """As `flag`, and None stays None."""
     return None if value is None else flag(name, value)
+
+
+def alternatives(datasets: Any) -> tuple[Operation, ...]:
+    """The operations of datasets of which each element is taken from one: at least one, of one kind."""
+    found = tuple(operation_of("datasets", dataset) for dataset in datasets)
+    if not found:
+        raise InvalidArgumentError("`datasets` is empty", hint="pass a list of one dataset or more")
+    known = [source.element_spec for source in found if source.element_spec is not None]
+    for spec in known:
+        if not can_follow(known[0], spec):
+            raise InvalidArgumentError(
+                f"elements of the specs {known[0]} and {spec} cannot be in one dataset",
+                hint="give all datasets the same structure, dtypes and numbers of dimensions with `map`",
+            )
+    return found
+
+
+def shares_of(weights: Any, count: int) -> list[float]:
+    """The weights of `count` datasets; None for all alike."""
+    if weights is None:
+        return [1.0] * count
+    try:
+        shares = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        shares = []
+    if len(shares) != count or not all(0 <= share < math.inf for share in shares) or not any(shares):
+        raise InvalidArgumentError(
+            f"`weights` is {weights!r} for {count} dataset(s)",
+            hint="pass one number for each dataset: 0 or more, and at least one of them above 0",
+        )
+    return shares

@@ -20,16 +20,21 @@ import dsnb.pipeline.engine.leaving
 import dsnb.pipeline.engine.origin
 import dsnb.pipeline.engine.ownership
 import dsnb.pipeline.engine.pace
+import dsnb.pipeline.file_datasets
+import dsnb.pipeline.grouping
 import dsnb.pipeline.splits
 import dsnb.pipeline.transformations
 from dsnb.elements.spec import TensorSpec
-from dsnb.pipeline.dataset import Dataset, TextLineDataset, UnknownLengthError
+from dsnb.pipeline.dataset import Dataset, UnknownLengthError
+from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from tests.pipeline.driving import plain, run, values
 
 MODULES = [
     dsnb.pipeline.dataset,
     dsnb.pipeline.transformations,
+    dsnb.pipeline.grouping,
+    dsnb.pipeline.file_datasets,
     dsnb.pipeline.splits,
     dsnb.pipeline.engine.assemble,
     dsnb.pipeline.engine.leaving,
@@ -54,6 +59,17 @@ CHAIN_STEPS: dict[str, Any] = {
     "repeat": lambda ds: ds.repeat(2),
     "take": lambda ds: ds.take(17),
     "skip": lambda ds: ds.skip(3),
+    "take_while": lambda ds: ds.take_while(lambda x: x != 14),
+    "scan": lambda ds: ds.scan(0, lambda total, x: (total + x, total)),
+    "unique": lambda ds: ds.map(lambda x: x % 7).unique(),
+    "shard": lambda ds: ds.shard(3, 1),
+    "padded_batch": lambda ds: ds.padded_batch(4).unbatch(),
+    "rebatch": lambda ds: ds.batch(5).rebatch([2, 3]).unbatch(),
+    "window": lambda ds: ds.window(5, shift=3, stride=2).flat_map(lambda window: window),
+    "group_by_window": lambda ds: ds.group_by_window(lambda x: x % 3, lambda _, window: window, 2),
+    "bucket_by_sequence_length": lambda ds: ds.bucket_by_sequence_length(int, [4, 9], [2, 3, 4]).unbatch(),
+    "choose_from_datasets": lambda ds: Dataset.choose_from_datasets([ds, ds], Dataset.range(2).repeat(6)),
+    "sample_from_datasets": lambda ds: Dataset.sample_from_datasets([ds, Dataset.range(9)], seed=4),
     "concatenate": lambda ds: ds.concatenate(Dataset.range(4)),
     "enumerate": lambda ds: ds.enumerate().map(lambda i, x: i + x),
     "zip": lambda ds: Dataset.zip(ds, Dataset.range(30)).map(lambda x, y: x * y),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import dsnb
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from dsnb.pipeline.dataset import Dataset, TextLineDataset
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.graph import describe, restore, serialise
 from dsnb.pipeline.modes import Divisible
 from dsnb.pipeline.sharding import divisible, opens_files, sharded

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsnb.errors import InvalidArgumentError, UnimplementedError
-from dsnb.pipeline.dataset import Dataset, TextLineDataset
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.operation import Operation, count_sources
 from dsnb.pipeline.splits import Positions, SplitProvider, split_providers
 from tests.pipeline.driving import Feed, by_turns, context, plain

@@ -55,7 +55,7 @@ def stacked(column: Sequence[Any], first_number: int = 0) -> Array:
     sort = _sort(type(column[0]))
     if len(set(map(_sort, kinds))) > 1:
         index = next(i for i, leaf in enumerate(column) if _sort(type(leaf)) is not sort)
-        raise OddElement(index, _unequal("type", type(column[index]), type(column[0]), first_number + index))
+        raise OddElement(index, unequal("type", type(column[index]), type(column[0]), first_number + index))
     if sort is not object:
         array = _text(column, sort, first_number)
     elif kinds == {np.ndarray}:
@@ -63,7 +63,7 @@ def stacked(column: Sequence[Any], first_number: int = 0) -> Array:
     elif all(issubclass(kind, (int, float, complex, np.number, np.bool_)) for kind in kinds):
         array = _numbers(column, kinds, first_number)
     else:
-        array = _arrays([_as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
+        array = _arrays([as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
     array.flags.writeable = False
     return array
 
@@ -73,7 +73,8 @@ def _sort(kind: type) -> type:
     return str if issubclass(kind, str) else bytes if issubclass(kind, bytes) else object
 
 
-def _as_array(leaf: Any, index: int) -> Array:
+def as_array(leaf: Any, index: int) -> Array:
+    """A leaf as an array; the error of one that cannot be is of the element `index` of the batch."""
     try:
         return np.asarray(numpy_leaf(leaf))
     except InvalidArgumentError as error:
@@ -85,7 +86,7 @@ def _numbers(column: Sequence[Any], kinds: set[type], first_number: int) -> Arra
         try:
             return np.array(column, np.int64)
         except OverflowError:
-            return _arrays([_as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
+            return _arrays([as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
     if len(kinds) == 1 and isinstance(column[0], np.generic):
         return _joined(column, column[0].dtype, ())
     return np.array(column) if int not in kinds else np.array([numpy_leaf(leaf) for leaf in column])
@@ -95,12 +96,12 @@ def _arrays(column: Sequence[Array], first_number: int) -> Array:
     first = column[0]
     if len({array.shape for array in column}) > 1:
         index = next(i for i, array in enumerate(column) if array.shape != first.shape)
-        raise OddElement(index, _unequal("shape", column[index].shape, first.shape, first_number + index))
+        raise OddElement(index, unequal("shape", column[index].shape, first.shape, first_number + index))
     if len({array.dtype for array in column}) > 1 and first.dtype.kind not in "US":
         index = next(i for i, array in enumerate(column) if array.dtype != first.dtype)
-        raise OddElement(index, _unequal("dtype", column[index].dtype, first.dtype, first_number + index))
+        raise OddElement(index, unequal("dtype", column[index].dtype, first.dtype, first_number + index))
     if first.dtype.hasobject:
-        _as_array(first, 0)
+        as_array(first, 0)
     if first.dtype.kind in "US" or not first.size:
         return np.stack(column)
     return _joined(column, first.dtype, first.shape)
@@ -123,7 +124,8 @@ def _text(column: Sequence[Any], sort: type, first_number: int) -> Array:
     return np.array(column)
 
 
-def _unequal(what: str, its: Any, first: Any, number: int) -> InvalidArgumentError:
+def unequal(what: str, its: Any, first: Any, number: int) -> InvalidArgumentError:
+    """The error of an element that differs from the first of its batch in shape, dtype or type."""
     cure = {"shape": "by cropping or padding", "dtype": "with x.astype(...)", "type": "with x.decode() or str(x)"}[what]
     return InvalidArgumentError(
         f"element {number} has the {what} {its}, the first of its batch {first}",

@@ -25,11 +25,20 @@ class UserFunction:
         function: What the user gave.
         operation: The name of the operation, for notes on errors.
         keep: Whether results are kept, and so have to be dsnb's own (`engine/ownership`).
+        call: What to call for an element where the function gets more than that; it calls the function.
     """
 
-    def __init__(self, function: Callable[..., Any], operation: str, *, keep: bool) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        operation: str,
+        *,
+        keep: bool,
+        call: Callable[[Any], Any] | None = None,
+    ) -> None:
         self.function = function
         self.operation = operation
+        self._call = call
         self._keep = keep
         # Results that nobody can change need no look at each of them; the first run tells.
         self._plain = not keep
@@ -44,7 +53,7 @@ class UserFunction:
         began = len(out)
         plain = self._plain
         try:
-            calls = _calls(self.function, run)
+            calls = _calls(self.function, run) if self._call is None else map(self._call, run)
             out.extend(calls if plain else owned(calls))
         except BaseException as failure:  # noqa: BLE001 - whatever user code raises belongs to its element
             return self.explained(failure)

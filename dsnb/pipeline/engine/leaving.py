@@ -16,6 +16,7 @@ from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.ownership import IMMUTABLE
 from dsnb.pipeline.engine.stage import Run, as_list
+from dsnb.pipeline.operation import Operation
 
 _PYTHON_NUMBERS: Final[dict[type, type[np.generic]]] = {
     int: np.int64,
@@ -116,7 +117,7 @@ def _array_of(column: Sequence[Any], scalar: type[np.generic]) -> np.ndarray[Any
 
 
 def numpy_leaf(leaf: Any) -> Any:
-    """One leaf as NumPy; `str` and `bytes` stay.
+    """One leaf as NumPy; `str` and `bytes` stay, and so does a dataset in a dataset.
 
     Raises:
         InvalidArgumentError: for something that is neither number, text nor array.
@@ -126,6 +127,8 @@ def numpy_leaf(leaf: Any) -> Any:
         return leaf
     if kind in _PYTHON_NUMBERS:
         return _array_of([leaf], _PYTHON_NUMBERS[kind])[0]
+    if isinstance(getattr(leaf, "operation", None), Operation):
+        return leaf  # a window, which is a dataset
     array = leaf if isinstance(leaf, np.ndarray) else np.array(leaf)
     if array.dtype.hasobject:
         raise _no_leaf(leaf)

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-import numpy as np
-
-from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.truths import truths
 from dsnb.pipeline.operation import BuildContext, Operation
-
-_TRUTHS = frozenset({bool, np.bool_})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,32 +46,10 @@ class FilterStage(CallingStage):
         while run := self.next_inputs(want):
             answers: list[Any] = []
             failure = self.function.extend(answers, run)
-            if not _TRUTHS.issuperset(map(type, answers)):
-                answers, failure = self._truths(answers, failure)
+            answers, failure = truths(self.name, answers, failure)
             out = list(compress(run, answers))
             if failure is not None:
                 return self.passed(out, run, len(answers), failure)
             if out:
                 return out
         return []
-
-    def _truths(self, answers: list[Any], failure: BaseException | None) -> tuple[list[Any], BaseException | None]:
-        """The answers as bool, up to the first that is none."""
-        truths: list[Any] = []
-        for answer in answers:
-            try:
-                truths.append(bool(answer))
-            except Exception as error:  # noqa: BLE001 - an answer's own __bool__ is user code too
-                return truths, _no_truth(self.name, answer, error)
-        return truths, failure
-
-
-def _no_truth(name: str, answer: Any, cause: Exception) -> InvalidArgumentError:
-    shape = f" of shape {answer.shape}" if isinstance(answer, np.ndarray) else ""
-    error = InvalidArgumentError(
-        f"the function of {name} answered with {type(answer).__name__}{shape}, which is neither true nor false",
-        did="the element was left out; reading goes on with the next",
-        hint="return one truth value, for instance (x > 0).all()",
-    )
-    error.__cause__ = cause
-    return error

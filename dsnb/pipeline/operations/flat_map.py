@@ -26,15 +26,15 @@ class FlatMap(Operation):
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads one inner dataset at a time."""
         (source,) = self.build_inputs(context)
-        return FlatMapStage(self, source, context)
+        return FlatMapStage(self.name, self.function, source, context)
 
 
 class FlatMapStage(Stage):
     """Hands on the runs of the inner dataset whose turn it is."""
 
-    def __init__(self, operation: FlatMap, source: Stage, context: BuildContext) -> None:
-        super().__init__(operation.name, source)
-        self._datasets = InnerDatasets(operation.name, operation.function, source, context)
+    def __init__(self, name: str, function: Callable[..., Any], source: Stage, context: BuildContext) -> None:
+        super().__init__(name, source)
+        self._datasets = InnerDatasets(name, function, source, context)
         self._inner: Stage | None = None
 
     def produce(self, want: int) -> Run:

@@ -81,14 +81,14 @@ class UnbatchStage(Stage):
         return rows
 
 
-def rows_of(element: Any) -> Run:
-    """The rows of one element.
+def columns_of_rows(element: Any) -> list[np.ndarray[Any, Any]]:
+    """The leaves of one element as arrays of rows.
 
     Raises:
-        InvalidArgumentError: when its leaves have no first dimension, or different ones.
+        InvalidArgumentError: when they have no first dimension, or different ones.
     """
     arrays = [np.asarray(numpy_leaf(leaf)) for leaf in flatten(element)]
-    if any(not array.ndim for array in arrays):
+    if not arrays or any(not array.ndim for array in arrays):
         raise InvalidArgumentError(
             "an element that is to be unbatched holds a leaf without dimensions",
             did="the element was left out; reading goes on with the next",
@@ -100,7 +100,16 @@ def rows_of(element: Any) -> Run:
             did="the element was left out; reading goes on with the next",
             hint="make the first dimensions equal",
         )
-    columns: list[Any] = [_text_rows(array) for array in arrays]
+    return arrays
+
+
+def rows_of(element: Any) -> Run:
+    """The rows of one element.
+
+    Raises:
+        InvalidArgumentError: when its leaves have no first dimension, or different ones.
+    """
+    columns: list[Any] = [_text_rows(array) for array in columns_of_rows(element)]
     rows: Any = elements_of(structure_of(element), iter(columns))
     return rows if isinstance(rows, np.ndarray) else list(rows)
 

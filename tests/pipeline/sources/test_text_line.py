@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.dataset import Dataset, TextLineDataset
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.splits import split_providers
 from tests.pipeline.driving import Feed, by_turns, context, outcomes, plain, run, values
 

@@ -1,0 +1,106 @@
+"""Gathering elements until they fill a batch: what `batch` and `padded_batch` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.structure import Structure, structure_of
+from dsnb.pipeline.engine.assemble import OddElement
+from dsnb.pipeline.engine.calls import chain_runs
+from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
+
+Assemble = Callable[[Structure, list[Any], int], Any]
+"""Makes one element of several; gets their structure and the number of the first; raises `OddElement`."""
+
+
+class GatherStage(Stage):
+    """Gathers runs until they fill a batch.
+
+    An element that does not go with the others is left out and its error raised in the batch's place; what was gathered
+    stays, and an error from further up leaves it as it is too.
+
+    Args:
+        name: The operation's.
+        source: The input.
+        size: Elements of a batch.
+        drop: Whether a last, smaller batch is left out.
+        assemble: Makes a batch.
+        plain: Whether rows of one array make a batch as they are.
+    """
+
+    def __init__(self, name: str, source: Stage, size: int, drop: bool, assemble: Assemble, *, plain: bool) -> None:
+        super().__init__(name, source)
+        self._size = size
+        self._drop = drop
+        self._assemble = assemble
+        self._plain = plain
+        self._pace = Pace()
+        self._held: list[Run] = []
+        self._count = 0
+        self._numbered = 0
+        self._ended = False
+        self._structure: Structure | None = None
+
+    def produce(self, want: int) -> Run:
+        """The next batches."""
+        while self._count < self._size and not self._ended:
+            # Paced, so that a slow function can be cancelled before the batch is full.
+            began = perf_counter_ns()
+            run = self.inputs[0].pull(min(self._pace.want, want * self._size - self._count))
+            self._pace.note(perf_counter_ns() - began)
+            self._ended = not len(run)
+            if not self._ended:
+                self._held.append(run)
+                self._count += len(run)
+        size = min(self._size, self._count)
+        if not size or (self._drop and size < self._size):
+            return []
+        return self._cut(size, min(want, self._count // size))
+
+    def _cut(self, size: int, batches: int) -> Run:
+        held = _joined(self._held)
+        taken = size * batches
+        if isinstance(held, np.ndarray) and self._plain:
+            self._keep(held[taken:], taken)
+            run = held[:taken].reshape(batches, size, *held.shape[1:])
+            run.flags.writeable = False
+            return run
+        return self._assembled(as_list(held), size, batches)
+
+    def _assembled(self, held: list[Any], size: int, batches: int) -> Run:
+        if self._structure is None:
+            self._structure = structure_of(held[0])
+        out: list[Any] = []
+        for first in range(0, size * batches, size):
+            try:
+                out.append(self._assemble(self._structure, held[first : first + size], self._numbered + first))
+            except OddElement as odd:
+                rest = held[first:]
+                del rest[odd.index]
+                self._keep(rest, first + 1)
+                error = odd.error
+                break
+        else:
+            self._keep(held[size * batches :], size * batches)
+            return out
+        return self.fail_after(error, out)
+
+    def _keep(self, rest: Run, used: int) -> None:
+        self._held = [rest] if len(rest) else []
+        self._count = len(rest)
+        self._numbered += used
+
+
+def _joined(runs: list[Run]) -> Run:
+    """Runs as one: an array if all are arrays of equal rows."""
+    if len(runs) == 1:
+        return runs[0]
+    arrays = [run for run in runs if isinstance(run, np.ndarray)]
+    if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return chain_runs(runs)

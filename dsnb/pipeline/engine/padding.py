@@ -1,0 +1,192 @@
+"""Laying out elements whose sizes differ as one array, filled up to one size: what `padded_batch` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.columns import alike
+from dsnb.elements.structure import Structure, StructureMismatch, columns_of, parts_of, rebuild
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.assemble import Array, OddElement, as_array, stacked, unequal
+from dsnb.pipeline.engine.leaving import mismatch
+
+Shape = tuple[int | None, ...]
+_LEFT_OUT = "the element was left out; reading goes on with the next"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """To what sizes leaves are filled up, and with what.
+
+    Attributes:
+        shapes: Nested as the elements: for each leaf its sizes, None where the largest of the batch counts. None alone
+            where that holds for all leaves.
+        values: Nested likewise: for each leaf what to fill up with. One value for all leaves; None for zeros, "" and
+            the like.
+    """
+
+    shapes: Any = None
+    values: Any = None
+
+    def shapes_for(self, structure: Structure) -> list[Shape | None]:
+        """One shape for each leaf; None where it follows from the batch.
+
+        Raises:
+            InvalidArgumentError: when what the user gave is nested differently.
+        """
+        if self.shapes is None:
+            return [None] * structure.leaves
+        return list(map(_shape_of, spread(structure, self.shapes, "padded_shapes")))
+
+    def values_for(self, structure: Structure) -> list[Any]:
+        """One value for each leaf, None for the default.
+
+        Raises:
+            InvalidArgumentError: when what the user gave is nested differently.
+        """
+        if self.values is None or np.isscalar(self.values) or isinstance(self.values, np.ndarray):
+            return [self.values] * structure.leaves
+        return spread(structure, self.values, "padding_values")
+
+    def assemble(self, structure: Structure, run: list[Any], first_number: int) -> Any:
+        """One element out of several.
+
+        Raises:
+            OddElement: naming the first element that does not fit.
+        """
+        try:
+            columns = columns_of(structure, run)
+            plan = zip(columns, self.shapes_for(structure), self.values_for(structure), strict=True)
+            leaves = [_padded(column, shape, value, first_number) for column, shape, value in plan]
+        except StructureMismatch as odd:
+            raise OddElement(odd.index, mismatch(run[odd.index], structure)) from None
+        except InvalidArgumentError as error:
+            raise OddElement(0, error) from None
+        return rebuild(structure, iter(leaves))
+
+
+def spread(structure: Structure, nested: Any, name: str) -> list[Any]:
+    """What stands in `nested` where `structure` has its leaves.
+
+    Raises:
+        InvalidArgumentError: when it is nested differently.
+    """
+    if structure.kind == "leaf":
+        return [nested]
+    if structure.kind == "dict":
+        parts = [nested[key] for key in structure.keys] if _has_keys(nested, structure.keys) else None
+    elif structure.kind == "dataclass" and hasattr(nested, "__dataclass_fields__"):
+        parts = list(parts_of(nested, structure.keys))
+    else:
+        parts = list(nested) if isinstance(nested, (tuple, list)) else None
+    if structure.kind == "none":
+        return []
+    if parts is None or len(parts) != len(structure.children):
+        raise InvalidArgumentError(
+            f"`{name}` holds {nested!r} where the elements are built as {structure}",
+            did=_LEFT_OUT,
+            hint=f"nest `{name}` as the elements are, or leave it out",
+        )
+    return [leaf for child, part in zip(structure.children, parts, strict=True) for leaf in spread(child, part, name)]
+
+
+def _has_keys(nested: Any, keys: tuple[str, ...]) -> bool:
+    return isinstance(nested, dict) and set(nested) == set(keys)
+
+
+def _shape_of(given: Any) -> Shape:
+    sizes = getattr(given, "shape", given)  # a TensorSpec will do
+    if sizes is None or isinstance(sizes, (int, np.integer)):
+        sizes = (sizes,)
+    try:
+        return tuple(None if size in (None, -1) else _size_of(size) for size in sizes)
+    except (TypeError, ValueError):
+        raise _no_shape(given) from None
+
+
+def _size_of(size: Any) -> int:
+    if isinstance(size, bool) or int(size) != size or size < 0:
+        raise _no_shape(size)
+    return int(size)
+
+
+def _no_shape(given: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"`padded_shapes` holds {given!r}, which is no shape",
+        hint="for each leaf pass its sizes, None where the largest of the batch counts: [None, 28]",
+    )
+
+
+def _padded(column: Sequence[Any], shape: Shape | None, value: Any, first_number: int) -> Array:
+    if isinstance(column[0], (str, bytes)):
+        _target([()], shape)
+        return stacked(column, first_number)
+    arrays = [as_array(leaf, index) for index, leaf in enumerate(column)]
+    first = arrays[0]
+    for index, array in enumerate(arrays):
+        if array.ndim != first.ndim:
+            raise OddElement(index, unequal("shape", array.shape, first.shape, first_number + index))
+        if not alike(array.dtype, first.dtype):
+            raise OddElement(index, unequal("dtype", array.dtype, first.dtype, first_number + index))
+    target = _target([array.shape for array in arrays], shape)
+    filling = filling_of(value, first.dtype)
+    if all(array.shape == target for array in arrays):
+        return stacked(arrays, first_number)
+    out = np.full((len(arrays), *target), filling, np.result_type(*{array.dtype for array in arrays}))
+    for row, array in zip(out, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    out.flags.writeable = False
+    return out
+
+
+def _target(shapes: list[tuple[int, ...]], wanted: Shape | None) -> tuple[int, ...]:
+    largest = tuple(map(max, zip(*shapes, strict=True)))
+    if wanted is None:
+        return largest
+    if len(wanted) != len(shapes[0]):
+        raise InvalidArgumentError(
+            f"`padded_shapes` says {wanted} for a leaf of the shape {shapes[0]}",
+            did=_LEFT_OUT,
+            hint="give as many sizes as the leaf has dimensions; () for a scalar",
+        )
+    for index, shape in enumerate(shapes):
+        if any(size is not None and has > size for has, size in zip(shape, wanted, strict=True)):
+            raise OddElement(index, _too_large(shape, wanted))
+    return tuple(has if size is None else size for has, size in zip(largest, wanted, strict=True))
+
+
+def _too_large(shape: tuple[int, ...], wanted: Shape) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"Attempted to pad to a smaller size than the input element: {shape} is to become {wanted}",
+        did=_LEFT_OUT,
+        hint="make `padded_shapes` larger, or None; or cut the elements in `map`",
+    )
+
+
+def filling_of(value: Any, dtype: np.dtype[Any]) -> Any:
+    """What to fill up with, as a value of the dtype.
+
+    Raises:
+        InvalidArgumentError: for a value that the dtype does not have.
+    """
+    if value is None:
+        return np.zeros((), dtype)[()]
+    given = np.asarray(value)
+    text = dtype.kind in "SU"
+    if given.ndim == 0 and (given.dtype.kind == dtype.kind if text else given.dtype.kind not in "SUO"):
+        try:
+            filling: Any = given[()] if text else given.astype(dtype)[()]
+        except (TypeError, ValueError, OverflowError):
+            pass
+        else:
+            if text or np.array_equal(filling, given, equal_nan=given.dtype.kind in "fc"):
+                return filling
+    raise InvalidArgumentError(
+        f"`padding_values` holds {value!r} for a leaf of the dtype {dtype}",
+        did=_LEFT_OUT,
+        hint="pass a value of the leaf's dtype, or None for zeros",
+    )

@@ -1,0 +1,99 @@
+"""Taking each element from one of several datasets: what `choose_from_datasets` and `sample_from_datasets` share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
+
+
+class SelectStage(Stage):
+    """Draws, and takes the next element of the dataset that each draw means.
+
+    From each dataset as many elements are asked for as the next draws want of it, so that the order never depends on
+    the lengths of runs. A draw that meets a dataset's end is used up; so is one that meets an error.
+
+    Args:
+        name: The operation's.
+        sources: The datasets; `inputs` may have others besides.
+        stop_on_empty: Whether the first dataset that ends is the end of all; else its draws are passed over.
+    """
+
+    def __init__(self, name: str, inputs: Sequence[Stage], sources: Sequence[Stage], *, stop_on_empty: bool) -> None:
+        super().__init__(name, *inputs)
+        self._sources = sources
+        self._stop = stop_on_empty
+        self._draws: deque[Any] = deque()
+        self._held: list[deque[Any]] = [deque() for _ in sources]
+        self._interrupted: list[Any] = []
+        self.open = set(range(len(sources)))
+
+    def draw(self, want: int) -> Sequence[Any]:
+        """At least one and at most `want` further draws; none at their end."""
+        raise NotImplementedError
+
+    def meant(self, draw: Any) -> int:
+        """The number of the dataset that a draw means now.
+
+        Raises:
+            InvalidArgumentError: it means none.
+        """
+        raise NotImplementedError
+
+    def produce(self, want: int) -> Run:
+        """The next elements."""
+        out, self._interrupted = self._interrupted, []
+        try:
+            while not out and self.open:
+                if not self._draws:
+                    self._draws.extend(self.draw(want))
+                if not self._draws:
+                    break
+                self._follow(out, want)
+        except Exception as failure:  # noqa: BLE001 - elements before an error are delivered first
+            return self.fail_after(failure, out)
+        except BaseException:
+            self._interrupted = out
+            raise
+        return out
+
+    def _follow(self, out: list[Any], want: int) -> None:
+        while self._draws and self.open and len(out) < want:
+            place = self._meant_next()
+            held = self._held[place]
+            if not held and place in self.open:
+                held.extend(self._pull(place, want - len(out)))
+            self._draws.popleft()
+            if held:
+                out.append(held.popleft())
+            elif place in self.open:
+                self._end(place)
+
+    def _meant_next(self) -> int:
+        try:
+            return self.meant(self._draws[0])
+        except Exception:
+            self._draws.popleft()
+            raise
+
+    def _pull(self, place: int, want: int) -> list[Any]:
+        ahead = islice(self._draws, 1, want)
+        try:
+            return as_list(self._sources[place].pull(1 + sum(self._means(draw, place) for draw in ahead)))
+        except Exception:
+            self._draws.popleft()
+            raise
+
+    def _means(self, draw: Any, place: int) -> bool:
+        try:
+            return self.meant(draw) == place
+        except Exception:  # noqa: BLE001 - raised when it is this draw's turn
+            return False
+
+    def _end(self, place: int) -> None:
+        self.open.discard(place)
+        if self._stop:
+            self.open.clear()

@@ -1,0 +1,110 @@
+"""`Dataset.bucket_by_sequence_length`: elements of similar length in one batch, so that little is filled up."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from dsnb.elements.structure import flatten, rebuild, structure_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.padding import Padding
+from dsnb.pipeline.operations.group_by_window import GroupByWindow
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """Which bucket an element goes into, and what becomes of a full one.
+
+    Attributes:
+        length: Gives an element's length.
+        boundaries: Rising; bucket k holds lengths from boundary k - 1 up to, but without, boundary k.
+        sizes: The batch size of each bucket: one more than boundaries.
+        padding: None for batches without padding.
+        to_boundary: Whether sizes that are not given are filled up to the largest length of the bucket.
+        drop_remainder: Whether last, smaller batches are left out.
+    """
+
+    length: Callable[..., Any]
+    boundaries: tuple[int, ...]
+    sizes: tuple[int, ...]
+    padding: Padding | None
+    to_boundary: bool
+    drop_remainder: bool
+
+    def check(self) -> None:
+        """Compare boundaries and sizes.
+
+        Raises:
+            InvalidArgumentError: when they can never be right.
+        """
+        if len(self.sizes) != len(self.boundaries) + 1:
+            raise InvalidArgumentError(
+                f"len(bucket_batch_sizes) must equal len(bucket_boundaries) + 1, and they are {len(self.sizes)} and "
+                f"{len(self.boundaries)}",
+                hint="the first bucket lies below the first boundary, the last one from the last boundary on",
+            )
+        if any(low >= high for low, high in pairwise(self.boundaries)):
+            raise InvalidArgumentError(
+                f"`bucket_boundaries` {list(self.boundaries)} do not rise", hint="sort them, each once"
+            )
+
+    def of(self, *element: Any) -> int:
+        """The number of an element's bucket."""
+        length = operator.index(self.length(*element))
+        bucket = bisect_right(self.boundaries, length)
+        if self.to_boundary and bucket == len(self.boundaries):
+            raise InvalidArgumentError(
+                "When pad_to_bucket_boundary=True, elements must have length < max(bucket_boundaries): "
+                f"an element has the length {length}",
+                did="the element was left out; reading goes on with the next",
+                hint="add a boundary, or cut or filter the long ones before",
+            )
+        return bucket
+
+    def size(self, bucket: Any) -> int:
+        """How many elements make a batch of a bucket."""
+        size: int = self.sizes[bucket]
+        return size
+
+    def batch(self, bucket: Any, window: Dataset) -> Dataset:
+        """A full bucket as a batch."""
+        size = self.sizes[bucket]
+        if self.padding is None:
+            return window.batch(size, self.drop_remainder)
+        padding = self.padding
+        if self.to_boundary:
+            padding = replace(padding, shapes=self._shapes(window, self.boundaries[bucket] - 1))
+        return window.padded_batch(size, padding.shapes, padding.values, self.drop_remainder)
+
+    def _shapes(self, window: Dataset, largest: int) -> Any:
+        """For each leaf its sizes, with the largest length of the bucket where the user gave none."""
+        assert self.padding is not None
+        with iter(window) as elements:
+            first = next(elements)
+        structure = structure_of(first)
+        given = self.padding.shapes_for(structure)
+        shapes = [
+            (None,) * getattr(leaf, "ndim", 0) if shape is None else shape
+            for leaf, shape in zip(flatten(first), given, strict=True)
+        ]
+        return rebuild(structure, (tuple(largest if size is None else size for size in shape) for shape in shapes))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BucketBySequenceLength(GroupByWindow):
+    """Grouped by length, each window a batch."""
+
+    buckets: Buckets
+
+    @property
+    def name(self) -> str:
+        """With the name of the function that gives lengths."""
+        return f"bucket_by_sequence_length({function_name(self.buckets.length)})"

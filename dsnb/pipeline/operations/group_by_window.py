@@ -1,0 +1,140 @@
+"""`Dataset.group_by_window`: elements of one key gathered into windows, each handed to a user's function."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.calls import CallingStage, UserFunction, call_once
+from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.operations.flat_map import FlatMapStage
+from dsnb.pipeline.sources.elements import dataset_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupByWindow(Operation):
+    """All elements of `reduce(key, window)` for windows of up to `window_size(key)` elements of one key."""
+
+    key: Callable[..., Any]
+    reduce: Callable[..., Any]
+    window_size: int | Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        """With the name of the function that gives keys."""
+        return f"group_by_window({function_name(self.key)})"
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that reads one reduced window at a time, behind one that groups."""
+        (source,) = self.build_inputs(context)
+        return FlatMapStage(self.name, self.reduce, GroupStage(self, source), context)
+
+
+class GroupStage(CallingStage):
+    """Pairs of a key and a dataset: a window when it is full, and at the end, by their keys, those that are not."""
+
+    def __init__(self, operation: GroupByWindow, source: Stage) -> None:
+        super().__init__(f"groups of {operation.name}", source, UserFunction(operation.key, operation.name, keep=False))
+        self._window_size = operation.window_size
+        self._groups: dict[int, list[Any]] = {}
+        self._sizes: dict[int, int] = {}
+        self._ready: deque[Any] = deque()
+        self._pace = Pace()
+        self._ended = False
+
+    def produce(self, want: int) -> Run:
+        """The next windows."""
+        while not self._ready and not self._ended:
+            began = perf_counter_ns()
+            run = self.next_inputs(self._pace.want)
+            self._group(run) if run else self._end()
+            self._pace.note(perf_counter_ns() - began)
+        out: list[Any] = []
+        while self._ready and len(out) < want:
+            if isinstance(self._ready[0], Exception):
+                if not out:
+                    raise self._ready.popleft()
+                break
+            out.append(self._ready.popleft())
+        return out
+
+    def _group(self, run: list[Any]) -> None:
+        """Put elements to their groups; an error waits behind the windows that were full before it."""
+        keys: list[Any] = []
+        failure = self.function.extend(keys, run)
+        for number, (key, element) in enumerate(zip(keys, run, strict=False)):
+            try:
+                self._add(_whole(self.name, "the key", key), element)
+            except Exception as error:  # noqa: BLE001 - it stands in its element's place
+                self._waiting = run[number + 1 :] + self._waiting
+                self._ready.append(error)
+                return
+        if isinstance(failure, Exception):
+            self._waiting = run[len(keys) + 1 :] + self._waiting
+            self._ready.append(failure)
+        elif failure is not None:
+            self._waiting = run[len(keys) :] + self._waiting
+            raise failure
+
+    def _add(self, key: int, element: Any) -> None:
+        size = self._sizes.get(key) or self._size_of(key)
+        group = self._groups.setdefault(key, [])
+        group.append(element)
+        if len(group) >= size:
+            self._ready.append(_window(key, self._groups.pop(key)))
+            del self._sizes[key]
+
+    def _size_of(self, key: int) -> int:
+        if not callable(self._window_size):
+            size = self._window_size
+        else:
+            asked = call_once(UserFunction(self._window_size, self.function.operation, keep=False), np.int64(key))
+            size = _whole(self.name, "the window size", asked)
+            if size < 1:
+                raise InvalidArgumentError(
+                    f"Window size must be greater than zero, but got {size} for the key {key}",
+                    did="the element was left out; reading goes on with the next",
+                    hint="return 1 or more from `window_size_func`",
+                )
+        self._sizes[key] = size
+        return size
+
+    def _end(self) -> None:
+        self._ended = True
+        self._ready += (_window(key, self._groups[key]) for key in sorted(self._groups))
+        self._groups.clear()
+
+    def report(self, depth: int) -> StageReport:
+        """With what lies in the groups."""
+        return StageReport(
+            name=self.name,
+            depth=depth,
+            elements=self.elements,
+            busy_ns=self.own_ns(),
+            buffered=sum(map(len, list(self._groups.values()))),
+        )
+
+
+def _window(key: int, elements: list[Any]) -> tuple[Any, Any]:
+    return np.int64(key), dataset_of(elements)
+
+
+def _whole(name: str, what: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{what} of {name} is {value!r} ({type(value).__name__}), not a whole number",
+            did="the element was left out; reading goes on with the next",
+            hint="return an int",
+        ) from None

@@ -1,0 +1,78 @@
+"""`Dataset.padded_batch`: consecutive elements of different sizes laid out as one, filled up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsnb.elements.spec import TensorSpec
+from dsnb.elements.structure import flatten, rebuild, structure_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.gather import GatherStage
+from dsnb.pipeline.engine.padding import Padding, Shape, filling_of
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.operation import BuildContext
+from dsnb.pipeline.operations.batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PaddedBatch(Batch):
+    """As `Batch`, with leaves filled up to one size."""
+
+    padding: Padding = field(default=Padding())
+
+    @property
+    def name(self) -> str:
+        """With the size."""
+        return f"padded_batch({self.size})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's with a first dimension more, and the sizes that the user gave."""
+        spec = self.inputs[0].element_spec
+        if spec is None:
+            return None
+        structure = structure_of(spec)
+        count = self.size if self.drop_remainder else None
+        pairs = zip(flatten(spec), self.padding.shapes_for(structure), strict=True)
+        return rebuild(structure, (_batch_spec(leaf, shape, count) for leaf, shape in pairs))
+
+    def check(self) -> None:
+        """Compare what the user gave with the input's spec, as far as that is known.
+
+        Raises:
+            InvalidArgumentError: when it can never be right.
+        """
+        spec = self.inputs[0].element_spec
+        if spec is None:
+            return
+        structure = structure_of(spec)
+        leaves = flatten(spec)
+        for leaf, shape in zip(leaves, self.padding.shapes_for(structure), strict=True):
+            _check_shape(leaf, shape)
+        for leaf, value in zip(leaves, self.padding.values_for(structure), strict=True):
+            filling_of(value, leaf.dtype)
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that gathers."""
+        (source,) = self.build_inputs(context)
+        return GatherStage(self.name, source, self.size, self.drop_remainder, self.padding.assemble, plain=False)
+
+
+def _batch_spec(leaf: TensorSpec, shape: Shape | None, count: int | None) -> TensorSpec:
+    if shape is None:
+        return TensorSpec((count, *leaf.shape), leaf.dtype)
+    return TensorSpec((count, *shape), leaf.dtype)
+
+
+def _check_shape(leaf: TensorSpec, shape: Shape | None) -> None:
+    if shape is None:
+        return
+    small = any(
+        size is not None and has is not None and has > size for has, size in zip(leaf.shape, shape, strict=False)
+    )
+    if len(shape) != len(leaf.shape) or small:
+        raise InvalidArgumentError(
+            f"`padded_shapes` says {shape} for a leaf of the spec {leaf}",
+            hint="give as many sizes as the leaf has dimensions, none smaller than its own; () for a scalar",
+        )

@@ -1,0 +1,72 @@
+"""`Dataset.sample_from_datasets`: each element from a dataset that is drawn at random."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from typing import Any
+
+from dsnb.pipeline.engine.randomness import fixed_generator, generator
+from dsnb.pipeline.engine.selecting import SelectStage
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation, walk
+from dsnb.pipeline.specs import merged, total
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampleFromDatasets(Operation):
+    """The next element of input k with the probability `weights[k]`, all of them positive."""
+
+    weights: tuple[float, ...]
+    seed: int | None = None
+    stop_on_empty: bool = False
+    rerandomize: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the user wrote it."""
+        return "sample_from_datasets"
+
+    @property
+    def element_spec(self) -> Any:
+        """What the inputs have in common."""
+        return reduce(merged, (source.element_spec for source in self.inputs))
+
+    @property
+    def cardinality(self) -> int:
+        """The sum; where the first end is the end of all, known only of what never ends."""
+        found = [source.cardinality for source in self.inputs]
+        if not self.stop_on_empty:
+            return total(found)
+        return INFINITE_CARDINALITY if set(found) == {INFINITE_CARDINALITY} else UNKNOWN_CARDINALITY
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that draws."""
+        return SampleStage(self, self.build_inputs(context), context)
+
+
+class SampleStage(SelectStage):
+    """Draws are numbers from 0 up to 1, divided among the datasets that have not ended."""
+
+    def __init__(self, operation: SampleFromDatasets, sources: Sequence[Stage], context: BuildContext) -> None:
+        super().__init__(operation.name, sources, sources, stop_on_empty=operation.stop_on_empty)
+        self._weights = operation.weights
+        place = sum(1 for _ in walk(operation))
+        anew = operation.seed is None or operation.rerandomize
+        self._random = generator(context, operation.seed, place) if anew else fixed_generator(operation.seed)
+        self._shares: tuple[frozenset[int], list[int], list[float]] = (frozenset(), [], [])
+
+    def draw(self, want: int) -> Sequence[Any]:
+        """The next numbers; the same ones however they are cut into runs."""
+        return self._random.random(want).tolist()  # type: ignore[no-any-return]
+
+    def meant(self, draw: Any) -> int:
+        """The dataset whose share holds the number."""
+        if self._shares[0] != self.open:
+            places = sorted(self.open)
+            self._shares = frozenset(self.open), places, list(accumulate(self._weights[place] for place in places))
+        _, places, ends = self._shares
+        return places[min(bisect_right(ends, draw * ends[-1]), len(places) - 1)]

@@ -1,0 +1,75 @@
+"""`Dataset.scan`: a user's function for each element, with a state that it hands on to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.elements.structure import Structure, rebuild, structure_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.calls import CallingStage, UserFunction
+from dsnb.pipeline.engine.leaving import mismatch
+from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scan(Operation):
+    """The second part of `function(state, element)`; the first part is the next state."""
+
+    structure: Structure
+    leaves: tuple[Any, ...]
+    function: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        """With the function's name."""
+        return f"scan({function_name(self.function)})"
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that calls."""
+        (source,) = self.build_inputs(context)
+        return ScanStage(self, source)
+
+
+class ScanStage(CallingStage):
+    """Calls the function for one element after the other. Where it fails, the state stays as it was."""
+
+    one_to_one = True
+
+    def __init__(self, operation: Scan, source: Stage) -> None:
+        function = UserFunction(operation.function, operation.name, keep=True, call=self._step)
+        super().__init__(operation.name, source, function)
+        self._structure = operation.structure
+        self._state = rebuild(operation.structure, iter(operation.leaves))
+
+    def produce(self, want: int) -> Run:
+        """The results for the next elements of the input."""
+        if self._done:
+            return self.done_before(want)
+        run = self.next_inputs(want)
+        out: list[Any] = []
+        failure = self.function.extend(out, run)
+        return out if failure is None else self.passed(out, run, len(out), failure)
+
+    def _step(self, element: Any) -> Any:
+        result = self.function.function(self._state, element)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise InvalidArgumentError(
+                "The scan function must return a pair comprising the new state and the output value, "
+                f"and {self.name} returned {type(result).__name__}",
+                did="it stands for this one element; the state stays, and reading goes on with the next",
+                hint="return new_state, output",
+            )
+        state, output = result
+        if structure_of(state) != self._structure:
+            raise mismatch(state, self._structure)
+        self._state = state
+        return output

@@ -1,0 +1,64 @@
+"""`Dataset.take_while`: the elements before the first for which a user's function says no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.pipeline.engine.calls import CallingStage, UserFunction
+from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.truths import truths
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TakeWhile(Operation):
+    """Elements up to the first for which `predicate` is false."""
+
+    predicate: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        """With the function's name."""
+        return f"take_while({function_name(self.predicate)})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """Known only of nothing."""
+        return UNKNOWN_CARDINALITY if self.inputs[0].cardinality else 0
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that asks the predicate."""
+        (source,) = self.build_inputs(context)
+        return TakeWhileStage(self.name, source, UserFunction(self.predicate, self.name, keep=False))
+
+
+class TakeWhileStage(CallingStage):
+    """Asks the predicate for whole runs; what it says, or raises, behind the first no does not count."""
+
+    def __init__(self, name: str, source: Stage, function: UserFunction) -> None:
+        super().__init__(name, source, function)
+        self._ended = False
+
+    def produce(self, want: int) -> Run:
+        """The next elements up to the first no."""
+        if self._done:
+            return self.done_before(want)
+        if self._ended:
+            return []
+        run = self.next_inputs(want)
+        answers: list[Any] = []
+        answers, failure = truths(self.name, answers, self.function.extend(answers, run))
+        if False in answers:
+            self._ended = True
+            return run[: answers.index(False)]
+        if failure is not None:
+            return self.passed(run[: len(answers)], run, len(answers), failure)
+        return run

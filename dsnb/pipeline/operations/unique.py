@@ -1,0 +1,88 @@
+"""`Dataset.unique`: each element once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from dsnb.elements.classes import fields_of
+from dsnb.elements.structure import parts_of
+from dsnb.pipeline.engine.calls import CallingStage, UserFunction
+from dsnb.pipeline.engine.leaving import numpy_leaf
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
+
+_SHORT = 64
+"""Bytes up to which a value is remembered as it is; a longer one is remembered by its digest."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Unique(Operation):
+    """Elements that were not there before."""
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """Known only of nothing."""
+        return UNKNOWN_CARDINALITY if self.inputs[0].cardinality else 0
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that remembers."""
+        (source,) = self.build_inputs(context)
+        return UniqueStage(self.name, source, UserFunction(_key, self.name, keep=False, call=_key))
+
+
+class UniqueStage(CallingStage):
+    """Remembers every element that came: itself where it is short, else 16 bytes."""
+
+    def __init__(self, name: str, source: Stage, function: UserFunction) -> None:
+        super().__init__(name, source, function)
+        self._seen: set[Any] = set()
+
+    def produce(self, want: int) -> Run:
+        """The next elements that are new; goes on until there is one."""
+        while run := self.next_inputs(want):
+            keys: list[Any] = []
+            failure = self.function.extend(keys, run)
+            out = list(compress(run, map(self._is_new, keys)))
+            if failure is not None:
+                return self.passed(out, run, len(keys), failure)
+            if out:
+                return out
+        return []
+
+    def _is_new(self, key: Any) -> bool:
+        before = len(self._seen)
+        self._seen.add(key)
+        return len(self._seen) > before
+
+
+def _key(element: Any) -> Any:
+    """What tells elements apart."""
+    if isinstance(element, (str, bytes, int)):
+        return element
+    if isinstance(element, (np.integer, np.bool_)):
+        return element.item()
+    if isinstance(element, dict):
+        return tuple(_key(element[key]) for key in sorted(element))
+    if isinstance(element, (tuple, list)):
+        return tuple(map(_key, element))
+    fields = fields_of(type(element))
+    return _array_key(element) if fields is None else tuple(map(_key, parts_of(element, fields)))
+
+
+def _array_key(leaf: Any) -> Any:
+    array = np.asarray(numpy_leaf(leaf))
+    if array.dtype.kind in "fc":
+        # One zero and one NaN, as people see them.
+        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + 0)
+    data = array.tobytes()
+    return array.shape, data if len(data) <= _SHORT else xxhash.xxh3_128_digest(data)

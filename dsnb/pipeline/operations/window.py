@@ -1,0 +1,102 @@
+"""`Dataset.window`: consecutive elements as datasets of their own, which may overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from dsnb.elements.structure import Structure, StructureMismatch, columns_of, rebuild, structure_of
+from dsnb.pipeline.engine.leaving import mismatch
+from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.sources.elements import dataset_of
+from dsnb.pipeline.specs import scaled
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window(Operation):
+    """Every `shift` elements a dataset of `size` elements, each `stride` behind the one before."""
+
+    size: int
+    shift: int
+    stride: int = 1
+    drop_remainder: bool = False
+
+    @property
+    def name(self) -> str:
+        """With the size."""
+        return f"window({self.size})"
+
+    @property
+    def span(self) -> int:
+        """Elements of the input from the first to the last of a whole window."""
+        return (self.size - 1) * self.stride + 1
+
+    @property
+    def cardinality(self) -> int:
+        """The places where a window begins; with `drop_remainder` those where a whole one does."""
+        last = self.span if self.drop_remainder else 1
+        return scaled(self.inputs[0].cardinality, lambda count: max(0, (count - last) // self.shift + 1))
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that looks through a window."""
+        (source,) = self.build_inputs(context)
+        return WindowStage(self, source)
+
+
+class WindowStage(Stage):
+    """Holds the elements from the beginning of the next window on.
+
+    An element that failed is in no window, as it is in no batch; nor is one that is built differently from the first.
+    """
+
+    def __init__(self, operation: Window, source: Stage) -> None:
+        super().__init__(operation.name, source)
+        self._operation = operation
+        self._pace = Pace()
+        self._held: list[Any] = []
+        self._gap = 0
+        """How many elements lie between those held, or the last window, and the next one."""
+        self._ended = False
+        self._structure: Structure | None = None
+
+    def produce(self, want: int) -> Run:
+        """The next windows: as many as what is held is enough for."""
+        operation = self._operation
+        while not self._ended and len(self._held) < operation.span:
+            self._pull(want)
+        if not self._held or (operation.drop_remainder and len(self._held) < operation.span):
+            return []
+        out: list[Any] = []
+        while len(out) < want and self._held and (self._ended or len(self._held) >= operation.span):
+            if operation.drop_remainder and len(self._held) < operation.span:
+                break
+            try:
+                out.append(self._window(self._held[: operation.span : operation.stride]))
+            except StructureMismatch as odd:
+                element = self._held.pop(odd.index * operation.stride)
+                return self.fail_after(mismatch(element, self._structure or structure_of(element)), out)
+            self._move(operation.shift)
+        return out
+
+    def _pull(self, want: int) -> None:
+        operation = self._operation
+        needed = self._gap + operation.span - len(self._held) + (want - 1) * operation.shift
+        began = perf_counter_ns()
+        # Paced, so that a slow function can be cancelled before the window is full.
+        run = as_list(self.inputs[0].pull(min(self._pace.want, needed)))
+        self._pace.note(perf_counter_ns() - began)
+        self._ended = not run
+        self._held += run[self._gap :]
+        self._gap = max(0, self._gap - len(run))
+
+    def _move(self, shift: int) -> None:
+        self._gap = max(0, shift - len(self._held))
+        del self._held[:shift]
+
+    def _window(self, elements: list[Any]) -> Any:
+        if self._structure is None:
+            self._structure = structure_of(elements[0])
+        return rebuild(self._structure, map(dataset_of, columns_of(self._structure, elements)))

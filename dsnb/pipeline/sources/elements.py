@@ -1,0 +1,73 @@
+"""A dataset of elements that are there already: what a window or a group of another dataset is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dsnb.elements.spec import spec_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.specs import can_follow, merged
+from dsnb.pipeline.splits import Positions, SplitProvider
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Elements(Operation):
+    """Elements that dsnb owns."""
+
+    run: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """With their number."""
+        return f"elements({len(self.run)})"
+
+    @property
+    def element_spec(self) -> Any:
+        """What they have in common."""
+        try:
+            specs = list(map(spec_of, self.run))
+        except InvalidArgumentError:
+            return None
+        same = bool(specs) and all(can_follow(specs[0], spec) for spec in specs)
+        return reduce(merged, specs) if same else None
+
+    @property
+    def cardinality(self) -> int:
+        """Their number."""
+        return len(self.run)
+
+    def split_provider(self) -> SplitProvider:
+        """One split for each."""
+        return SplitProvider(self.name, len(self.run))
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that hands them out."""
+        return ElementsStage(self, context)
+
+
+class ElementsStage(Stage):
+    """Slices of the run."""
+
+    def __init__(self, operation: Elements, context: BuildContext) -> None:
+        super().__init__(operation.name)
+        self._run = operation.run
+        self._positions = Positions(context, len(operation.run))
+
+    def produce(self, want: int) -> Run:
+        """The next elements."""
+        positions = self._positions.take(want)
+        return list(self._run[positions.start : positions.stop])
+
+
+def dataset_of(run: Any) -> Dataset:
+    """Elements that dsnb owns as a dataset."""
+    from dsnb.pipeline.dataset import Dataset  # the module that makes users' datasets knows all operations
+
+    return Dataset(Elements(run=tuple(run)))
