@@ -46,6 +46,7 @@ class ReadStage(Stage):
             self._channel.close()
             raise
         self._client_id = joined.client_id
+        self._losses_heard = joined.losses
         self._ended = joined.finished
         self._inbox = Inbox()
         self._tasks = TaskTable(self._inbox, joined.client_id, options, token)
@@ -284,6 +285,7 @@ class ReadStage(Stage):
         if update.collect:
             self._tasks.tell_consumed()
             self._control.report_now(update.collect)
+        self._losses_heard += len(update.losses)
         if update.state or update.losses:
             self._inbox.update(update)
 
@@ -296,4 +298,5 @@ class ReadStage(Stage):
             lost=self._tasks.lost,
             seq=number,
             leaving=leaving,
+            losses_heard=self._losses_heard,
         )

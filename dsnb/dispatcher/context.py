@@ -12,7 +12,7 @@ from dsnb.dispatcher.state import State
 
 @dataclass(slots=True)
 class Liveness:
-    """What is not in the journal: times, and how far splits are done."""
+    """What is not in the journal: times."""
 
     workers: dict[str, float] = field(default_factory=dict)
     """Until when each worker must be heard of."""
@@ -22,8 +22,6 @@ class Liveness:
     """Since when an iteration has had no client."""
     unused: dict[str, float] = field(default_factory=dict)
     """Since when a job has had no client."""
-    done: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Splits that each task is done with, for each provider."""
     unread_datasets: dict[str, float] = field(default_factory=dict)
     """Since when a dataset that was read has had no job."""
     ticked: float = 0.0

@@ -2,7 +2,7 @@
 
 Theory of operation. What is durable is in `State` and changes by records alone. Beside it stands what only matters
 while this process lives (`Liveness`): until when each worker and client must be heard of, since when an iteration or a
-job has had no reader, how far splits are done. A tick that comes late (a cell held the interpreter for a minute) makes
+job has had no reader. A tick that comes late (a cell held the interpreter for a minute) makes
 all deadlines later by as much, so nobody is declared dead for the dispatcher's own absence.
 
 The handlers live in one file for each concern: `datasets`, `jobs`, `membership`, `leases`. They work on a `Context`.

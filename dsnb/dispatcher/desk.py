@@ -217,11 +217,16 @@ class Desk:
             for task in map(state.tasks.__getitem__, state.iteration(job, number).tasks)
         )
 
-    def update(self, job: str, number: int) -> ClientUpdate:
+    def update(self, job: str, number: int, losses_heard: int | None = None) -> ClientUpdate:
+        """How an iteration is now; for one who has heard of so many of its losses, with the others."""
         known = self.core.state.jobs.get(job)
-        if known is None or number not in known.iterations:
+        iteration = known.iterations.get(number) if known else None
+        if iteration is None:
             return ClientUpdate()
-        return ClientUpdate(state=True, tasks=self.task_infos(job, number), finished=known.iterations[number].finished)
+        unheard = () if losses_heard is None else iteration.losses[losses_heard:]
+        losses = tuple(Loss(task_id=o.task_id, worker=o.worker, splits=o.splits, reason=o.reason) for o in unheard)
+        tasks = self.task_infos(job, number)
+        return ClientUpdate(state=True, tasks=tasks, finished=iteration.finished, losses=losses)
 
     def locked(self) -> threading.Condition:
         """The lock, for looks at several tables at once."""
@@ -239,9 +244,10 @@ class Desk:
 
     def worker_reported(self, report: WorkerReport) -> None:
         done = {task.task_id: task.splits_done for task in report.tasks if task.splits_done}
+        clients = frozenset(client for task in report.tasks for client in task.clients)
         with self._changed:
             self.ledger.worker_reported(report)
-            self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done))
+            self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done, clients=clients))
             mailbox = self.workers.get(report.uid)
             if mailbox is not None:
                 mailbox.answered = max(mailbox.answered, report.seq)

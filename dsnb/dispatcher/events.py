@@ -75,8 +75,20 @@ class ClientLeaves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The last run of splits that a task got from a provider, as its worker knows it."""
+
+    task_id: str
+    provider: int
+    repetition: int
+    cursor: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerArrives:
-    """A worker opens its control stream, for the first time or again; `tasks` are those it has."""
+    """A worker opens its control stream, for the first time or again; `tasks` and `grants` are those it has."""
 
     uid: str
     name: str
@@ -84,15 +96,17 @@ class WorkerArrives:
     isolation: str
     pid: int
     tasks: tuple[str, ...] = ()
+    grants: tuple[Granted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeen:
-    """A worker reports: tasks whose pipelines ended, and for each task how many splits of each provider are done."""
+    """A worker reports: tasks whose pipelines ended, whom it serves, how many splits of each provider are done."""
 
     uid: str
     ended: tuple[str, ...] = ()
     done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    clients: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +244,8 @@ class Joined:
     readers: int
     absent: tuple[str, ...] = ()
     """Shards that nobody produces, as people know them."""
+    losses: int = 0
+    """How many losses the pass has had already; the client hears of those that come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

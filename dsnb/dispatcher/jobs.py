@@ -44,6 +44,7 @@ def join(core: Context, event: e.Join) -> e.Joined:
         finished=iteration.finished,
         readers=readers,
         absent=shards.without_worker(core, iteration),
+        losses=len(iteration.losses),
     )
 
 
@@ -125,7 +126,6 @@ def drop_task(core: Context, task_id: str) -> None:
     """Take a task out of its pass and off its worker."""
     task = core.state.tasks[task_id]
     core.record(r.TaskDropped(task_id=task_id))
-    core.live.done.pop(task_id, None)
     core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
 
 

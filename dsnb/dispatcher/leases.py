@@ -56,12 +56,39 @@ def give(core: Context, event: e.SplitsRequested) -> e.Splits:
     return e.Splits(first=grant.first, end=grant.end)
 
 
+def recall(core: Context, task: Task, told: e.Granted) -> None:
+    """Take the word of a worker that came back for the last run that its task was given, if we know less.
+
+    What the journal lacks may have been given to others since; what they have is theirs.
+    """
+    iteration = core.state.iteration(task.job, task.number)
+    known = task.grants.get(told.provider)
+    if told.provider >= len(iteration.providers) or told.end > iteration.providers[told.provider].count:
+        return
+    if known is not None and (known.repetition, known.cursor) >= (told.repetition, told.cursor):
+        return
+    for other in map(core.state.tasks.__getitem__, iteration.tasks):
+        run = other.grants.get(told.provider)
+        if other is not task and run and run.repetition == told.repetition:
+            if run.first < told.end and told.first < run.end:
+                return
+    core.record(
+        r.SplitsTold(
+            task_id=task.task_id,
+            provider=told.provider,
+            repetition=told.repetition,
+            cursor=told.cursor,
+            first=told.first,
+            end=told.end,
+        )
+    )
+
+
 def lose(core: Context, task: Task) -> int:
     """Count the splits that a task had and was not done with as lost; returns how many."""
-    done = core.live.done.get(task.task_id, ())
     total = 0
     for number, given in task.given.items():
-        lost = given - (done[number] if number < len(done) else 0)
+        lost = given - (task.done[number] if number < len(task.done) else 0)
         if lost > 0:
             total += lost
             core.record(r.SplitsLost(job=task.job, number=task.number, provider=number, count=lost))

@@ -29,9 +29,12 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
         for task in core.state.tasks_of(event.uid):
             if task.task_id not in event.tasks:
                 core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
+        for told in event.grants:
+            if (mine := core.state.tasks.get(told.task_id)) is not None and mine.worker == event.uid:
+                leases.recall(core, mine, told)
     _expect_worker(core, event.uid, core.config.worker_timeout_ms)
     for task_id in event.tasks:
-        if task_id not in core.state.tasks:
+        if task_id not in core.state.tasks or core.state.tasks[task_id].worker != event.uid:
             core.instruct(e.DropTask(worker=event.uid, task_id=task_id))
     return known.name
 
@@ -41,7 +44,13 @@ def worker_seen(core: Context, event: e.WorkerSeen) -> None:
     if event.uid not in core.state.workers:
         raise NotFoundError(f"the worker {event.uid} is unknown", did="it was counted as lost", hint="register again")
     _expect_worker(core, event.uid, core.config.worker_timeout_ms)
-    core.live.done.update({task: done for task, done in event.done.items() if task in core.state.tasks})
+    for task_id, done in event.done.items():
+        task = core.state.tasks.get(task_id)
+        if task is not None and task.worker == event.uid and task.done != done:
+            core.record(r.SplitsDone(task_id=task_id, done=done))
+    # Whoever left while the word of it could not come through: what it held is for others.
+    for client_id in event.clients - core.state.clients.keys():
+        core.instruct(e.ReleaseClient(worker=event.uid, client_id=client_id))
     for task_id in event.ended:
         jobs.end_task(core, task_id)
 
@@ -73,7 +82,7 @@ def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
 
 def _never_began(core: Context, task: Task) -> bool:
     providers = core.state.iteration(task.job, task.number).providers
-    return bool(providers) and not task.ended and not task.given and not any(core.live.done.get(task.task_id, ()))
+    return bool(providers) and not task.ended and not task.given
 
 
 def _dynamic(core: Context, task: Task) -> bool:
@@ -117,12 +126,10 @@ def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
         jobs.drop_task(core, task.task_id)
         core.instruct(e.TellClients(job=task.job, number=task.number))
         return
-    splits = leases.lose(core, task)
-    core.live.done.pop(task.task_id, None)
-    core.record(r.TaskRestarted(task_id=task.task_id, worker=uid))
     # The loss first: a reader learns of it before it sees an element of the new incarnation.
+    _lose_task(core, task, before, "was started again")
+    core.record(r.TaskRestarted(task_id=task.task_id, worker=uid))
     core.instruct(
-        _loss(task, before, splits, "was started again"),
         e.StartTask(worker=uid, task_id=task.task_id),
         e.TellClients(job=task.job, number=task.number),
     )
@@ -133,9 +140,7 @@ def _lose_worker(core: Context, worker: Worker, reason: str, level: str) -> None
     lost = 0
     for task in core.state.tasks_of(worker.uid):
         if not task.ended:
-            splits = leases.lose(core, task)
-            lost += splits
-            core.instruct(_loss(task, worker, splits, reason))
+            lost += _lose_task(core, task, worker, reason)
         job, number = task.job, task.number
         jobs.drop_task(core, task.task_id)
         jobs.finish_if_over(core, job, core.state.iteration(job, number))
@@ -145,10 +150,16 @@ def _lose_worker(core: Context, worker: Worker, reason: str, level: str) -> None
     core.instruct(e.Announce(level="warning" if lost else level, text=text))
 
 
-def _loss(task: Task, worker: Worker, splits: int, reason: str) -> e.TellLoss:
-    return e.TellLoss(
-        job=task.job, number=task.number, task_id=task.task_id, worker=worker.name, splits=splits, reason=reason
+def _lose_task(core: Context, task: Task, worker: Worker, reason: str) -> int:
+    """Count what a task took along, and have its readers told; returns the number of splits."""
+    splits = leases.lose(core, task)
+    core.record(r.TaskLost(task_id=task.task_id, worker=worker.name, splits=splits, reason=reason))
+    core.instruct(
+        e.TellLoss(
+            job=task.job, number=task.number, task_id=task.task_id, worker=worker.name, splits=splits, reason=reason
+        )
     )
+    return splits
 
 
 def _expect_worker(core: Context, uid: str, within_ms: int) -> None:

@@ -160,6 +160,29 @@ class SplitsGiven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsTold:
+    """A worker that came back tells of a run that its task was given, and nothing else is known of it.
+
+    Where a host lost its power the journal may lack its last moments; the larger cursor counts.
+    """
+
+    task_id: str
+    provider: int
+    repetition: int
+    cursor: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsDone:
+    """How many splits of each provider a task is done with, over all repetitions."""
+
+    task_id: str
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsRefused:
     """A task of a draining worker asked for splits that others will get: it will end early."""
 
@@ -172,6 +195,16 @@ class SplitsLost:
     number: int
     provider: int
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLost:
+    """A worker took data with it that readers of a pass were to get; each of them is told once, in this order."""
+
+    task_id: str
+    worker: str
+    splits: int
+    reason: str
 
 
 Record = (
@@ -193,6 +226,9 @@ Record = (
     | ClientLeft
     | RepetitionBegun
     | SplitsGiven
+    | SplitsTold
+    | SplitsDone
     | SplitsRefused
     | SplitsLost
+    | TaskLost
 )

@@ -121,6 +121,7 @@ class DispatcherService:
                 finished=joined.finished,
                 readers=joined.readers,
                 absent=joined.absent,
+                losses=joined.losses,
             )
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:
@@ -139,9 +140,13 @@ class DispatcherService:
         mailbox: Mailbox[m.ClientUpdate] = Mailbox()
         with desk.locked():
             desk.handle(e.ClientSeen(client_id=first.client_id))
+            old = desk.clients.get(first.client_id)
+            if old is not None:
+                old.messages.put(None)
             desk.clients[first.client_id] = mailbox
+            desk.client_reported(first)
             client = desk.core.state.clients[first.client_id]
-            mailbox.messages.put(desk.update(client.job, client.number))
+            mailbox.messages.put(desk.update(client.job, client.number, losses_heard=first.losses_heard))
         context.add_callback(lambda: mailbox.messages.put(None))
         self._listeners.submit(self._listen_to_client, reports, first.client_id, mailbox)
         yield from _until_none(mailbox)
@@ -180,9 +185,10 @@ class DispatcherService:
                     isolation=first.isolation,
                     pid=first.pid,
                     tasks=tuple(task.task_id for task in first.tasks),
+                    grants=_grants(first),
                 )
             )
-            desk.ledger.worker_reported(first)
+            desk.worker_reported(first)
         context.add_callback(lambda: mailbox.messages.put(None))
         self._listeners.submit(self._listen_to_worker, reports, first.uid, mailbox)
         yield m.WorkerOrder(welcome=True, name=name)
@@ -241,6 +247,21 @@ class DispatcherService:
             yield encode(self._desk.status())
             while context.is_active() and (left := began + interval - time.monotonic()) > 0:
                 time.sleep(min(left, 0.1))
+
+
+def _grants(report: m.WorkerReport) -> tuple[e.Granted, ...]:
+    return tuple(
+        e.Granted(
+            task_id=task.task_id,
+            provider=grant.provider,
+            repetition=grant.repetition,
+            cursor=grant.cursor,
+            first=grant.first,
+            end=grant.end,
+        )
+        for task in report.tasks
+        for grant in task.grants
+    )
 
 
 def _until_none(mailbox: Mailbox[Message]) -> Iterator[Message]:

@@ -61,6 +61,8 @@ class Task:
     refused: bool = False
     grants: dict[int, Grant] = field(default_factory=dict)
     given: dict[int, int] = field(default_factory=dict)
+    done: tuple[int, ...] = ()
+    """Splits of each provider whose elements have been consumed, as its worker last said."""
 
 
 @dataclass(slots=True)
@@ -75,6 +77,16 @@ class Provider:
 
 
 @dataclass(slots=True)
+class Loss:
+    """What readers of a pass are told when a worker took data with it; `worker` is its name."""
+
+    task_id: str
+    worker: str
+    splits: int
+    reason: str
+
+
+@dataclass(slots=True)
 class Iteration:
     number: int
     finished: bool = False
@@ -84,6 +96,7 @@ class Iteration:
     shards: list[str] = field(default_factory=list)
     """What has become of each shard, in the static modes."""
     entropy: int = 0
+    losses: list[Loss] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -218,6 +231,7 @@ class State:
         task.refused = False
         task.grants.clear()
         task.given.clear()
+        task.done = ()
 
     def _task_ended(self, record: r.TaskEnded) -> None:
         task = self.tasks[record.task_id]
@@ -249,11 +263,34 @@ class State:
         task.given[record.provider] = task.given.get(record.provider, 0) + record.end - record.first
         self.iteration(task.job, task.number).providers[record.provider].next = record.end
 
+    def _splits_told(self, record: r.SplitsTold) -> None:
+        task = self.tasks[record.task_id]
+        before = task.grants.get(record.provider)
+        same = before is not None and before.repetition == record.repetition
+        had = before.cursor + before.end - before.first if before and same else 0
+        task.given[record.provider] = (
+            task.given.get(record.provider, 0) + record.cursor + record.end - record.first - had
+        )
+        task.grants[record.provider] = Grant(record.repetition, record.cursor, record.first, record.end)
+        provider = self.iteration(task.job, task.number).providers[record.provider]
+        if record.repetition > provider.repetition:
+            provider.repetition, provider.next = record.repetition, 0
+        if record.repetition == provider.repetition:
+            provider.next = max(provider.next, record.end)
+
+    def _splits_done(self, record: r.SplitsDone) -> None:
+        self.tasks[record.task_id].done = record.done
+
     def _splits_refused(self, record: r.SplitsRefused) -> None:
         self.tasks[record.task_id].refused = True
 
     def _splits_lost(self, record: r.SplitsLost) -> None:
         self.iteration(record.job, record.number).providers[record.provider].lost += record.count
+
+    def _task_lost(self, record: r.TaskLost) -> None:
+        task = self.tasks[record.task_id]
+        loss = Loss(record.task_id, record.worker, record.splits, record.reason)
+        self.iteration(task.job, task.number).losses.append(loss)
 
     # ---- looking
 
@@ -320,8 +357,11 @@ _APPLY: dict[type, Any] = {
     r.ClientLeft: State._client_left,
     r.RepetitionBegun: State._repetition_begun,
     r.SplitsGiven: State._splits_given,
+    r.SplitsTold: State._splits_told,
+    r.SplitsDone: State._splits_done,
     r.SplitsRefused: State._splits_refused,
     r.SplitsLost: State._splits_lost,
+    r.TaskLost: State._task_lost,
 }
 
 

@@ -171,8 +171,8 @@ def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:
     for number, provider in enumerate(iteration.providers):
         in_hand = 0
         for task_id in iteration.tasks:
-            done = core.live.done.get(task_id, ())
-            given = core.state.tasks[task_id].given.get(number, 0)
+            task = core.state.tasks[task_id]
+            given, done = task.given.get(number, 0), task.done
             in_hand += max(0, given - (done[number] if number < len(done) else 0))
         # While nobody has anything of a new repetition, the one before is told: its last splits are worked on.
         over = provider.next == 0 and provider.repetition > 0

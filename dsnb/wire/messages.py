@@ -102,6 +102,7 @@ class JoinReply:
     finished: bool = False
     readers: int = 0
     absent: tuple[str, ...] = ()
+    losses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,7 @@ class ClientReport:
     lost: int = 0
     seq: int = 0
     leaving: bool = False
+    losses_heard: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,15 @@ class TrainerReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitGrant:
+    provider: int = 0
+    repetition: int = 0
+    cursor: int = 0
+    first: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     task_id: str = ""
     state: str = ""
@@ -187,6 +198,8 @@ class TaskReport:
     stages: tuple[StageReport, ...] = ()
     splits_done: tuple[int, ...] = ()
     readers: int = 0
+    clients: tuple[str, ...] = ()
+    grants: tuple[SplitGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from dsnb.wire.messages import SplitsReply, SplitsRequest
+from dsnb.wire.messages import SplitGrant, SplitsReply, SplitsRequest
 
 _GRANT_S = 0.2
 _FIRST_WANT = 16
@@ -44,10 +44,12 @@ class DispatcherFeed:
         repetition = self._repetitions[provider]
         self._repetitions[provider] += 1
 
-        def ask(cursor: int, want: int) -> SplitsReply:
-            return self._ask(
+        def ask(cursor: int, want: int) -> SplitGrant | None:
+            reply = self._ask(
                 SplitsRequest(task_id=self._task_id, provider=provider, repetition=repetition, cursor=cursor, want=want)
             )
+            run = SplitGrant(provider=provider, repetition=repetition, cursor=cursor, first=reply.first, end=reply.end)
+            return None if reply.done else run
 
         runs = self._open[provider] = _Runs(ask, lambda count: self._read.append((provider, count)))
         return runs
@@ -74,6 +76,10 @@ class DispatcherFeed:
             self._done[provider] += count
         return tuple(self._done)
 
+    def grants(self) -> tuple[SplitGrant, ...]:
+        """The last run of each provider, for a dispatcher that may have forgotten it."""
+        return tuple(runs.last for runs in list(self._open.values()) if runs.last is not None)
+
     def _give_up(self, provider: int) -> None:
         runs = self._open.get(provider)
         if runs is not None:
@@ -87,11 +93,11 @@ class _Runs(Iterator[tuple[int, int]]):
     (A generator would be at its end after an error, and the rest of the splits would seem to be read.)
 
     Args:
-        ask: Makes the call with a cursor and a number of splits wanted.
+        ask: Makes the call with a cursor and a number of splits wanted; None for an end.
         read: Learns of each run that was read, with its number of splits.
     """
 
-    def __init__(self, ask: Callable[[int, int], SplitsReply], read: Callable[[int], None]) -> None:
+    def __init__(self, ask: Callable[[int, int], SplitGrant | None], read: Callable[[int], None]) -> None:
         self._ask = ask
         self._has_read = read
         self._cursor = 0
@@ -99,6 +105,8 @@ class _Runs(Iterator[tuple[int, int]]):
         self._in_hand = 0
         self._began = 0.0
         self._ended = False
+        self.last: SplitGrant | None = None
+        """The last run that was given."""
 
     def __next__(self) -> tuple[int, int]:
         if self._in_hand:
@@ -108,13 +116,14 @@ class _Runs(Iterator[tuple[int, int]]):
             self.put_down()
         if self._ended:
             raise StopIteration
-        reply = self._ask(self._cursor, self._want)
-        if reply.done:
+        run = self._ask(self._cursor, self._want)
+        if run is None:
             self._ended = True
             raise StopIteration
-        self._in_hand = reply.end - reply.first
+        self.last = run
+        self._in_hand = run.end - run.first
         self._began = time.monotonic()
-        return reply.first, reply.end
+        return run.first, run.end
 
     def put_down(self) -> None:
         """Count the run in hand as read: to its end, or as far as anybody will."""

@@ -220,6 +220,8 @@ class Task:
                 stages=self._stages(),
                 splits_done=self._splits_done(consumed),
                 readers=len(self._readings),
+                clients=tuple(window.readers),
+                grants=self._feed.grants() if self._feed is not None else (),
             )
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:

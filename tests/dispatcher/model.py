@@ -13,7 +13,13 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.state import State, replay
+from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.state import Loss, State, replay
+
+
+class DispatcherDied(Exception):
+    """What was decided is kept; nobody has heard of it."""
+
 
 Generation = int
 """Which making of an iteration: one that was dropped and is asked for again is another."""
@@ -64,7 +70,10 @@ class SimClient:
     patience: float = 0.0
     tasks: dict[str, tuple[int, str]] = field(default_factory=dict)
     finished: bool = False
-    losses: list[e.TellLoss] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    """What it was told of losses, in order."""
+    heard: int = 0
+    """How many losses of the pass it knows of, those before it joined included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class Model:
         self.config = config
         self.now = now
         self.core = Core(config, now=now)
+        self.journal = Journal()
         self.records: list[r.Record] = []
         self.instructions: list[e.Instruction] = []
         self.workers: dict[str, SimWorker] = {}
@@ -101,6 +111,8 @@ class Model:
         self._generations: dict[tuple[str, int], Generation] = {}
         self._made = 0
         self._twin, self._replayed = State(), 0
+        self.dies = False
+        """Whether the dispatcher dies when the next decision is kept: nobody hears of it."""
         self.sound = True
         """Whether all that must hold did hold after the last event."""
 
@@ -110,9 +122,14 @@ class Model:
         before = {task_id: self._before(task_id) for task_id in self.core.state.tasks}
         decision = self.core.handle(event, self.now)
         self.records += decision.records
+        self.journal.append(decision.records)
+        if self.journal.overdue or len(self.records) % 7 == 6:  # long before it would be due
+            self.journal.compact(self.core.state)
         self.instructions = list(decision.instructions)
         for record in decision.records:
             self._learn(record, before)
+        if self.dies:
+            raise DispatcherDied
         if isinstance(decision.reply, e.Joined):
             self._welcome(decision.reply)
         for instruction in decision.instructions:
@@ -128,12 +145,17 @@ class Model:
         self._reported.update(done)
 
     def restart(self) -> None:
-        """Let the dispatcher die and come back from its journal; times and what was reported are forgotten."""
-        self.core = Core(self.config, replay(self.records), now=self.now)
-        self._reported.clear()
+        """Let the dispatcher die and come back from its journal; times are forgotten, connections broken."""
+        self.dies = False
+        self.core = Core(self.config, self.journal.load(), now=self.now)
+        for orphan in self.core.state.clients.keys() - self.clients.keys():  # it never learned that it was let in
+            known = self.core.state.clients[orphan]
+            self.clients[orphan] = SimClient(orphan, known.job, known.number)
         for one in (*self.workers.values(), *self.clients.values()):
-            one.silence, one.patience = 0.0, self.patience(one)
+            one.connected, one.silence, one.patience = False, 0.0, self.patience(one)
+        self._forget_iterations()
         self.check()
+        self.sound = True
 
     def patience(self, one: SimWorker | SimClient) -> float:
         """How long one may be silent whose connection stands."""
@@ -211,7 +233,7 @@ class Model:
         return not task.clients.isdisjoint(self.core.state.clients)
 
     def _welcome(self, joined: e.Joined) -> None:
-        client = SimClient(joined.client_id, joined.job, joined.number)
+        client = SimClient(joined.client_id, joined.job, joined.number, heard=joined.losses)
         client.patience = self.patience(client)
         self.clients[client.client_id] = client
         self.show(client)
@@ -229,7 +251,9 @@ class Model:
                     self.show(client)
             case e.TellLoss():
                 for client in self._told(instruction):
-                    client.losses.append(instruction)
+                    told = instruction
+                    client.losses.append(Loss(told.task_id, told.worker, told.splits, told.reason))
+                    client.heard += 1
 
     def _start(self, order: e.StartTask) -> None:
         worker, task = self.workers.get(order.worker), self.core.state.tasks.get(order.task_id)
@@ -251,6 +275,14 @@ class Model:
             client.tasks = {task.task_id: (task.incarnation, task.worker) for task in tasks}
             client.finished = iteration.finished
 
+    def catch_up(self, client: SimClient) -> None:
+        """Tell a client that opens its stream again of the losses that it has not heard of."""
+        job = self.core.state.jobs.get(client.job)
+        if job is not None and client.number in job.iterations:
+            losses = job.iterations[client.number].losses
+            client.losses += losses[client.heard :]
+            client.heard = len(losses)
+
     def _forget_iterations(self) -> None:
         jobs = self.core.state.jobs
         for name, number in list(self._generations):
@@ -267,6 +299,7 @@ class Model:
         self._check_workers()
         self._check_clients()
         self._check_nothing_remains()
+        self._check_losses_heard()
 
     def _check_journal(self) -> None:
         if len(self.records) != self._replayed:
@@ -274,6 +307,15 @@ class Model:
             assert self._twin.export() == self.core.state.export(), "the journal leads to another state"
         # Without new records the tables are compared as they are, which is cheaper: nothing may have changed.
         assert vars(self._twin) == vars(self.core.state), "something changed without a record"
+
+    def _check_losses_heard(self) -> None:
+        """Whoever follows knows of each loss once, whatever broke meanwhile."""
+        for client in self.clients.values():
+            job = self.core.state.jobs.get(client.job)
+            if client.connected and job is not None and client.number in job.iterations:
+                losses = job.iterations[client.number].losses
+                assert client.heard == len(losses), "a client was not told of a loss, or twice"
+                assert client.losses == losses[len(losses) - len(client.losses) :], "a client was told another story"
 
     def _check_losses_told(self, before: dict[str, Before]) -> None:
         """Whoever reads from a worker that is gone hears of it, task by task."""
@@ -314,7 +356,6 @@ class Model:
 
     def _check_nothing_remains(self) -> None:
         state, live = self.core.state, self.core.live
-        assert live.done.keys() <= state.tasks.keys(), "what is done is kept of a task that is gone"
         left = {job.name for job in state.jobs.values() if not job.clients}
         assert live.unused.keys() == left, "other jobs wait to be collected than those that nobody reads"
         passes = {(job.name, i.number): i for job in state.jobs.values() for i in job.iterations.values()}

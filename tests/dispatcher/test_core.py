@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import DsnbError, NotFoundError
-from tests.dispatcher.model import SimClient, SimTask, SimWorker
+from tests.dispatcher.model import DispatcherDied, SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import INTERVAL, Service
 
 PIPELINES = ((20,), (6,), (30,), (5, 12), (0,), ())
@@ -218,12 +218,32 @@ class CoreMachine(RuleBasedStateMachine):
         self.service.wait(ticks * INTERVAL, lambda: self.service.keep_alive(*nobody))
 
     @precondition(lambda self: len(self.service.records) > self.seen + 3)
-    @rule(seconds=st.integers(5, 3600), restarts=st.booleans())
-    def dispatcher_is_away(self, seconds: int, restarts: bool) -> None:
+    @rule(number=pick, ticks=st.integers(0, 20))
+    def dispatcher_dies(self, number: int, ticks: int) -> None:
+        """After it kept a decision and before anybody heard of it; some come back at once, some later or never."""
+        deeds: list[Callable[[], object]] = [
+            lambda: None,
+            lambda: self.client_joins(number, "b", "DYNAMIC"),
+            lambda: self.connected() and self.worker_breaks_and_returns(number, 8),
+            lambda: self.connected() and self.worker_arrives(number, again=True),
+            lambda: len(self.connected()) > 1 and self.worker_stops(number),
+            lambda: self.asking() and self.tasks_ask_in_turn(3),
+            lambda: self.readers() and self.client_leaves(number),
+            lambda: self.running() and self.task_ends(number, early=False),
+        ]
+        self.service.dies = True
+        with suppress(DispatcherDied):
+            one(deeds, number)()
+        self.service.restart(absent=lambda who: who in [*self.connected(), *self.readers()][: number % 3])
+        self.service.wait(ticks * INTERVAL, self.service.keep_alive)
+        for worker in [worker for worker in self.service.workers.values() if not worker.connected][: number % 2]:
+            self.service.arrive(worker)
         self.seen = len(self.service.records)
-        if restarts:
-            self.service.restart()
-            return
+
+    @precondition(lambda self: len(self.service.records) > self.seen + 3)
+    @rule(seconds=st.integers(5, 3600))
+    def dispatcher_is_away(self, seconds: int) -> None:
+        self.seen = len(self.service.records)
         self.service.keep_alive()
         people = [*self.connected(), *self.readers()]
         self.service.tick(after=float(seconds))

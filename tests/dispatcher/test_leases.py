@@ -4,9 +4,11 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
-from tests.dispatcher.simulation import Service
+from tests.dispatcher.simulation import CONFIG, Service
 
 
 def reading(*counts: int, workers: int = 1) -> tuple[Service, SimClient, list[tuple[SimWorker, SimTask]]]:
@@ -263,3 +265,65 @@ def test_that_splits_were_refused_outlives_the_dispatcher() -> None:
     service.consume(task)
     service.report(worker)
     assert not client.finished
+
+
+# ---- a journal whose host lost its power
+
+
+def two_at_work() -> tuple[Service, list[SimWorker], list[SimTask]]:
+    """Two workers that had a run each, and then another one each."""
+    service, _, at_work = reading(40, workers=2)
+    for _ in range(2):
+        for _, task in at_work:
+            service.ask(task, want=4)
+    return service, [worker for worker, _ in at_work], [task for _, task in at_work]
+
+
+def come_back(service: Service, core: Core, worker: SimWorker) -> None:
+    grants = tuple(grant for task in worker.tasks.values() for grant in service.grants(task))
+    core.handle(
+        e.WorkerArrives(
+            uid=worker.uid, name="", address=worker.address, isolation="thread", pid=1, tasks=tuple(worker.tasks),
+            grants=grants,
+        ),
+        now=service.now,
+    )  # fmt: skip
+    core.validate()
+
+
+@pytest.mark.parametrize("forgotten", [1, 2, 3, 4])
+@pytest.mark.parametrize("order", [1, -1])
+def test_workers_that_come_back_tell_what_the_journal_lacks(forgotten: int, order: int) -> None:
+    service, workers, tasks = two_at_work()
+    whole = service.core.state
+    core = Core(CONFIG, replay(service.records[:-forgotten]), now=service.now)
+    for worker in workers[::order]:
+        come_back(service, core, worker)
+    for task in tasks:
+        mine, its = core.state.tasks[task.task_id], whole.tasks[task.task_id]
+        assert (mine.grants, mine.given) == (its.grants, its.given)
+    [provider], [before] = (state.iteration("anonymous-5000", 0).providers for state in (core.state, whole))
+    assert provider.next == before.next
+
+
+def test_what_the_journal_lacks_and_others_have_got_since_stays_theirs() -> None:
+    service, [worker, other], [task, its] = two_at_work()
+    core = Core(CONFIG, replay(service.records[:-1]), now=service.now)  # the last run was the other's
+    come_back(service, core, worker)
+    core.handle(asked(task.task_id, cursor=8), now=service.now)
+    come_back(service, core, other)
+    assert core.state.tasks[its.task_id].given[0] == 4
+
+
+def test_nothing_is_believed_of_splits_that_there_are_not() -> None:
+    service, [worker, _], [task, _] = two_at_work()
+    before = service.core.state.export()
+    for provider, end in ((1, 2), (0, 41)):
+        told = e.Granted(task_id=task.task_id, provider=provider, repetition=7, cursor=0, first=1, end=end)
+        service.call(
+            e.WorkerArrives(
+                uid=worker.uid, name="", address=worker.address, isolation="thread", pid=1, tasks=tuple(worker.tasks),
+                grants=(told,),
+            )
+        )  # fmt: skip
+    assert service.core.state.export() == before

@@ -6,7 +6,7 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
-from tests.dispatcher.model import SimClient, SimWorker
+from tests.dispatcher.model import DispatcherDied, SimClient, SimWorker
 from tests.dispatcher.simulation import CONFIG, INTERVAL, Service
 
 WORKER_S = CONFIG.worker_timeout_ms / 1000
@@ -285,3 +285,40 @@ def test_a_dispatcher_that_came_back_collects_what_nobody_reads() -> None:
     service.wait(CONFIG.job_gc_timeout_ms / 1000, service.keep_alive)
     assert not worker.tasks
     assert not service.core.state.jobs
+
+
+def test_what_is_done_outlives_the_dispatcher_so_that_no_more_is_told_as_lost_than_is() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    client = service.join(service.register(20))
+    task = service.task(worker)
+    service.ask(task, want=9)
+    service.consume(task)
+    service.report(worker)
+    service.ask(task, want=2)
+    service.restart(absent=lambda one: one is worker)
+    service.wait(5.0, lambda: service.keep_alive(worker))
+    assert worker.uid not in service.workers
+    assert [loss.splits for loss in client.losses] == [2]
+
+
+def test_a_reader_hears_of_a_loss_that_the_dispatcher_could_not_tell_any_more() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    client = service.join(service.register(20), mode="OFF")
+    service.dies = True
+    with pytest.raises(DispatcherDied):
+        service.stop(worker)
+    assert client.losses == []
+    service.restart()
+    assert [(loss.worker, loss.reason) for loss in client.losses] == [("w0", "was stopped")]
+
+
+def test_a_worker_that_serves_a_client_who_is_gone_is_told() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    client = service.join(service.register(20))
+    service.call(e.WorkerSeen(uid=worker.uid, clients=frozenset({client.client_id})))
+    assert service.instructions == []
+    service.call(e.WorkerSeen(uid=worker.uid, clients=frozenset({client.client_id, "2999"})))
+    assert service.instructions == [e.ReleaseClient(worker=worker.uid, client_id="2999")]
