@@ -5,7 +5,7 @@ while this process lives (`Liveness`): until when each worker and client must be
 job has had no reader. A tick that comes late (a cell held the interpreter for a minute) makes
 all deadlines later by as much, so nobody is declared dead for the dispatcher's own absence.
 
-The handlers live in one file for each concern: `datasets`, `jobs`, `membership`, `leases`. They work on a `Context`.
+The handlers live in one file for each concern: `registering`, `jobs`, `membership`, `leases`. They work on a `Context`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dispatcher import datasets, jobs, leases, membership
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher import jobs, leases, membership, registering
 from dsnb.dispatcher.context import Context
 from dsnb.errors import DsnbError
 
@@ -41,7 +41,7 @@ class Core(Context):
 
 
 _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
-    e.RegisterDataset: datasets.register,
+    e.RegisterDataset: registering.register,
     e.Join: jobs.join,
     e.EndSeen: jobs.end_seen,
     e.ForgetJob: jobs.forget,

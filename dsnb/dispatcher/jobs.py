@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
-
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher import parameters, shards
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher import shards
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.state import Iteration, Job, Task
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
+from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from dsnb.pipeline.modes import STATIC
 
 
@@ -161,10 +159,11 @@ def _job(core: Context, event: e.Join) -> Job:
     name = event.job_name or _new_name(core)
     job = core.state.jobs.get(name)
     if job is not None:
-        _check_parameters(job, event)
-        if job.dataset_id == event.dataset_id:
+        change = parameters.check(core, job, event)
+        if not change:
             return job
-        _replace(core, job, event)
+        drop_job(core, job)
+        core.instruct(e.Announce(level="info", text=f"job {job.name!r} was replaced: {change}"))
     core.record(
         r.JobCreated(
             name=name,
@@ -184,51 +183,6 @@ def _new_name(core: Context) -> str:
     while f"anonymous-{number}" in core.state.jobs:
         number += 1
     return f"anonymous-{number}"
-
-
-def _check_parameters(job: Job, event: e.Join) -> None:
-    """Compare a job's parameters with those of a client that wants to join it; all that differ are in the error."""
-    switch = {True: "<enabled>", False: "<disabled>"}
-    differ = []
-    if job.mode != event.mode:
-        differ.append(f"Existing processing mode: <{job.mode}>; got <{event.mode}>")
-    if job.cached != event.cached:
-        differ.append(f"Existing cross-trainer cache: {switch[job.cached]}; got {switch[event.cached]}")
-    if job.target_workers != event.target_workers:
-        differ.append(f"Existing target workers: <{job.target_workers}>; got <{event.target_workers}>")
-    if job.cached and event.cached and job.compression != event.compression:
-        differ.append(f"Data type mismatch: existing compression <{job.compression}>; got <{event.compression}>")
-    if differ:
-        raise InvalidArgumentError(
-            f"Tried to create job with name {job.name}, but found an existing job with different parameters: "
-            + ". ".join(differ),
-            did="the existing job goes on unchanged",
-            hint="use the same parameters, another job_name, or drop the old job when nobody reads it: "
-            f"svc.forget({job.name!r})",
-        )
-
-
-def _replace(core: Context, job: Job, event: e.Join) -> None:
-    """Put another pipeline under a job's name, if nobody reads the old one."""
-    before = core.state.datasets[job.dataset_id].pipeline
-    after = core.state.datasets[event.dataset_id].pipeline
-    change = _first_difference(before, after)
-    if job.clients:
-        raise InvalidArgumentError(
-            f"Tried to create job with name {job.name}, but found an existing job with different parameters: "
-            f"another pipeline; {change}",
-            did=f"the existing job goes on unchanged; {len(job.clients)} client(s) read it",
-            hint="use another job_name, or close the other iterators first",
-        )
-    drop_job(core, job)
-    core.instruct(e.Announce(level="info", text=f"job {job.name!r} was replaced: {change}"))
-
-
-def _first_difference(before: str, after: str) -> str:
-    for old, new in zip_longest(before.split(" | "), after.split(" | ")):
-        if old != new:
-            return f"the first operation that differs is {new or 'the end'}, before it was {old or 'the end'}"
-    return f"a function or value inside {after} differs"
 
 
 def _create_iteration(core: Context, job: Job, event: e.Join) -> Iteration:

@@ -11,12 +11,14 @@ SECTIONS = {
     "1a": range(1, 23),
     "1b": range(23, 36),
     "1c": range(36, 47),
+    "1d": range(47, 60),
     "1f": range(68, 92),
     "1h": range(102, 139),
     "1i": range(139, 144),
     "1j": range(144, 166),
     "1l": range(192, 202),
     "1n": range(209, 243),
+    "1t": range(326, 338),
 }
 
 _SELECTING = "choosing and sampling among datasets is not built yet; their splits come with them"
@@ -25,15 +27,18 @@ NOT_HERE = {
     14: "iterating inside a traced function: there are no traced functions; line 11 reads the same 30 elements",
     20: "policies for state that a graph cannot carry: there is no graph; what cannot travel is refused by name",
     21: "as line 20; tests/service/test_bad_input.py has a function that cannot be pickled",
+    48: "registering inside a traced function: there are no traced functions",
     74: "group_by_window is not built yet; inner datasets of flat_map and interleave (71 to 73) are read whole already",
     84: _SELECTING,
     85: _SELECTING,
     86: "marking a source to be replicated on each worker is not built yet; it comes with the sharding options",
     88: "snapshots as sources are not built yet",
+    121: "a dispatcher that is started again needs the journal on disk, which is not built yet",
     159: "a dispatcher that is started again needs the journal on disk, which is not built yet",
     197: "no element spec in graph mode: there are no graphs; line 196 fetches it in every case",
     198: "registered in graph mode, read eagerly: there are no graphs; an unknown spec comes with the first frame",
-    121: "a dispatcher that is started again needs the journal on disk, which is not built yet",
+    330: "there are no deployment modes; target_workers says what is read",
+    331: "saving datasets by a service is not built; Dataset.cache(where) keeps what was produced",
 }
 
 DIFFERS = {
@@ -47,8 +52,11 @@ DIFFERS = {
     "the function returns later is dropped",
     42: "the original gave datasets names; here, as in lines 43 to 46, the same pipeline is the same dataset",
     46: "another pipeline under a job's name is refused while the old one is read; ids are held to one structure",
+    52: "an id is text of any kind, NumPy's among them, in place of a string tensor",
+    58: "where no id is given the same pipeline is found by its fingerprint, and has the id that it has already",
     120: "the restart is announced by a DataLossWarning, and elements that were buffered here may come before the 0",
     128: "a reader that comes after the end is told UNAVAILABLE, because it goes on with other workers then",
+    143: "a task is stopped once, so the first word is what readers are told, not the latest",
     152: "the original says tf.data workers; the job that was made for the reader is dropped again",
     157: "the original refuses; here a pass that nobody reads goes on for who asks for it again, until it is collected",
     163: "workers are known by their uid, which a successor at the same address does not share",
@@ -62,5 +70,6 @@ DIFFERS = {
     237: "tests/pipeline/test_sharding.py has the rewriting itself; here what a user sees of it",
     238: "splits are counted for one repetition; a repeat asks for the next one, and counters and selectors have none",
     239: 'an empty name of target workers is refused, where the original takes it for "AUTO"',
-    143: "a task is stopped once, so the first word is what readers are told, not the latest",
+    336: "tasks that are over are told by the state of their job, and dropped with its pass",
+    337: "no version number is compared: a call that the other side does not know is told, with both sides' remedy",
 }

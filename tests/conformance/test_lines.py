@@ -39,6 +39,11 @@ def test_what_differs_is_tested() -> None:
     assert set(DIFFERS) <= {line for section in SECTIONS for line in lines_tested(section)}
 
 
+def test_the_lists_are_in_order() -> None:
+    for table in (NOT_HERE, DIFFERS):
+        assert list(table) == sorted(table)
+
+
 def test_each_reason_is_a_sentence_of_its_own() -> None:
     for reason in (*NOT_HERE.values(), *DIFFERS.values()):
         assert len(reason.split()) > 5

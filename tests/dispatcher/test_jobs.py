@@ -124,6 +124,26 @@ def test_all_parameters_that_differ_are_named_at_once() -> None:
         service.join(dataset, "train", "OFF", cached=True, trainer_id="t", target_workers="ANY")
 
 
+def test_another_pipeline_is_named_with_the_other_parameters_that_differ() -> None:
+    service = Service()
+    service.close(service.join(service.register(20, pipeline="range(20) | map(f)"), "train"))
+    other = service.register(21, pipeline="range(20) | map(g)")
+    told = r"processing mode: <DYNAMIC>; got <OFF>\. Existing dataset: <1000>; got <1001>: .* is map\(g\)"
+    with pytest.raises(InvalidArgumentError, match=told):
+        service.join(other, "train", "OFF")
+
+
+def test_one_pipeline_under_two_ids_is_two_datasets_and_the_refusal_says_so() -> None:
+    service = Service()
+    one, other = service.register(20, dataset_id="one"), service.register(20, dataset_id="other")
+    plain = service.register(20, compression="NONE")
+    service.join(one, "train")
+    with pytest.raises(InvalidArgumentError, match="got <other>: the same pipeline, registered under two ids"):
+        service.join(other, "train")
+    with pytest.raises(InvalidArgumentError, match="the same pipeline with compression NONE, before it was AUTO"):
+        service.join(plain, "train")
+
+
 def test_another_compression_matters_where_frames_are_shared_and_nowhere_else() -> None:
     service = Service()
     dataset = service.register(20)

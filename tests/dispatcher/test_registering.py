@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsnb.dispatcher import events as e
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.elements.spec import TensorSpec, spec_to_json
 from dsnb.errors import InvalidArgumentError, NotFoundError
@@ -46,6 +47,31 @@ def test_a_chosen_id_may_be_registered_again_with_the_same_structure() -> None:
     assert service.register(5, dataset_id="mine", element_spec=NUMBERS) == "mine"
     assert service.register(9, dataset_id="mine", element_spec=NUMBERS) == "mine"
     assert service.register(9, dataset_id="mine", element_spec="") == "mine"
+
+
+def test_another_pipeline_of_the_same_structure_takes_the_place_of_one_that_nobody_reads() -> None:
+    service = Service()
+    service.register(5, dataset_id="mine", pipeline="range(5) | map(f)", fingerprint="f")
+    service.close(service.join("mine", "train"))
+    assert service.register(9, dataset_id="mine", pipeline="range(5) | map(g)", fingerprint="g") == "mine"
+    notices = [told.text for told in service.instructions if isinstance(told, e.Announce)]
+    assert notices == ["dataset 'mine' was replaced: the first operation that differs is map(g), before it was map(f)"]
+    assert not service.core.state.jobs
+    assert known_dataset(service.core, "mine").fingerprint == "g"
+    service.wait(3 * GC_S)
+    assert "mine" in service.core.state.datasets
+
+
+def test_another_pipeline_is_refused_under_an_id_that_somebody_reads() -> None:
+    service = Service()
+    service.register(5, dataset_id="mine", fingerprint="f")
+    service.join("mine", "train")
+    before = service.core.state.export()
+    with pytest.raises(InvalidArgumentError, match="the dataset id 'mine' has another pipeline") as caught:
+        service.register(9, dataset_id="mine", fingerprint="g")
+    assert "the job 'train' reads it" in caught.value.did
+    assert service.core.state.export() == before
+    assert service.register(5, dataset_id="mine", fingerprint="f") == "mine"
 
 
 def test_one_id_has_one_structure() -> None:
