@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from typing import Any, Protocol
 
 import pytest
 
+from tests.conformance import outcomes
 from tests.support.cluster import Cluster
 
 
@@ -31,3 +32,14 @@ def cluster() -> Iterator[MakeCluster]:
 def transfer(request: pytest.FixtureRequest) -> str:
     """What goes into `data_transfer_protocol`."""
     return str(request.param)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    outcomes.note(item, report)
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.name == outcomes.LAST)

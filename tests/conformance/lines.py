@@ -21,17 +21,11 @@ SECTIONS = {
     "1t": range(326, 338),
 }
 
-_SELECTING = "choosing and sampling among datasets is not built yet; their splits come with them"
-
 NOT_HERE = {
     14: "iterating inside a traced function: there are no traced functions; line 11 reads the same 30 elements",
     20: "policies for state that a graph cannot carry: there is no graph; what cannot travel is refused by name",
     21: "as line 20; tests/service/test_bad_input.py has a function that cannot be pickled",
     48: "registering inside a traced function: there are no traced functions",
-    74: "group_by_window is not built yet; inner datasets of flat_map and interleave (71 to 73) are read whole already",
-    84: _SELECTING,
-    85: _SELECTING,
-    86: "marking a source to be replicated on each worker is not built yet; it comes with the sharding options",
     88: "snapshots as sources are not built yet",
     121: "a dispatcher that is started again needs the journal on disk, which is not built yet",
     159: "a dispatcher that is started again needs the journal on disk, which is not built yet",
@@ -54,6 +48,7 @@ DIFFERS = {
     46: "another pipeline under a job's name is refused while the old one is read; ids are held to one structure",
     52: "an id is text of any kind, NumPy's among them, in place of a string tensor",
     58: "where no id is given the same pipeline is found by its fingerprint, and has the id that it has already",
+    86: "the mark is an operation of the pipeline, which choose_from_datasets puts around its selector",
     120: "the restart is announced by a DataLossWarning, and elements that were buffered here may come before the 0",
     128: "a reader that comes after the end is told UNAVAILABLE, because it goes on with other workers then",
     143: "a task is stopped once, so the first word is what readers are told, not the latest",

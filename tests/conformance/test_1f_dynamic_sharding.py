@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 import dsnb
+from dsnb.elements.structure import structure_of
 from dsnb.errors import UnimplementedError
+from dsnb.pipeline.operations.replicate import Replicate
+from dsnb.pipeline.operations.zip import Zip
 from tests.conformance.conftest import MakeCluster
 from tests.support.reading import at_once, first, joined, numbers
 
@@ -198,3 +201,74 @@ def test_line_091_shuffled_files(cluster: MakeCluster, transfer: str, tmp_path: 
 
     for _ in range(2):
         assert sorted(dataset) == [f"record {file}-{line}" for file in range(5) for line in range(5)]
+
+
+# ---- several sources, selectors and counters
+
+
+def test_line_074_group_by_window(cluster: MakeCluster, transfer: str) -> None:
+    def reduced(key: Any, window: dsnb.Dataset) -> dsnb.Dataset:
+        """Makes datasets of its own, which every task must read whole: splits are not for them."""
+        counter = dsnb.Dataset.range(1 << 40)
+        return dsnb.Dataset.zip(window, counter).map(lambda x, _: x).batch(4)
+
+    dataset = dsnb.Dataset.range(100).group_by_window(lambda x: x % 4, reduced, window_size=4)
+    batches = [numbers(batch) for batch in dynamic(dataset, cluster(2).service, transfer)]
+
+    assert sorted(joined(batches)) == list(range(100))
+    assert all(len({x % 4 for x in batch}) == 1 for batch in batches)
+
+
+WEIGHTS = (0.6, 0.3, 0.1)
+
+
+def test_line_084_sample_from_datasets(cluster: MakeCluster, transfer: str) -> None:
+    classes = [dsnb.Dataset.from_tensors(number).repeat() for number in range(3)]
+    dataset = dsnb.Dataset.sample_from_datasets(classes, WEIGHTS, seed=1).take(200)
+    counts = Counter(numbers(dynamic(dataset, cluster(1).service, transfer)))
+
+    assert counts.total() == 200
+    assert counts[0] > counts[1] > counts[2]
+
+
+@pytest.mark.parametrize("weights", [(0.85, 0.05, 0.1), (0.2, 0.1, 0.4, 0.25, 0.05), (1.0,)], ids=str)
+def test_line_085_samples_are_of_the_weights(cluster: MakeCluster, weights: tuple[float, ...]) -> None:
+    endless = dsnb.Dataset.range(1 << 40)
+    classes = [endless.map(lambda _, number=number: number) for number in range(len(weights))]
+    dataset = dsnb.Dataset.sample_from_datasets(classes, weights).take(5000)
+    counts = Counter(numbers(dynamic(dataset, cluster(1).service)))
+
+    shares = [counts[number] / 5000 for number in range(len(weights))]
+    assert sum((share - weight) ** 2 / weight for share, weight in zip(shares, weights, strict=True)) < 1e-2
+
+
+def test_line_086_zip_with_a_source_that_is_replicated(cluster: MakeCluster, transfer: str) -> None:
+    counter = Replicate(inputs=(dsnb.Dataset.range(5).operation,))
+    pair = Zip(inputs=(dsnb.Dataset.range(1 << 40).operation, counter), structure=structure_of((0, 0)))
+    got = pairs(dynamic(dsnb.Dataset(pair), cluster(3).service, transfer))
+
+    assert Counter(right for _, right in got) == dict.fromkeys(range(5), 3)
+    assert len({left for left, _ in got}) == 15
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_line_086_a_selector_is_replicated(cluster: MakeCluster, transfer: str, workers: int) -> None:
+    sources = [dsnb.Dataset.range(20 * at, 20 * at + 20) for at in range(3)]
+    choice = dsnb.Dataset.range(3).repeat()
+    dataset = dsnb.Dataset.choose_from_datasets(sources, choice, stop_on_empty_dataset=False)
+    elements = numbers(dynamic(dataset, cluster(workers).service, transfer, job_name="job"))
+
+    assert sorted(elements) == list(range(60))
+    if workers == 1:
+        assert elements == [
+            x for row in zip(*(range(20 * at, 20 * at + 20) for at in range(3)), strict=True) for x in row
+        ]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_line_087_nested_repeats(cluster: MakeCluster, transfer: str, workers: int) -> None:
+    inner = dsnb.Dataset.range(5).repeat(2).concatenate(dsnb.Dataset.range(5, 8))
+    dataset = inner.repeat(3).concatenate(dsnb.Dataset.range(8, 10).repeat(4))
+    counts = Counter(numbers(dynamic(dataset, cluster(workers).service, transfer)))
+
+    assert counts == dict.fromkeys(range(5), 6) | dict.fromkeys(range(5, 8), 3) | dict.fromkeys(range(8, 10), 4)
