@@ -39,12 +39,15 @@ class BuildContext:
         passes: Which pass this is: the iteration, then the number of each `repeat` around. Shuffles draw anew for each.
         splits: Where sources get their splits; None to read everything.
         provider: The number of the next split provider, counted over the sources of the tree from left to right.
+        prompt: Whether somebody waits for each element, as a worker's readers do: what exists is handed on within
+            milliseconds, though user code holds back what comes next. That takes a thread for each function.
     """
 
     entropy: int
     passes: tuple[int, ...] = (0,)
     splits: SplitFeed | None = None
     provider: int = 0
+    prompt: bool = False
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""
@@ -55,8 +58,11 @@ class BuildContext:
         return replace(self, passes=(*self.passes, number))
 
     def inner(self) -> BuildContext:
-        """The context of a dataset that a function made: its sources are read whole, never split."""
-        return replace(self, splits=None)
+        """The context of a dataset that a function made: its sources are read whole, never split.
+
+        Nor is it worth threads: there may be one for each element.
+        """
+        return replace(self, splits=None, prompt=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -76,19 +76,29 @@ class Positions:
         self._pieces: Iterator[tuple[int, int]] = iter(whole) if feed is None else feed.open(context.provider)
         self._first = 0
         self._end = 0
-        self.wait_ns = 0
-        """Time spent waiting for the feed."""
+        self._waited: tuple[int, int | None] = (0, None)
+        """Time spent waiting for the feed, and since when it is waited for now."""
 
     def take(self, most: int) -> range:
         """The next consecutive positions, at least one and at most `most`; an empty range at the end."""
         while self._first >= self._end:
-            began = perf_counter_ns()
-            try:
-                piece = next(self._pieces, None)
-            finally:
-                self.wait_ns += perf_counter_ns() - began
+            piece = self._next_piece()
             if piece is None:
                 return range(0)
             self._first, self._end = piece
         first, self._first = self._first, min(self._first + most, self._end)
         return range(first, self._first)
+
+    def _next_piece(self) -> tuple[int, int] | None:
+        waited, began = self._waited[0], perf_counter_ns()
+        self._waited = waited, began
+        try:
+            return next(self._pieces, None)
+        finally:
+            self._waited = waited + perf_counter_ns() - began, None
+
+    @property
+    def wait_ns(self) -> int:
+        """Time spent waiting for the feed, now too."""
+        waited, since = self._waited
+        return waited if since is None else waited + perf_counter_ns() - since

@@ -25,7 +25,7 @@ def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None) -> Calla
         operation = restore(dataset.definition, lambda digest: fetch(channel, digest))
         # Shards are cut out of one order, so all of a pass draw from one root; else each task has its own.
         entropy = order.entropy if order.shards else secrets.randbits(64)
-        context = BuildContext(entropy=entropy, passes=(order.iteration,), splits=feed)
+        context = BuildContext(entropy=entropy, passes=(order.iteration,), splits=feed, prompt=True)
         return sharded(operation, order.mode, order.shards, order.shard).build(context)
 
     return build

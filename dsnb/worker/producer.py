@@ -25,7 +25,7 @@ FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
 _AGE_S = 0.003
 _RUN_S = 0.001
-_RUN_ELEMENTS = 1024
+_RUN_ELEMENTS = 4096
 
 
 class Outlet(Protocol):

@@ -102,7 +102,7 @@ class TaskBench:
         self._clients = 0
         self.task = Task(
             TaskOrder(task_id="4000", job_name="job", incarnation=1, mode="OFF", cached=cached),
-            lambda: dataset.operation.build(BuildContext(entropy=1)),
+            lambda: dataset.operation.build(BuildContext(entropy=1, prompt=True)),
             None,
             ahead=ahead,
             capacity=capacity,

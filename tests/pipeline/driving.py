@@ -16,8 +16,8 @@ MOST = 10_000
 """More pulls than any test needs: a pipeline that never ends fails instead of hanging."""
 
 
-def context(entropy: int = 7, passes: tuple[int, ...] = (0,), splits: Any = None) -> BuildContext:
-    return BuildContext(entropy=entropy, passes=passes, splits=splits)
+def context(entropy: int = 7, passes: tuple[int, ...] = (0,), splits: Any = None, prompt: bool = False) -> BuildContext:
+    return BuildContext(entropy=entropy, passes=passes, splits=splits, prompt=prompt)
 
 
 def drain(stage: Stage, wants: Sequence[int] = (1024,)) -> list[Any]:

@@ -99,7 +99,7 @@ def test_a_killed_worker_is_explained_replaced_and_its_readers_go_on(service: Da
     endless = dsnb.Dataset.range(100).map(paced).repeat()
     iterator = iter(shared(service, endless, "parallel_epochs", job_name="job"))
     assert len(list(islice(iterator, 10))) == 10
-    victim = service.status().workers[0]
+    victim = service.wait_until(lambda now: all(worker.produced for worker in now.workers)).workers[0]
     os.kill(victim.pid, signal.SIGKILL)
     with pytest.warns(DataLossWarning, match=rf"worker {victim.name} .*process {victim.pid} was ended by SIGKILL"):
         now = next(now for _ in iterator if replaced(now := service.status(), victim.pid))

@@ -26,7 +26,7 @@ def make() -> Iterator[Make]:
     made: list[Task] = []
 
     def task(dataset: Dataset | Callable[[], Stage], *, cached: bool = False, **changes: Any) -> Task:
-        build = (lambda: dataset.operation.build(context())) if isinstance(dataset, Dataset) else dataset
+        build = (lambda: dataset.operation.build(context(prompt=True))) if isinstance(dataset, Dataset) else dataset
         order = TaskOrder(task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached)
         settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_end": lambda _: None, "note": "on w0"}
         made.append(Task(order, build, None, **{**settings, **changes}))
@@ -90,6 +90,24 @@ def test_what_a_reader_leaves_unread_is_for_the_others(make: Make) -> None:
     reading.leave(10)
     task.open(opening("b"), second)
     assert plain(second.wait_for_end()) == list(range(10, 50))
+
+
+def test_a_reader_that_waits_is_given_at_once_what_another_one_leaves(make: Make) -> None:
+    gate = threading.Event()
+
+    def held_at_the_thirtieth(x: int) -> int:
+        if x == 30:
+            gate.wait(30.0)
+        return x
+
+    task, first, second = make(numbers(50).map(held_at_the_thirtieth)), Collector(), Collector()
+    reading = task.open(opening("a"), first)
+    first.wait_for(30)
+    task.open(opening("b"), second)
+    assert second.count == 0
+    reading.leave(10)
+    assert plain(second.elements) == list(range(10, 30))
+    gate.set()
 
 
 def test_trainers_of_a_cached_task_all_get_all(make: Make) -> None:

@@ -13,8 +13,9 @@ from itertools import starmap
 from typing import Any
 
 from dsnb.errors import UserCodeError
+from dsnb.pipeline.engine.beside import CallsBeside
 from dsnb.pipeline.engine.origin import add_origin
-from dsnb.pipeline.engine.ownership import all_immutable, owned
+from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 
 
@@ -40,8 +41,8 @@ class UserFunction:
         self.operation = operation
         self._call = call
         self._keep = keep
-        # Results that nobody can change need no look at each of them; the first run tells.
-        self._plain = not keep
+        self.plain = not keep
+        """Results that nobody can change need no look at each of them; the first run tells."""
 
     def extend(self, out: list[Any], run: list[Any]) -> BaseException | None:
         """Append the function's result for each element of `run` to `out`, up to the first error.
@@ -51,7 +52,7 @@ class UserFunction:
             on the main thread, where it must be raised at once, and an error like any other elsewhere.
         """
         began = len(out)
-        plain = self._plain
+        plain = self.plain
         try:
             calls = _calls(self.function, run) if self._call is None else map(self._call, run)
             out.extend(calls if plain else owned(calls))
@@ -75,8 +76,8 @@ class UserFunction:
 
     def _learn(self, out: list[Any], began: int, plain: bool) -> None:
         results = out[began:]
-        self._plain = all_immutable(results)
-        if plain and not self._plain:
+        self.plain = all_immutable(results)
+        if plain and not self.plain:
             # The function changed its mind within a run; what it hands in from the next run on is looked at at once.
             out[began:] = owned(results)
 
@@ -111,18 +112,60 @@ class CallingStage(Stage):
 
     Keeps what a failing call leaves over: elements not yet called for, and, when the user interrupted a cell, results
     that were there already. So nothing is lost when reading goes on.
+
+    Args:
+        name: Of the stage.
+        source: Its input.
+        function: What to call.
+        prompt: Whether results are handed on at once although others of their run take long (`engine/beside`).
     """
 
-    def __init__(self, name: str, source: Stage, function: UserFunction) -> None:
+    def __init__(self, name: str, source: Stage, function: UserFunction, *, prompt: bool = False) -> None:
         super().__init__(name, source)
         self.function = function
         self._waiting: list[Any] = []
         self._done: list[Any] = []
+        self._beside = CallsBeside(name, function.extend) if prompt else None
+        self._unguarded = False
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left over from a failing call."""
-        return not self._waiting and not self._done and self._failure is None
+        """Whether nothing is left over from an earlier run."""
+        return not self._waiting and not self._done and self._failure is None and self._settled
+
+    @property
+    def _settled(self) -> bool:
+        return self._beside is None or self._beside.idle
+
+    def answers(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+        """Call the function for the next elements of the input, at most `want`.
+
+        Returns:
+            The elements, the results for the first of them, and the error of the one behind those, if there was one.
+            No elements at the end.
+        """
+        if self._beside is not None:
+            return self._answers_beside(self._beside, want)
+        run = self.next_inputs(want)
+        out: list[Any] = []
+        return run, out, self.function.extend(out, run)
+
+    def _answers_beside(self, beside: CallsBeside, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+        while True:
+            if beside.idle:
+                run = self.next_inputs(want)
+                if not run:
+                    return [], [], None
+                self._unguarded = self.function.plain
+                beside.begin(run)
+            run, out, failure = beside.take(want)
+            if beside.going and self._unguarded:
+                out = kept(out)
+            if failure is not None:
+                return run, out, failure
+            self._waiting = run[len(out) :] + self._waiting
+            if out:
+                return run[: len(out)], out, None
 
     def next_inputs(self, want: int) -> list[Any]:
         """The elements to call the function for, at most `want`; none at the end."""
@@ -144,6 +187,17 @@ class CallingStage(Stage):
         self._waiting = run[called:] + self._waiting
         self._done = out
         raise failure
+
+    def cancel(self) -> None:
+        """Wake the reader, though user code may go on."""
+        super().cancel()
+        if self._beside is not None:
+            self._beside.cancel()
+
+    def release(self, unread: int) -> None:
+        """End the thread, if there is one, as soon as user code lets go of it."""
+        if self._beside is not None:
+            self._beside.close()
 
     def close_inputs(self, unread: int) -> None:
         """Elements that wait for a call were never read either, where elements in are elements out."""

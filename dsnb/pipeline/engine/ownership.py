@@ -39,6 +39,11 @@ def owned(values: Iterable[Any]) -> Iterator[Any]:
     return map(_own, values)
 
 
+def kept(run: list[Any]) -> list[Any]:
+    """A run that was made without a look at each element, as it may be kept."""
+    return run if all_immutable(run) else list(owned(run))
+
+
 def is_immutable(value: Any) -> bool:
     """Whether nobody can change an element: scalars and text, alone or in tuples."""
     cls = type(value)

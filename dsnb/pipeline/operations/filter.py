@@ -33,7 +33,8 @@ class Filter(Operation):
     def build(self, context: BuildContext) -> Stage:
         """A stage that asks the predicate."""
         (source,) = self.build_inputs(context)
-        return FilterStage(self.name, source, UserFunction(self.predicate, self.name, keep=False))
+        function = UserFunction(self.predicate, self.name, keep=False)
+        return FilterStage(self.name, source, function, prompt=context.prompt)
 
 
 class FilterStage(CallingStage):
@@ -43,13 +44,13 @@ class FilterStage(CallingStage):
         """The next elements that pass; goes on until there is one."""
         if self._done:
             return self.done_before(want)
-        while run := self.next_inputs(want):
-            answers: list[Any] = []
-            failure = self.function.extend(answers, run)
+        while True:
+            run, answers, failure = self.answers(want)
+            if not run:
+                return []
             answers, failure = truths(self.name, answers, failure)
             out = list(compress(run, answers))
             if failure is not None:
                 return self.passed(out, run, len(answers), failure)
             if out:
                 return out
-        return []

@@ -43,7 +43,8 @@ class Map(Operation):
         """A serial or a parallel stage."""
         (source,) = self.build_inputs(context)
         if self.calls in (None, 1):
-            return MapStage(self.name, source, UserFunction(self.function, self.name, keep=True))
+            function = UserFunction(self.function, self.name, keep=True)
+            return MapStage(self.name, source, function, prompt=context.prompt)
         return ParallelMapStage(self, source)
 
 
@@ -56,9 +57,7 @@ class MapStage(CallingStage):
         """The results for the next elements of the input."""
         if self._done:
             return self.done_before(want)
-        run = self.next_inputs(want)
-        out: list[Any] = []
-        failure = self.function.extend(out, run)
+        run, out, failure = self.answers(want)
         return out if failure is None else self.passed(out, run, len(out), failure)
 
 

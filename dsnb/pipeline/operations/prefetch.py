@@ -83,7 +83,7 @@ class PrefetchStage(Stage):
             name=self.name,
             depth=depth,
             elements=self.elements,
-            busy_ns=max(0, self.spent_ns - waited),
+            busy_ns=max(0, self._spent[0] - waited),  # of pulls that are over, as the waits are
             wait_ns=waited,
             buffered=ahead.buffered,
             capacity=ahead.capacity,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ import numpy as np
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.beside import CallsBeside
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.leaving import mismatch
 from dsnb.pipeline.engine.origin import function_name
-from dsnb.pipeline.engine.ownership import all_immutable, owned
+from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import Positions, SplitProvider
@@ -61,22 +62,38 @@ class GeneratorStage(Stage):
         self._values: Iterator[Any] | None = None
         self._ended = False
         self._plain = False
+        self._beside = CallsBeside(operation.name, self._extend) if context.prompt else None
 
     def produce(self, want: int) -> Run:
         """The next elements; after an error of the generator's comes the end."""
-        out: list[Any] = []
-        if self._ended:
-            return out
-        failure = self._extend(out, want)
-        if failure is not None:
+        out, failure = self._next(want)
+        if isinstance(failure, Exception):
             return self.fail_after(failure, out)
-        self._ended = not out
+        self._ended = self._ended or not out
         self._plain = all_immutable(out)
         return out
 
-    def _extend(self, out: list[Any], want: int) -> Exception | None:
+    def _next(self, want: int) -> tuple[list[Any], BaseException | None]:
+        out: list[Any] = []
+        if self._beside is None:
+            return out, None if self._ended else self._extend(out, [None] * want)
+        while not out:  # a run that was cut short may have nothing more
+            if self._beside.idle:
+                if self._ended:
+                    break
+                self._beside.begin([None] * want)
+            calls, out, failure = self._beside.take(want)
+            if self._beside.going and self._plain:
+                out = kept(out)
+            if failure is not None:
+                return out, failure
+            if self._beside.idle and not self._beside.hurried and len(out) < len(calls):
+                break
+        return out, None
+
+    def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:
         try:
-            out.extend(self._elements(want))
+            out.extend(self._elements(calls))
         except _Unfit as unfit:
             return unfit.error
         except BaseException as failure:
@@ -87,8 +104,9 @@ class GeneratorStage(Stage):
             raise
         return None
 
-    def _elements(self, want: int) -> Iterator[Any]:
-        values = islice(self._opened(), want)
+    def _elements(self, calls: list[None]) -> Iterator[Any]:
+        # Not `islice`: the list may get shorter while the generator is at work.
+        values = map(itemgetter(1), zip(calls, self._opened(), strict=False))
         mine = values if self._plain else owned(values)
         spec = self._operation.spec
         return mine if spec is None else map(partial(_conform, spec), mine)
@@ -109,12 +127,24 @@ class GeneratorStage(Stage):
 
     def release(self, unread: int) -> None:
         """Close the generator."""
+        if self._beside is not None:
+            self._beside.close(self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
         close = getattr(self._values, "close", None)
         if close is not None:
             # A generator that another thread is running cannot be closed, and whoever closes has no use for the
             # errors of a generator that he gave up.
             with suppress(Exception):
                 close()
+
+    def cancel(self) -> None:
+        """Wake the reader, though the generator may go on."""
+        super().cancel()
+        if self._beside is not None:
+            self._beside.cancel()
 
 
 class _Unfit(Exception):
