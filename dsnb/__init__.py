@@ -36,9 +36,13 @@ if TYPE_CHECKING:
     from dsnb.notebook.start import start as start
     from dsnb.pipeline.dataset import Dataset as Dataset
     from dsnb.pipeline.file_datasets import TextLineDataset as TextLineDataset
+    from dsnb.pipeline.file_datasets import TFRecordDataset as TFRecordDataset
     from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from dsnb.pipeline.operations.shard import SHARD_HINT as SHARD_HINT
+    from dsnb.pipeline.tfrecord.example import parse_example as parse_example
+    from dsnb.pipeline.tfrecord.example import serialize_example as serialize_example
+    from dsnb.pipeline.tfrecord.writer import TFRecordWriter as TFRecordWriter
     from dsnb.pipeline.validate import AUTOTUNE as AUTOTUNE
     from dsnb.worker.config import WorkerConfig as WorkerConfig
     from dsnb.worker.server import WorkerServer as WorkerServer
@@ -58,6 +62,8 @@ _HOMES = {
     "DispatchServer": "dsnb.dispatcher.server",
     "DispatcherConfig": "dsnb.dispatcher.config",
     "ShardingPolicy": "dsnb.client.options",
+    "TFRecordDataset": "dsnb.pipeline.file_datasets",
+    "TFRecordWriter": "dsnb.pipeline.tfrecord.writer",
     "TensorSpec": "dsnb.elements.spec",
     "TextLineDataset": "dsnb.pipeline.file_datasets",
     "WorkerConfig": "dsnb.worker.config",
@@ -67,7 +73,9 @@ _HOMES = {
     "distribute": "dsnb.client.distribute",
     "errors": "dsnb.errors",
     "from_dataset_id": "dsnb.client.distribute",
+    "parse_example": "dsnb.pipeline.tfrecord.example",
     "register_dataset": "dsnb.client.distribute",
+    "serialize_example": "dsnb.pipeline.tfrecord.example",
     "start": "dsnb.notebook.start",
 }
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
-from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.sources.files import Pattern, paths_of
-from dsnb.pipeline.sources.text_line import BUFFER_BYTES, COMPRESSIONS, TextLines
-from dsnb.pipeline.validate import optional_whole
+from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.flat_map import FlatMap
+from dsnb.pipeline.operations.interleave import DEFAULT_CYCLE, Interleave
+from dsnb.pipeline.sources.compressed import BUFFER_BYTES, checked_compression
+from dsnb.pipeline.sources.files import ListFiles, Pattern, paths_of
+from dsnb.pipeline.sources.text_line import TextLines
+from dsnb.pipeline.sources.tfrecord import TFRecords
+from dsnb.pipeline.validate import AUTOTUNE, optional_whole, parallel_calls
 
 
 class TextLineDataset(Dataset):
@@ -38,13 +43,64 @@ class TextLineDataset(Dataset):
         compression_type: str | None = None,
         buffer_size: int | None = None,
     ) -> None:
-        if compression_type not in COMPRESSIONS:
-            raise InvalidArgumentError(
-                f"`compression_type` is {compression_type!r}", hint='pass None, "", "GZIP" or "ZLIB"'
-            )
         operation = TextLines(
             files=tuple(map(os.path.abspath, paths_of("filenames", filenames))),
-            compression=compression_type,
+            compression=checked_compression(compression_type),
             buffer_bytes=optional_whole("buffer_size", buffer_size, 1) or BUFFER_BYTES,
         )
         super().__init__(operation)
+
+
+class TFRecordDataset(Dataset):
+    """The records of TFRecord files as `bytes`, one file after the other (as in tf.data; no TensorFlow is needed).
+
+    Checksums are compared; with google-crc32c installed (`pip install dsnb[tfrecord]`) at memory speed.
+
+    Args:
+        filenames: A path or several, or a dataset of paths.
+        compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
+        buffer_size: Bytes to read at a time; None means 256 KiB.
+        num_parallel_reads: Read so many files at a time on threads, their records by turns; `AUTOTUNE` for 8. None for
+            one file after the other.
+
+    Raises:
+        InvalidArgumentError: for anything else. While reading: FileNotFoundError in the place of a file's records;
+            DataLossError with the file and the offset in the place of a damaged record, and of the rest of a file that
+            is cut off or whose records cannot be told apart any more.
+
+    Example:
+        >>> ds = TFRecordDataset(["train-0.tfrecord", "train-1.tfrecord"])
+        >>> ds
+        TFRecordDataset(tfrecords(2), element_spec=TensorSpec((), bytes))
+    """
+
+    reads_files = True
+
+    def __init__(
+        self,
+        filenames: Pattern | Sequence[Pattern] | Dataset,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        compression = checked_compression(compression_type)
+        buffer_bytes = optional_whole("buffer_size", buffer_size, 1) or BUFFER_BYTES
+        calls = parallel_calls(num_parallel_reads)
+        if isinstance(filenames, Dataset):
+            names = filenames.operation
+        else:
+            files = tuple(map(os.path.abspath, paths_of("filenames", filenames)))
+            if calls is None:
+                super().__init__(TFRecords(files=files, compression=compression, buffer_bytes=buffer_bytes))
+                return
+            names = ListFiles(files=files, shuffle=False)
+        read = partial(TFRecordDataset, compression_type=compression, buffer_size=buffer_bytes)
+        super().__init__(_opening(names, read, calls))
+
+
+def _opening(names: Operation, read: partial[TFRecordDataset], calls: int | None) -> Operation:
+    """The records of the files that a pipeline names."""
+    if calls is None:
+        return FlatMap(inputs=(names,), function=read)
+    cycle = DEFAULT_CYCLE if calls == AUTOTUNE else calls
+    return Interleave(inputs=(names,), function=read, cycle=cycle, calls=calls)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import zlib
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, Any, Final, cast
+from typing import IO, Any, cast
 
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
+from dsnb.pipeline.sources.compressed import BUFFER_BYTES, opened
 from dsnb.pipeline.splits import FileSource, Positions
-
-BUFFER_BYTES: Final = 256 * 1024
-COMPRESSIONS: Final = (None, "", "GZIP", "ZLIB")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +88,9 @@ class TextLinesStage(Stage):
 
     def _open_next(self) -> bool:
         for position in self._positions.take(1):
-            self._file = _opened(self._operation.files[position], self._operation)
+            self._file = opened(
+                self._operation.files[position], self._operation.compression, self._operation.buffer_bytes
+            )
             return True
         return False
 
@@ -108,44 +106,3 @@ class TextLinesStage(Stage):
 
 def _line(raw: bytes) -> str:
     return raw.removesuffix(b"\n").removesuffix(b"\r").decode()
-
-
-def _opened(path: str, operation: TextLines) -> IO[bytes]:
-    compression = operation.compression
-    if compression is None:
-        compression = "GZIP" if path.endswith(".gz") else ""
-    if compression == "GZIP":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    file = open(path, "rb", buffering=operation.buffer_bytes)  # noqa: SIM115 - closed by the stage
-    return io.BufferedReader(_Zlib(file), operation.buffer_bytes) if compression == "ZLIB" else file
-
-
-class _Zlib(io.RawIOBase):
-    """A zlib stream as a file to read; the standard library has none."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file = file
-        self._stream = zlib.decompressobj()
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with what comes next."""
-        room = len(buffer)
-        while not self._stream.eof:
-            packed = self._stream.unconsumed_tail or self._file.read(room)
-            data = self._stream.decompress(packed, room)
-            if not packed and not data and not self._stream.eof:
-                raise EOFError("the zlib stream ends before its end mark")
-            if data:
-                buffer[: len(data)] = data
-                return len(data)
-        return 0
-
-    def close(self) -> None:
-        """Close the file as well."""
-        self._file.close()
-        super().close()

@@ -1,0 +1,75 @@
+"""Opening files that may be compressed."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from typing import IO, Any, Final, cast
+
+from dsnb.errors import InvalidArgumentError
+
+COMPRESSIONS: Final = (None, "", "GZIP", "ZLIB")
+BUFFER_BYTES: Final = 256 * 1024
+"""How much of a file is read at a time where the user did not say."""
+
+
+def checked_compression(compression_type: Any) -> str | None:
+    """The value, if it is one of `COMPRESSIONS`.
+
+    Raises:
+        InvalidArgumentError: for anything else.
+    """
+    if compression_type not in COMPRESSIONS:
+        raise InvalidArgumentError(
+            f"`compression_type` is {compression_type!r}", hint='pass None, "", "GZIP" or "ZLIB"'
+        )
+    return compression_type  # type: ignore[no-any-return]
+
+
+def compression_of(compression_type: str | None, path: str) -> str:
+    """The compression of a file; None goes by its suffix."""
+    checked = checked_compression(compression_type)
+    if checked is None:
+        return "GZIP" if path.endswith(".gz") else ""
+    return checked
+
+
+def opened(path: str, compression_type: str | None, buffer_bytes: int) -> IO[bytes]:
+    """A file to read what is packed in it."""
+    compression = compression_of(compression_type, path)
+    if compression == "GZIP":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    file = open(path, "rb", buffering=max(2, buffer_bytes))  # noqa: SIM115 - closed by whoever reads
+    return io.BufferedReader(_Zlib(file), buffer_bytes) if compression == "ZLIB" else file
+
+
+class _Zlib(io.RawIOBase):
+    """A zlib stream as a file to read; the standard library has none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
+        self._file = file
+        self._stream = zlib.decompressobj()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with what comes next."""
+        room = len(buffer)
+        while not self._stream.eof:
+            packed = self._stream.unconsumed_tail or self._file.read(room)
+            data = self._stream.decompress(packed, room)
+            if not packed and not data and not self._stream.eof:
+                raise EOFError("the zlib stream ends before its end mark")
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+        return 0
+
+    def close(self) -> None:
+        """Close the file as well."""
+        self._file.close()
+        super().close()

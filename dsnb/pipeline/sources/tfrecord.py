@@ -1,0 +1,80 @@
+"""`TFRecordDataset`: the records of TFRecord files; one split for each file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsnb.elements.spec import BYTES, TensorSpec
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.operation import BuildContext
+from dsnb.pipeline.sources.compressed import BUFFER_BYTES, opened
+from dsnb.pipeline.splits import FileSource, Positions
+from dsnb.pipeline.tfrecord.reader import RecordReader
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TFRecords(FileSource):
+    """Records of files, one file after the other. `compression` None means by the file's suffix."""
+
+    compression: str | None = None
+    buffer_bytes: int = BUFFER_BYTES
+
+    @property
+    def name(self) -> str:
+        """With the number of files."""
+        return f"tfrecords({len(self.files)})"
+
+    @property
+    def element_spec(self) -> Any:
+        """Bytes."""
+        return TensorSpec((), BYTES)
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that reads."""
+        return TFRecordsStage(self, context)
+
+
+class TFRecordsStage(Stage):
+    """Records, with one file open at a time."""
+
+    def __init__(self, operation: TFRecords, context: BuildContext) -> None:
+        super().__init__(operation.name)
+        self._operation = operation
+        self._positions = Positions(context, len(operation.files))
+        self._reader: RecordReader | None = None
+        self._interrupted: list[Any] = []
+
+    def produce(self, want: int) -> Run:
+        """The next records, of as many files as it takes."""
+        out, self._interrupted = self._interrupted, []
+        try:
+            while len(out) < want and (reader := self._reader or self._open_next()) is not None:
+                record = reader.next()
+                if record is None:
+                    self._close_file()
+                else:
+                    out.append(record)
+        except Exception as failure:  # noqa: BLE001 - records before an error are delivered first
+            return self.fail_after(failure, out)
+        except BaseException:
+            self._interrupted = out
+            raise
+        return out
+
+    def _open_next(self) -> RecordReader | None:
+        operation = self._operation
+        for position in self._positions.take(1):
+            path = operation.files[position]
+            file = opened(path, operation.compression, operation.buffer_bytes)
+            self._reader = RecordReader(file, path, operation.buffer_bytes)
+        return self._reader
+
+    def _close_file(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def release(self, unread: int) -> None:
+        """Close the file."""
+        self._close_file()

@@ -1,0 +1,106 @@
+"""CRC-32C (Castagnoli), the checksum of TFRecord files.
+
+Where google-crc32c is installed it counts with the processor's own instruction, at several GB/s. Else NumPy does it,
+at a hundredth of that: a CRC is linear, so the checksum of a block is the exclusive or of one table entry for each of
+its bytes, and blocks are joined by moving what was counted so far past the next block and adding that block's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+_POLYNOMIAL: Final = 0x82F63B78
+_ALL: Final = 0xFFFFFFFF
+_BLOCK: Final = 512
+_SHORT: Final = 48
+"""Bytes up to which a loop is faster than NumPy."""
+_MASK_DELTA: Final = 0xA282EAD8
+
+Array = np.ndarray[Any, Any]
+
+
+def _native() -> Callable[[bytes], int] | None:
+    try:
+        import google_crc32c
+    except ImportError:
+        return None
+    # Its own way without the instruction is a loop in Python.
+    return google_crc32c.value if google_crc32c.implementation == "c" else None
+
+
+def in_numpy(data: bytes) -> int:
+    """The checksum by NumPy.
+
+    Example:
+        >>> hex(in_numpy(b"123456789"))
+        '0xe3069283'
+    """
+    if len(data) <= _SHORT:
+        return _ALL ^ _followed(_ALL, data)
+    # Zeros in front change nothing, and the count begins with all ones on the first four bytes.
+    head = bytes(byte ^ 0xFF for byte in data[:4])
+    blocks = np.frombuffer(bytes(-len(data) % _BLOCK) + head + data[4:], np.uint8).reshape(-1, _BLOCK)
+    tables = _tables()
+    counted = 0
+    # In portions, so that the table's entries for a large record do not take four times its memory and more.
+    for first in range(0, len(blocks), _BLOCK):
+        portion = blocks[first : first + _BLOCK]
+        sums: Array = np.bitwise_xor.reduce(tables[np.arange(_BLOCK), portion], axis=1)
+        for own in sums.tolist():
+            counted = own ^ _moved(counted)
+    return _ALL ^ counted
+
+
+def _followed(counted: int, data: bytes) -> int:
+    table = _bytewise()
+    for byte in data:
+        counted = table[(counted ^ byte) & 0xFF] ^ (counted >> 8)
+    return counted
+
+
+def _moved(counted: int) -> int:
+    """What a count becomes over a block of zeros."""
+    first, second, third, fourth = _moves()
+    return first[counted & 0xFF] ^ second[counted >> 8 & 0xFF] ^ third[counted >> 16 & 0xFF] ^ fourth[counted >> 24]
+
+
+@cache
+def _bytewise() -> list[int]:
+    """What each byte adds when it is the last one."""
+    table: Array = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
+    entries: list[int] = table.tolist()
+    return entries
+
+
+@cache
+def _tables() -> Array:
+    """What each byte adds at each place of a block, the first place first."""
+    last: Array = np.array(_bytewise(), np.uint32)
+    tables = np.empty((_BLOCK, 256), np.uint32)
+    tables[-1] = last
+    for place in range(_BLOCK - 2, -1, -1):
+        after = tables[place + 1]
+        tables[place] = last[after & 0xFF] ^ (after >> 8)
+    return tables
+
+
+@cache
+def _moves() -> list[list[int]]:
+    tables: list[list[int]] = _tables()[:4].tolist()
+    return tables
+
+
+crc32c: Callable[[bytes], int] = _native() or in_numpy
+"""The checksum of some bytes."""
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum as TFRecord files hold it: turned and added to, so that checksums of checksums do no harm."""
+    counted = crc32c(data)
+    return ((counted >> 15 | counted << 17) + _MASK_DELTA) & _ALL

@@ -1,0 +1,105 @@
+"""Reading the records of one TFRecord file.
+
+A file is a sequence of records and nothing else. A record is its length (8 bytes, the lowest first), the length's
+masked checksum (4 bytes), the data, and the data's masked checksum (4 bytes).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import IO, Final
+
+from dsnb.errors import DataLossError
+from dsnb.pipeline.tfrecord.crc32c import masked_crc32c
+
+HEAD: Final = struct.Struct("<QI")
+LENGTH: Final = struct.Struct("<Q")
+CHECKSUM: Final = struct.Struct("<I")
+_MOST: Final = 1 << 24
+
+
+class RecordReader:
+    """The records of a file, one after the other.
+
+    Args:
+        file: Where to read, at its beginning; closed by `close`.
+        path: Its name, for errors.
+        buffer_bytes: How much to read at a time.
+    """
+
+    def __init__(self, file: IO[bytes], path: str, buffer_bytes: int) -> None:
+        self._file = file
+        self._path = path
+        self._buffer_bytes = buffer_bytes
+        self._buffer = b""
+        self._at = 0
+        self._before = 0
+        """Bytes of the file in front of the buffer."""
+        self._lost = False
+
+    def next(self) -> bytes | None:
+        """The next record; None at the end of the file, and behind damage that hides where the next one begins.
+
+        Raises:
+            DataLossError: naming the file and the offset of the damaged record. Where only its data are damaged, the
+                next call goes on with the record behind it.
+        """
+        if self._lost or not self._fill(1):
+            return None
+        offset = self._before + self._at
+        if not self._fill(HEAD.size):
+            raise self._end(offset, "is cut off in its head")
+        length, checksum = HEAD.unpack_from(self._buffer, self._at)
+        if masked_crc32c(self._buffer[self._at : self._at + LENGTH.size]) != checksum:
+            raise self._end(offset, "has a length that does not go with its checksum")
+        if not self._fill(HEAD.size + length + CHECKSUM.size):
+            raise self._end(offset, f"is cut off: it should have {length:,} bytes")
+        begin = self._at + HEAD.size
+        self._at = begin + length + CHECKSUM.size
+        data = self._buffer[begin : begin + length]
+        (checksum,) = CHECKSUM.unpack_from(self._buffer, begin + length)
+        if masked_crc32c(data) != checksum:
+            raise self._damaged(offset, "has data that do not go with their checksum", "reading goes on with the next")
+        return data
+
+    def _fill(self, count: int) -> bool:
+        """Have `count` bytes in the buffer; False where the file ends before."""
+        missing = count - (len(self._buffer) - self._at)
+        if missing <= 0:
+            return True
+        parts = [self._buffer[self._at :]]
+        self._before += self._at
+        while missing > 0:
+            # Not as much at once as a record claims to have: that may be more than there is memory.
+            part = self._read(min(max(missing, self._buffer_bytes), _MOST))
+            if not part:
+                break
+            parts.append(part)
+            missing -= len(part)
+        self._buffer = b"".join(parts)
+        self._at = 0
+        return missing <= 0
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return self._file.read(count)
+        except (EOFError, zlib.error, OSError) as error:
+            if getattr(error, "errno", None) is not None:  # the disk's, not the compression's
+                raise
+            raise self._end(self._before, f"cannot be unpacked ({error})") from error
+
+    def _end(self, offset: int, what: str) -> DataLossError:
+        self._lost = True
+        return self._damaged(offset, what, "the rest of the file was left out; reading goes on with the next file")
+
+    def _damaged(self, offset: int, what: str, did: str) -> DataLossError:
+        return DataLossError(
+            f"the record at byte {offset:,} of {self._path} {what}",
+            did=did,
+            hint="write it again; if it is compressed, pass its `compression_type` (offsets count what was packed)",
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,112 @@
+"""`TFRecordWriter`: records into a file that every reader of TFRecord files can read."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from types import TracebackType
+from typing import IO, Any, Self, cast
+
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.pipeline.sources.compressed import compression_of
+from dsnb.pipeline.tfrecord.crc32c import masked_crc32c
+from dsnb.pipeline.tfrecord.reader import CHECKSUM, HEAD, LENGTH
+
+
+class TFRecordWriter:
+    """Writes records into a TFRecord file; what was there before is overwritten (as in TensorFlow).
+
+    Args:
+        path: The file.
+        compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
+
+    Raises:
+        InvalidArgumentError: for another compression. OSError where the file cannot be opened.
+
+    Example:
+        >>> import dsnb, os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "numbers.tfrecord")
+        ...     with TFRecordWriter(path) as writer:
+        ...         for number in range(3):
+        ...             writer.write(b"record %d" % number)
+        ...     list(dsnb.TFRecordDataset(path))
+        [b'record 0', b'record 1', b'record 2']
+    """
+
+    def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidArgumentError(f"`path` is {type(path).__name__}", hint="pass the name of one file")
+        self._path = os.path.expanduser(os.fspath(path))
+        self._file: IO[bytes] | None = _created(self._path, compression_of(compression_type, self._path))
+
+    def write(self, record: bytes) -> None:
+        """Add one record.
+
+        Args:
+            record: `bytes`, or what exports them; for a dict of arrays, `dsnb.serialize_example(...)`.
+
+        Raises:
+            InvalidArgumentError: for anything else.
+            FailedPreconditionError: the writer is closed.
+        """
+        if self._file is None:
+            raise FailedPreconditionError(f"the writer of {self._path} is closed", hint="write inside its `with` block")
+        try:
+            data = bytes(memoryview(record))
+        except TypeError:
+            raise InvalidArgumentError(
+                f"a record is bytes, not {type(record).__name__}",
+                hint='encode text with text.encode(), and a dict of arrays with dsnb.serialize_example({"x": x})',
+            ) from None
+        length = LENGTH.pack(len(data))
+        head = HEAD.pack(len(data), masked_crc32c(length))
+        self._file.write(b"".join((head, data, CHECKSUM.pack(masked_crc32c(data)))))
+
+    def flush(self) -> None:
+        """Hand what was written to the system; with compression, as much of it as is packed."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Finish the file. Harmless twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _created(path: str, compression: str) -> IO[bytes]:
+    if compression == "GZIP":
+        return cast("IO[bytes]", gzip.open(path, "wb"))
+    file = open(path, "wb")  # noqa: SIM115 - closed by the writer
+    return cast("IO[bytes]", _ZlibFile(file)) if compression == "ZLIB" else file
+
+
+class _ZlibFile:
+    """A zlib stream as a file to write; the standard library has none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._stream = zlib.compressobj()
+
+    def write(self, data: bytes) -> Any:
+        """Pack and write."""
+        return self._file.write(self._stream.compress(data))
+
+    def flush(self) -> None:
+        """Write what is packed."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write the rest and the end mark."""
+        self._file.write(self._stream.flush())
+        self._file.close()
