@@ -17,7 +17,10 @@ SECTIONS = {
     "1i": range(139, 144),
     "1j": range(144, 166),
     "1l": range(192, 202),
+    "1m": range(202, 209),
     "1n": range(209, 243),
+    "1p": range(252, 253),
+    "1r": range(304, 315),
     "1t": range(326, 338),
 }
 
@@ -31,6 +34,10 @@ NOT_HERE = {
     159: "a dispatcher that is started again needs the journal on disk, which is not built yet",
     197: "no element spec in graph mode: there are no graphs; line 196 fetches it in every case",
     198: "registered in graph mode, read eagerly: there are no graphs; an unknown spec comes with the first frame",
+    206: "resources on another device: there are none; what cannot be pickled is refused by name",
+    207: "pinned buffers: elements are NumPy arrays in the reader's memory, and a device is the user's step",
+    208: "hooks for what goes into and out of the client's buffer: status() has each reader's elements and waits",
+    313: "a profiler on the worker's port: status() and the dashboard have the times of each operation",
     330: "there are no deployment modes; target_workers says what is read",
     331: "saving datasets by a service is not built; Dataset.cache(where) keeps what was produced",
 }
@@ -56,6 +63,9 @@ DIFFERS = {
     157: "the original refuses; here a pass that nobody reads goes on for who asks for it again, until it is collected",
     163: "workers are known by their uid, which a successor at the same address does not share",
     164: "the error's class is UnavailableError: a reader goes on with other workers then",
+    202: "the ways to hand over are built in; a reader may insist on one",
+    203: "a worker of another process cannot be read in place: the reader goes to gRPC by itself, unless it insists",
+    204: "the reader moves when a worker of its process is followed by one elsewhere; its pass begins again there",
     209: "lines of text files in place of TFRecord in this section; who reads a file is what it is about",
     225: "a hint that leaves a worker no file is no error: the user's own numbers would not be either",
     232: "the class is FailedPreconditionError, a RuntimeError, raised where the worker starts",
@@ -65,6 +75,9 @@ DIFFERS = {
     237: "tests/pipeline/test_sharding.py has the rewriting itself; here what a user sees of it",
     238: "splits are counted for one repetition; a repeat asks for the next one, and counters and selectors have none",
     239: 'an empty name of target workers is refused, where the original takes it for "AUTO"',
+    305: "a target names the address that is listened on, 127.0.0.1",
+    312: "workers are counted by status(), which asks them all",
+    314: "the configuration is refused, before there is a server",
     336: "tasks that are over are told by the state of their job, and dropped with its pass",
     337: "no version number is compared: a call that the other side does not know is told, with both sides' remedy",
 }
