@@ -1,9 +1,11 @@
 """What outlives a run: recordings of datasets, and results of functions.
 
 Example:
-    >>> cache = dsnb.cache.LocalTrainingCache("/data/cache", max_size=500)
-    >>> cache.get_cached_output_fingerprint("the key of a step") is None
-    True
+    >>> @dsnb.cache.remembered
+    ... def train(lr, epochs=3):
+    ...     return lr / epochs
+    >>> train(0.3)  # and in the next kernel, from the cache
+    0.09999999999999999
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsnb.cache.calls import Remembered as Remembered
+    from dsnb.cache.calls import remembered as remembered
+    from dsnb.cache.explain import Explanation as Explanation
     from dsnb.cache.storage import ModelStorage as ModelStorage
     from dsnb.cache.storage import Resource as Resource
     from dsnb.cache.training import Cacheable as Cacheable
@@ -21,10 +26,13 @@ if TYPE_CHECKING:
 # Where each public name lives. tests/cache/test_room.py holds this and the imports above together.
 _HOMES = {
     "Cacheable": "dsnb.cache.training",
+    "Explanation": "dsnb.cache.explain",
     "LocalTrainingCache": "dsnb.cache.training",
     "ModelStorage": "dsnb.cache.storage",
+    "Remembered": "dsnb.cache.calls",
     "Resource": "dsnb.cache.storage",
     "TrainingCache": "dsnb.cache.training",
+    "remembered": "dsnb.cache.calls",
 }
 
 __all__ = list(_HOMES)

@@ -66,13 +66,14 @@ class _Path:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """One part of the result; the fields are those of a component, and what is wrong with it."""
+    """One part of the result; the fields are those of a component, what is wrong with it, and the value itself."""
 
     path: str
     kind: str
     digest: bytes
     detail: str
     problem: str
+    value: Any
 
 
 class Walk:
@@ -142,7 +143,7 @@ class Walk:
         while waiting:
             path, node = waiting.popleft()
             look = node.look
-            yield Emitted(str(path), look.kind, node.own, look.detail, look.problem)
+            yield Emitted(str(path), look.kind, node.own, look.detail, look.problem, node.value)
             reached = [(path.to(label), self._nodes[target]) for (label, _), target in self._edges(node)]
             for place in sorted(reached, key=lambda pair: pair[1].digest) if look.unordered else reached:
                 # Told at each place: plain values, for they are what most often differs, and what has no value at all.

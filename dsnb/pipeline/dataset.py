@@ -80,6 +80,10 @@ class Dataset(Transformations):
         # A dataset that a user's function refers to travels as what it does, not as how often it was read.
         return Dataset, (self.operation,)
 
+    def __dsnb_fingerprint__(self) -> Any:
+        # A cache of results knows a dataset by its pipeline.
+        return self.operation
+
     @staticmethod
     def range(*args: int) -> Dataset:
         """Count: `range(stop)`, `range(start, stop)` or `range(start, stop, step)`; int64 scalars (as in tf.data).

@@ -1,0 +1,379 @@
+"""`remembered`: a function whose results are kept, and come back while nothing changes that they follow from."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import os
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from dsnb.cache import forms, outputs
+from dsnb.cache.explain import Explanation, Note, explained, note_of
+from dsnb.cache.index import Entry
+from dsnb.cache.key import Key, KeyMaker, Named
+from dsnb.cache.storage import ModelStorage
+from dsnb.cache.training import LocalTrainingCache
+from dsnb.errors import DsnbError, DsnbWarning, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OUTPUTS = "outputs.json"
+_COMPARED = 200  # how many earlier calls an explanation looks at
+_MISSING = object()
+
+
+class _Kept:
+    """A result with what was printed, as the cache writes it."""
+
+    def __init__(self, parts: forms.Parts, printed: list[outputs.Output]) -> None:
+        self._parts = parts
+        self._printed = printed
+
+    def to_cache(self, directory: Path, model_storage: ModelStorage) -> None:
+        forms.write(self._parts, directory, model_storage)
+        if self._printed:
+            (directory / _OUTPUTS).write_text(json.dumps(self._printed))
+
+    @classmethod
+    def from_cache(cls, node_name: str, directory: Path, model_storage: ModelStorage, output_fingerprint: str) -> Any:
+        """The result alone; pickles are not read this way."""
+        del output_fingerprint
+        return forms.read(directory, model_storage, name=node_name, pickles=False)
+
+
+class Remembered(Generic[P, R]):
+    """A function whose results are kept; made by `remembered`."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        named: Named,
+        cache: LocalTrainingCache | None,
+        *,
+        model_storage: ModelStorage | None,
+        pickles: bool,
+    ) -> None:
+        _check_function(function)
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._keys = KeyMaker(function, named)
+        self._given = cache
+        self._model_storage = model_storage
+        self._pickles = pickles
+        self._last: Explanation | Callable[[], Explanation] | None = None
+
+    def __repr__(self) -> str:
+        return f"<remembered {self._keys.name}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __dsnb_fingerprint__(self) -> Any:
+        # A function that calls this one follows from what this one follows from.
+        return self._function, [(part.path, part.digest) for part in self._keys.named.components()]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's result: from the cache, with what it printed, or else computed."""
+        cache = self._cache()
+        if cache is None:
+            return self._function(*args, **kwargs)
+        key = self._key(args, kwargs)
+        found = self._look_up(cache, key)
+        if found is not _MISSING:
+            self._last = Explanation(call=key.call, hit=True)
+            return found  # type: ignore[no-any-return]
+        self._last = self._explainer(cache, key, self._keys.codes(args, kwargs))
+        return self._computed(cache, key, args, kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Why a call is computed, if it is: which function changed at which line, which argument, which package.
+
+        Compared is with the nearest call that is remembered: one with the same arguments, if there is one. Nothing is
+        run.
+
+        Args:
+            args: The call's arguments; without any, the last call of this function in this process is explained (of a
+                function without parameters too).
+            kwargs: Likewise.
+
+        Raises:
+            FailedPreconditionError: no arguments, and no call yet.
+
+        Example:
+            >>> train.explain(lr=0.1)
+            train(lr=0.1): computed
+              train, line 3: `return x * SCALE` is now `return x / SCALE`
+        """
+        if args or kwargs:
+            return self._explained(args, kwargs)
+        if self._last is None:
+            raise FailedPreconditionError(
+                f"{self._keys.name} has not been called here yet",
+                hint="call it, or pass the arguments of the call to explain",
+            )
+        if not isinstance(self._last, Explanation):
+            self._last = self._last()
+        return self._last
+
+    def _explainer(
+        self, cache: LocalTrainingCache, key: Key, codes: Mapping[str, CodeType]
+    ) -> Callable[[], Explanation]:
+        """Explains a call that missed, if anybody asks; by then its own note is there."""
+        assert cache.store is not None
+        with cache.store.reading() as index:
+            same = index.note_of(_entry_key(key))
+        if same is not None:
+            return lambda: explained(key, [Note.unpacked(same)], codes)
+        return lambda: explained(key, [note for note in self._notes(cache) if note.digest != key.digest], codes)
+
+    def _explained(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+        key = self._key(args, kwargs)
+        cache = self._cache()
+        if cache is None or cache.store is None:
+            return Explanation(call=key.call, hit=False)
+        with cache.store.lent(_entry_key(key)) as lent:
+            if lent is not None:
+                return Explanation(call=key.call, hit=True)
+        return explained(key, self._notes(cache), self._keys.codes(args, kwargs))
+
+    def forget(self) -> None:
+        """Drop all that is kept of this function, whatever it looked like then."""
+        cache = self._cache()
+        if cache is not None and cache.store is not None and cache.store.writable:
+            with cache.store.reading() as index:
+                keys = index.keys_of(self._name)
+            cache.store.drop(keys)
+
+    # ------------------------------------------------------------------------------------------------------------ parts
+
+    @property
+    def _name(self) -> str:
+        return f"{self._function.__module__}.{self._function.__qualname__}"
+
+    def _cache(self) -> LocalTrainingCache | None:
+        """Where results are kept; None where nowhere."""
+        try:
+            cache = self._given or default_cache()
+        except DsnbError as error:
+            self._warn(f"{self._keys.name} is computed each time: {error}")
+            return None
+        return None if cache.store is None else cache
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+        key = self._keys.key(args, kwargs)
+        if key.unhashable:
+            raise InvalidArgumentError(
+                f"{self._keys.name} cannot be remembered: {'; '.join(key.unhashable)}",
+                did="it was not called",
+                hint="pass a path, a seed or a function instead; or name an argument that does not count in `ignore`",
+            )
+        return key
+
+    def _look_up(self, cache: LocalTrainingCache, key: Key) -> Any:
+        assert cache.store is not None
+        try:
+            with cache.store.lent(_entry_key(key)) as lent:
+                if lent is None:
+                    return _MISSING
+                directory = lent[1]
+                value = forms.read(directory, self._storage(cache), name=self._keys.name, pickles=self._pickles)
+                printed = json.loads((directory / _OUTPUTS).read_text()) if (directory / _OUTPUTS).exists() else []
+        except Exception as error:  # noqa: BLE001 - a broken cache must not break a training: the function runs
+            logger.warning("the result of %s could not be read from the cache: %s", key.call, error)
+            return _MISSING
+        outputs.show(f"{key.call}, from the cache:", printed)
+        return value
+
+    def _notes(self, cache: LocalTrainingCache) -> list[Note]:
+        assert cache.store is not None
+        with cache.store.reading() as index:
+            return [Note.unpacked(data) for data in index.notes_of(self._name, _COMPARED)]
+
+    def _computed(self, cache: LocalTrainingCache, key: Key, args: Any, kwargs: Any) -> R:
+        began = time.perf_counter()
+        with outputs.recorded() as printed:
+            value = self._function(*args, **kwargs)
+        seconds = time.perf_counter() - began
+        try:
+            self._keep(cache, key, args, kwargs, value, printed, seconds)
+        except (DsnbError, OSError) as error:
+            self._warn(f"the result of {key.call} is not kept: {error}")
+        return value
+
+    def _keep(
+        self, cache: LocalTrainingCache, key: Key, args: Any, kwargs: Any, value: R, printed: Any, seconds: float
+    ) -> None:
+        codes = self._keys.codes(args, kwargs)
+        self._check_unchanged(key, self._keys.key(args, kwargs), codes)
+        name = _entry_key(key)
+        try:
+            kept = _Kept(forms.take_apart(value, pickles=self._pickles), printed)
+        except forms.CannotKeepError as error:
+            note = note_of(key, codes, lost=error.what)
+            cache.keep(Entry(key=name, output=name, name=self._name, note=note.packed()), None, self._storage(cache))
+            raise
+        note = note_of(key, codes)
+        entry = Entry(key=name, output=name, name=self._name, note=note.packed())
+        if not cache.keep(entry, kept, self._storage(cache), seconds) and cache.store and cache.store.writable:
+            raise ResourceExhaustedError(
+                "it is larger than the cache, or could not be written",
+                hint="see the log; DSNB_MAX_CACHE_SIZE and `max_size` are the limit in MiB",
+            )
+
+    @staticmethod
+    def _check_unchanged(key: Key, after: Key, codes: Mapping[str, CodeType]) -> None:
+        if after.digest != key.digest:
+            told = explained(after, [note_of(key, codes)], codes).reasons
+            raise FailedPreconditionError(
+                f"the call itself changed what its result follows from: {'; '.join(told)}",
+                hint="let it not write to its arguments or to globals: the next call would have another key",
+            )
+
+    def _storage(self, cache: LocalTrainingCache) -> ModelStorage:
+        # What comes back is wanted: beside the cache, where nothing is removed to make room.
+        return self._model_storage or ModelStorage(cache.directory.with_name(cache.directory.name + "-resources"))
+
+    @staticmethod
+    def _warn(text: str) -> None:
+        warnings.warn(text, DsnbWarning, stacklevel=4)
+
+
+def _entry_key(key: Key) -> str:
+    return f"remembered {key.digest}"
+
+
+def _check_function(function: Any) -> None:
+    if not callable(function) or isinstance(function, type) or not hasattr(function, "__qualname__"):
+        raise InvalidArgumentError(
+            f"`remembered` was given a {type(function).__name__}", hint="write @remembered above a function"
+        )
+    for name, is_such in (
+        ("a generator", inspect.isgeneratorfunction),
+        ("a coroutine", inspect.iscoroutinefunction),
+        ("an asynchronous generator", inspect.isasyncgenfunction),
+    ):
+        if is_such(function):
+            raise InvalidArgumentError(
+                f"{function.__name__} is {name}, which is used up when it was read once",
+                hint="return a list, or an array",
+            )
+
+
+# ------------------------------------------------------------------------------------------------------ the usual cache
+
+_default: dict[tuple[str | None, ...], LocalTrainingCache] = {}
+_default_lock = threading.Lock()
+
+
+def default_cache() -> LocalTrainingCache:
+    """The cache that the environment describes now; one object for each description."""
+    names = ("DSNB_CACHE_DIRECTORY", "DSNB_CACHE_NAME", "DSNB_MAX_CACHE_SIZE", "XDG_CACHE_HOME")
+    described = (*map(os.environ.get, names), os.getcwd())
+    with _default_lock:
+        if described not in _default:
+            _default[described] = LocalTrainingCache()
+        return _default[described]
+
+
+def close_default_caches() -> None:
+    """Close what `default_cache` opened; each opens again when it is used."""
+    with _default_lock:
+        for cache in _default.values():
+            cache.close()
+
+
+# ------------------------------------------------------------------------------------------------------- the decorator
+
+
+@overload
+def remembered(function: Callable[P, R], /) -> Remembered[P, R]: ...
+@overload
+def remembered(
+    *,
+    cache: LocalTrainingCache | None = None,
+    packages: Iterable[str] = (),
+    files: Iterable[str | os.PathLike[str]] = (),
+    env: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    version: Any = None,
+    model_storage: ModelStorage | None = None,
+    pickles: bool = False,
+) -> Callable[[Callable[P, R]], Remembered[P, R]]: ...
+
+
+def remembered(
+    function: Any = None,
+    /,
+    *,
+    cache: LocalTrainingCache | None = None,
+    packages: Iterable[str] = (),
+    files: Iterable[str | os.PathLike[str]] = (),
+    env: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    version: Any = None,
+    model_storage: ModelStorage | None = None,
+    pickles: bool = False,
+) -> Any:
+    """Keep a function's results, across kernels too, for as long as nothing changes that they follow from.
+
+    What counts is the function and everything of the user's that it reaches (other functions, classes, globals, helper
+    modules), the arguments (arrays by content, datasets by their pipeline), and the versions of the packages that it
+    uses. Where that is as it was in an earlier call, the function is not run: its result comes back, and what it
+    printed and displayed is shown again below a line that says so. `explain()` tells why a call was computed.
+
+    What cannot be seen is to be named: files that it reads, variables of the environment, the clock, the network. What
+    draws random numbers should take a seed.
+
+    Args:
+        function: What is decorated, where no other arguments are given.
+        cache: Where results are kept; by default where `DSNB_CACHE_DIRECTORY` says.
+        packages: Names of packages whose versions count though the function does not name them.
+        files: Files and folders whose contents count.
+        env: Variables of the environment whose values count.
+        ignore: Names of arguments that do not count, as `verbose`.
+        version: Change it, and everything is computed anew.
+        model_storage: Where results that keep folders of their own, as a `Resource`, have them.
+        pickles: Allow pickles for what has no form of its own. Pickles are code: only for a cache that nobody else
+            writes to.
+
+    Returns:
+        The function, with `explain` and `forget`. Results are arrays, numbers, text, and lists, tuples, dicts, sets,
+        named tuples and dataclasses of them, or anything with `to_cache` and `from_cache`; of others the call is
+        remembered, not the result, and a warning names the part that could not be kept.
+
+    Raises:
+        InvalidArgumentError: at the call, for what has no value to compare: an open file, a generator, a connection.
+
+    Example:
+        >>> @dsnb.cache.remembered
+        ... def train(lr):
+        ...     return lr * 2
+        >>> train(0.1), train(0.1)
+        (0.2, 0.2)
+        >>> train.explain()
+        train(lr=0.1): from the cache
+    """
+    named = Named(
+        packages=tuple(packages),
+        files=tuple(os.fspath(path) for path in files),
+        env=tuple(env),
+        ignore=tuple(ignore),
+        version=version,
+    )
+
+    def decorate(decorated: Callable[P, R]) -> Remembered[P, R]:
+        return Remembered(decorated, named, cache, model_storage=model_storage, pickles=pickles)
+
+    return decorate if function is None else decorate(function)

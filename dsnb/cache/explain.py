@@ -1,0 +1,205 @@
+"""Why a call was computed: which part of it is not as it was, against the nearest call that is remembered."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from types import CodeType
+
+from dsnb.cache.key import Key
+from dsnb.elements.fingerprint import Component
+from dsnb.elements.source import source_of
+
+_SHOWN_LINES = 3
+# What differs in these is told by what they hold; only by itself where that is all.
+_CONTAINERS = frozenset(
+    {"function", "object", "operation", "class", "list", "tuple", "dict", "set", "partial", "wrapper"}
+)
+_ORDER = {"python": 0, "code": 1, "value": 2, "array": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What is kept of a call to compare later calls with.
+
+    Attributes:
+        digest: Of its key.
+        call: As a person would write it.
+        parts: The components of its key.
+        sources: The source text of the user's functions, by path.
+        lost: Why its result is not kept; empty where it is.
+    """
+
+    digest: str
+    call: str
+    parts: tuple[Component, ...]
+    sources: Mapping[str, str]
+    lost: str = ""
+
+    def packed(self) -> bytes:
+        """As bytes."""
+        return zlib.compress(json.dumps(asdict(self)).encode(), 1)
+
+    @staticmethod
+    def unpacked(data: bytes) -> Note:
+        """From what `packed` gave."""
+        found = json.loads(zlib.decompress(data))
+        found["parts"] = tuple(Component(**part) for part in found["parts"])
+        return Note(**found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why a call was computed, or that it was not.
+
+    Attributes:
+        call: The call, as in "train(lr=0.1)".
+        hit: Whether its result was there.
+        reasons: What is not as it was, a line each; empty for a hit, and for the first call of all.
+        against: The nearest call that is remembered, and was compared with; empty where there is none.
+    """
+
+    call: str
+    hit: bool
+    reasons: tuple[str, ...] = ()
+    against: str = ""
+
+    def __str__(self) -> str:
+        if self.hit:
+            return f"{self.call}: from the cache"
+        if not self.reasons:
+            return f"{self.call}: computed, for no call of it is remembered"
+        against = "" if self.against == self.call else f", against {self.against}"
+        return "\n  ".join([f"{self.call}: computed{against}", *self.reasons])
+
+    __repr__ = __str__
+
+
+def note_of(key: Key, codes: Mapping[str, CodeType], lost: str = "") -> Note:
+    """What to keep of a call."""
+    return Note(digest=key.digest, call=key.call, parts=key.components, sources=sources_of(codes), lost=lost)
+
+
+def sources_of(codes: Mapping[str, CodeType]) -> dict[str, str]:
+    """The source texts that are surely those of the code."""
+    found = {path: source_of(code) for path, code in codes.items()}
+    return {path: text for path, text in found.items() if text is not None}
+
+
+def explained(key: Key, notes: Iterable[Note], codes: Mapping[str, CodeType]) -> Explanation:
+    """Why a call misses, given what is remembered of others."""
+    notes = list(notes)
+    same = next((note for note in notes if note.digest == key.digest), None)
+    if same is not None:
+        lost = same.lost or "its result made room for others, or was damaged"
+        return Explanation(call=key.call, hit=False, reasons=(f"it was called before, but {lost}",), against=same.call)
+    nearest = max(notes, key=lambda note: _nearness(key, note), default=None)
+    if nearest is None:
+        return Explanation(call=key.call, hit=False)
+    reasons = tuple(_reasons(key, nearest, sources_of(codes)))
+    return Explanation(call=key.call, hit=False, reasons=reasons, against=nearest.call)
+
+
+def _nearness(key: Key, note: Note) -> tuple[bool, int]:
+    """The same arguments go before all: what changed since then is what a person wants to know."""
+    mine = {(part.path, part.kind, part.digest) for part in key.components}
+    its = {(part.path, part.kind, part.digest) for part in note.parts}
+    arguments = key.arguments()
+    same = arguments == {part for part in its if part[0].startswith("argument ")}
+    return same, len(mine & its)
+
+
+def _reasons(key: Key, note: Note, sources: Mapping[str, str]) -> list[str]:
+    differences = list(_differences(key.components, note.parts))
+    telling = [pair for pair in differences if _kind(pair) not in _CONTAINERS] or differences
+    telling.sort(key=lambda pair: _ORDER.get(_kind(pair), 4))
+    lines: dict[str, None] = {}
+    for now, before in telling:
+        lines.update(dict.fromkeys(_told(now, before, sources, note.sources)))
+    return list(lines) or ["the same parts, put together in another way"]
+
+
+Pair = tuple[Component | None, Component | None]
+
+
+def _kind(pair: Pair) -> str:
+    now, before = pair
+    part = now or before
+    assert part is not None
+    # A new function is news by itself, not only by what it holds.
+    return part.kind if now and before else "new"
+
+
+def _differences(mine: Iterable[Component], its: Iterable[Component]) -> Iterator[Pair]:
+    now, before = {part.path: part for part in mine}, {part.path: part for part in its}
+    moved = {(part.kind, part.digest) for part in now.values()} & {(part.kind, part.digest) for part in before.values()}
+    for path in [*now, *(path for path in before if path not in now)]:
+        new, old = now.get(path), before.get(path)
+        if new and old:
+            if (new.kind, new.digest) != (old.kind, old.digest):
+                yield new, old
+            continue
+        part, others = (new, before) if new else (old, now)
+        assert part is not None
+        above = path.rpartition(" > ")[0]
+        # Told where it begins; and a part that is only reached by another way now is not news.
+        if (part.kind, part.digest) not in moved and (not above or above in others):
+            yield new, old
+
+
+def _told(
+    now: Component | None, before: Component | None, sources: Mapping[str, str], earlier: Mapping[str, str]
+) -> Iterator[str]:
+    if now is None or before is None:
+        part = now or before
+        assert part is not None
+        yield f"{part.path}: {'new' if now else 'no longer there'} ({part.detail})"
+    elif now.kind == before.kind == "code":
+        path = now.path.partition(" > nested ")[0]
+        yield from _told_by_lines(path.removesuffix(" > code"), sources.get(path), earlier.get(path))
+    elif now.detail != before.detail:
+        yield f"{now.path}: {before.detail} is now {now.detail}"
+    elif now.kind == "array":
+        yield f"{now.path}: other contents ({now.detail})"
+    else:
+        yield f"{now.path}: changed ({now.detail})"
+
+
+def _told_by_lines(place: str, text: str | None, before: str | None) -> Iterator[str]:
+    if text is None or before is None:
+        yield f"{place}: its code changed (its source is not at hand)"
+        return
+    new, old = text.splitlines(), before.splitlines()
+    found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changes = [
+        (first, last, begin, end)
+        for kind, first, last, begin, end in found
+        if kind != "equal" and any(map(_is_code, [*old[first:last], *new[begin:end]]))
+    ]
+    for first, last, begin, end in changes[:_SHOWN_LINES]:
+        yield f"{place}, line {begin + 1}: {_change(old[first:last], new[begin:end])}"
+    if len(changes) > _SHOWN_LINES:
+        yield f"{place}: {len(changes) - _SHOWN_LINES} more places"
+    if not changes:
+        yield f"{place}: its code changed, and its source did not"
+
+
+def _is_code(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _change(old: list[str], new: list[str]) -> str:
+    if not old:
+        return f"`{_first(new)}` is new"
+    if not new:
+        return f"`{_first(old)}` is gone"
+    return f"`{_first(old)}` is now `{_first(new)}`"
+
+
+def _first(lines: list[str]) -> str:
+    """The first line of code, and whether there are more."""
+    code = [line.strip() for line in lines if _is_code(line)]
+    return (code[0] if code else "") + (" ..." if len(code) > 1 else "")

@@ -1,0 +1,145 @@
+"""What a function prints and displays while it runs, kept to be shown again.
+
+Printing is heard by a stand-in for `sys.stdout` and `sys.stderr` that passes everything on, and tells threads apart:
+what others print meanwhile is not the function's. In a kernel, what is displayed is heard where it is published.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+_MOST: Final = 1 << 20  # characters of one call that are kept
+_STREAMS: Final = ("stdout", "stderr")
+_WIDGET: Final = "application/vnd.jupyter.widget-view+json"
+
+Output = list[Any]
+"""["stdout", text], ["stderr", text] or ["display", data, metadata], as JSON has them."""
+
+
+class Recorder:
+    """The outputs of one call, in order."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+        self._left = _MOST
+
+    def text(self, stream: str, text: str) -> None:
+        """Hear printing."""
+        if self._has_room(len(text)):
+            if self.outputs and self.outputs[-1][0] == stream:
+                self.outputs[-1][1] += text
+            else:
+                self.outputs.append([stream, text])
+
+    def display(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Hear a message of a kernel; a hook of its display publisher, which sends on what this returns."""
+        content = message.get("content", {})
+        if message.get("header", {}).get("msg_type") == "display_data":
+            # A widget lives in the kernel that made it: what it says of itself in text is all that can be kept.
+            data = {kind: item for kind, item in content.get("data", {}).items() if kind != _WIDGET}
+            if data and self._has_room(len(str(data))):
+                self.outputs.append(["display", data, content.get("metadata", {})])
+        return message
+
+    def _has_room(self, size: int) -> bool:
+        if self._left < 0:
+            return False
+        self._left -= size
+        if self._left < 0:
+            self.outputs.append(["stdout", "\n(what was printed after this was not kept)\n"])
+        return self._left >= 0
+
+
+class _Heard(threading.local):
+    def __init__(self) -> None:
+        self.recorders: list[Recorder] = []
+
+
+_heard = _Heard()
+_lock = threading.Lock()
+_calls = 0
+
+
+class _Ear:
+    """Stands in for a stream: passes everything on, and tells the recorders of this thread what is written."""
+
+    def __init__(self, name: str, stream: Any) -> None:
+        self._name = name
+        self._stream = stream
+
+    def write(self, text: str) -> Any:
+        for recorder in _heard.recorders:
+            recorder.text(self._name, text)
+        return self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Output]]:
+    """The outputs of this thread while the block runs; they are seen as always."""
+    recorder = Recorder()
+    publisher = _publisher()
+    _install()
+    _heard.recorders.append(recorder)
+    if publisher is not None:
+        publisher.register_hook(recorder.display)
+    try:
+        yield recorder.outputs
+    finally:
+        if publisher is not None:
+            publisher.unregister_hook(recorder.display)
+        _heard.recorders.remove(recorder)
+        _remove()
+
+
+def _install() -> None:
+    global _calls
+    with _lock:
+        _calls += 1
+        for name in _STREAMS:
+            stream = getattr(sys, name)
+            if not isinstance(stream, _Ear) and stream is not None:
+                setattr(sys, name, _Ear(name, stream))
+
+
+def _remove() -> None:
+    global _calls
+    with _lock:
+        _calls -= 1
+        for name in _STREAMS:
+            stream = getattr(sys, name)
+            if not _calls and isinstance(stream, _Ear):
+                setattr(sys, name, stream._stream)
+
+
+def _publisher() -> Any:
+    """The kernel's display publisher; None outside of kernels."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_ipython() if get_ipython else None
+    publisher = getattr(shell, "display_pub", None)
+    return publisher if hasattr(publisher, "register_hook") else None
+
+
+def show(title: str, outputs: list[Output]) -> None:
+    """Show outputs again, below a line that says what they are; nothing where there are none."""
+    if not outputs:
+        return
+    publisher = _publisher()
+    print(title)  # noqa: T201 - they were printed
+    for kind, what, *more in outputs:
+        if kind in _STREAMS:
+            getattr(sys, kind).write(what)
+        elif publisher is not None:
+            publisher.publish(data=what, metadata=more[0])
+        else:
+            print(what.get("text/plain", ""))  # noqa: T201

@@ -1,0 +1,55 @@
+"""The source text of code, where it is surely the text that was compiled: to explain with, never to identify by."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from dsnb.elements.bytecode import nested
+from dsnb.elements.fingerprint import fingerprint
+from dsnb.elements.fingerprint_graph import Walk
+
+
+def codes_of(value: Any, *, root: str = "pipeline") -> dict[str, CodeType]:
+    """The code of the user's that a value reaches, by the paths that its fingerprint gives it; without nested code."""
+    parts = [part for part in Walk(value).emit(root) if isinstance(part.value, CodeType)]
+    return {part.path: part.value for part in parts if " > nested " not in part.path}
+
+
+def source_of(code: CodeType) -> str | None:
+    """The lines of a function, decorators included; None where they are not at hand, or are not what was compiled.
+
+    A file may have been edited after it was imported, and a cell may have been run by something that compiled other
+    text: so what the text compiles to must have the fingerprint of the code.
+    """
+    lines = linecache.getlines(code.co_filename)
+    if not lines:
+        return None
+    digest = fingerprint(code).digest
+    for found in _compiled(code.co_filename, "".join(lines)):
+        place = (found.co_firstlineno, found.co_name)
+        if place == (code.co_firstlineno, code.co_name) and fingerprint(found).digest == digest:
+            return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
+    return None
+
+
+@lru_cache(maxsize=64)
+def _compiled(name: str, text: str) -> tuple[CodeType, ...]:
+    return tuple(_all_code(name, text))
+
+
+def _all_code(name: str, text: str) -> Iterator[CodeType]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it was compiled, and warned of, before
+        try:
+            # As cells are compiled, which may wait at their top level.
+            top = compile(text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except (SyntaxError, ValueError):
+            return
+    yield from nested(top)
