@@ -48,6 +48,7 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a worker until it is told to stop."""
+    from dsnb.elements.imports import keep_modules
     from dsnb.worker.config import WorkerConfig
     from dsnb.worker.server import WorkerServer
 
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.cache_bytes is not None:
         config = replace(config, cross_trainer_cache_size_bytes=size_of(args.cache_bytes))
+    keep_modules()
     with WorkerServer(config) as server, told_to_stop() as stop:
         if args.as_json:
             print(json.dumps({"address": server.address, "dispatcher": config.dispatcher_address}), flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _CACHE = dis.opmap["CACHE"]
@@ -39,6 +39,14 @@ _PLACE_NAMES = {"__qualname__", "__doc__", "__firstlineno__", "__static_attribut
 _FLAGS = 0x3AF
 
 
+class Import(NamedTuple):
+    """One import statement: `from ..name import taken`, where `level` counts the dots."""
+
+    level: int
+    name: str
+    taken: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """A code object taken apart.
@@ -47,13 +55,13 @@ class Code:
         parts: What it does, as values of str, bytes, int and tuples of those.
         constants: What it loads, in the order of first use; not a docstring, a class's line and the like.
         reads: The globals that it reads, each with the attributes asked of it in one go: ("helpers", "prep").
-        imports: The modules that it imports as it runs, with the names that it takes from them.
+        imports: The modules that it imports as it runs.
     """
 
     parts: tuple[Any, ...]
     constants: tuple[Any, ...]
     reads: tuple[tuple[str, ...], ...]
-    imports: tuple[tuple[str, ...], ...]
+    imports: tuple[Import, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -92,9 +100,9 @@ def all_reads(code: CodeType) -> list[tuple[str, ...]]:
     return list(reads)
 
 
-def all_imports(code: CodeType) -> list[tuple[str, ...]]:
-    """The modules that `code` and the functions nested in it import, each as the module and the names taken from it."""
-    imports: dict[tuple[str, ...], None] = {}
+def all_imports(code: CodeType) -> list[Import]:
+    """The modules that `code` and the functions nested in it import, each once."""
+    imports: dict[Import, None] = {}
     for part in nested(code):
         imports.update(dict.fromkeys(take_apart(part).imports))
     return list(imports)
@@ -158,10 +166,16 @@ class _Reader:
             yield self.code.co_names[argument >> _ATTRIBUTE_READS[operation]]
             place += 1
 
-    def _imports(self) -> Iterator[tuple[str, ...]]:
+    def _imports(self) -> Iterator[Import]:
         for place, (operation, argument) in enumerate(self.instructions):
             if operation == _IMPORT_NAME:
-                yield (self.code.co_names[argument], *self._taken(place + 1))
+                yield Import(self._level(place), self.code.co_names[argument], tuple(self._taken(place + 1)))
+
+    def _level(self, place: int) -> int:
+        """The number of dots: it is loaded before the tuple of names."""
+        operation, argument = self.instructions[place - 2]
+        level = self.code.co_consts[argument] if operation in _HAS_CONST else 0
+        return level if isinstance(level, int) else 0
 
     def _taken(self, place: int) -> Iterator[str]:
         """The names of `from module import a, b`: IMPORT_FROM and a store, over and over."""

@@ -8,7 +8,8 @@ value is made of, `fingerprint_graph` walks and hashes.
 
 What cannot be seen by any such method: names computed by `getattr`, `globals()` and `eval`, files that are read, the
 environment, the clock, the network. What has no value at all (an open file, a generator, a random generator that
-running would change) is listed, and the digest then leaves it out: compare digests only where nothing is listed.
+running would change, an object whose `__getstate__` says something else each time) is listed: compare digests only
+where nothing is listed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from dsnb.elements.fingerprint_graph import Emitted, Walk
 from dsnb.elements.fingerprint_parts import packed
+from dsnb.elements.imports import SourceFile
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -52,11 +54,13 @@ class Fingerprint:
         components: All parts that it covers, from the source of a pipeline on.
         unhashable: Where something without a value stands, as in "pipeline[2] > function > global log (an open file:
             pass its path)". The digest is no key for anything that is kept while this is not empty.
+        sources: The user's modules that functions import as they run.
     """
 
     digest: str
     components: tuple[Component, ...]
     unhashable: tuple[str, ...]
+    sources: tuple[SourceFile, ...] = ()
 
     def difference(self, other: Fingerprint) -> str:
         """The first component that differs, in words; empty if nothing does.
@@ -99,6 +103,7 @@ def fingerprint(value: Any, *, root: str = "pipeline") -> Fingerprint:
         True
     """
     walk = Walk(value)
+    walk.check_accounts()
     emitted = list(walk.emit(root))
     packages = sorted(walk.packages.items())
     key = packed("dsnb fingerprint 1", _PYTHON, importlib.util.MAGIC_NUMBER, walk.digest, packages)
@@ -106,6 +111,7 @@ def fingerprint(value: Any, *, root: str = "pipeline") -> Fingerprint:
         blake2b(key, digest_size=16).hexdigest(),
         (*_components(emitted), *_environment(packages)),
         tuple(f"{part.path} ({part.problem})" for part in emitted if part.problem),
+        tuple(walk.sources),
     )
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
-import os
-import sys
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsnb.elements.bytecode import all_imports, take_apart
+from dsnb.elements.bytecode import take_apart
 from dsnb.elements.fingerprint_parts import Look, Looker, encode, library, packed, type_name
+from dsnb.elements.imports import imported_files
 from dsnb.elements.library import library_name
-from dsnb.elements.reach import cell_value, variables
+from dsnb.elements.reach import cell_value, dispatch_registry, variables
 from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namespace, namespace
 
 # What a class or module holds that tells where it was written, or that Python derives.
@@ -30,28 +27,17 @@ _PLACE = {
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SourceFile:
-    """A module of the user's that a function imports when it runs: its file, whether or not it is imported now."""
-
-    path: str
-    package: str
-
-    def __dsnb_fingerprint__(self) -> Any:
-        code = compile(Path(self.path).read_bytes(), "<imported>", "exec", dont_inherit=True)
-        return (code, *_imports(code, self.package))
-
-
-# One object for each file: two files that import each other would make new ones for ever.
-_source_file = functools.lru_cache(maxsize=None)(_SourceFile)
-
-
 def _look_at_function(function: types.FunctionType) -> Look:
     if is_user_namespace(function.__globals__):
         return _by_value(function, packed("function"))
     found = library_name(function)
     if found:
         return library(found)
+    registry = dispatch_registry(function)
+    if registry:  # beside these it has only what using it leaves
+        return Look(
+            "function", packed("singledispatch"), (("registry", registry),), f"function {function.__qualname__}"
+        )
     # What a library's function made for the user: `functools.wraps` and the like, a closure around the user's own.
     name = f"{function.__globals__.get('__name__')}.{function.__code__.co_qualname}"
     return dataclasses.replace(_by_value(function, packed(name), whole=False), packages=library(name).packages)
@@ -63,48 +49,9 @@ def _by_value(function: types.FunctionType, content: bytes, *, whole: bool = Tru
     edges += [(f"{part.kind} {part.name}", part.value) for part in reached]
     if whole:
         package = str(function.__globals__.get("__package__") or "")
-        edges += [("import", file) for file in _imports(function.__code__, package)]
+        edges += [("import", file) for file in imported_files(function.__code__, package)]
     edges += [(f".{name}", item) for name, item in sorted(vars(function).items())]
     return Look("function", content, tuple(edges), f"function {function.__qualname__}")
-
-
-def _imports(code: types.CodeType, package: str) -> Iterator[_SourceFile]:
-    """The files of the user's that this code imports as it runs."""
-    for name, *taken in all_imports(code):
-        for module in (*_prefixes(name), *(f"{name}.{part}".lstrip(".") for part in taken)):
-            for candidate in (module, f"{package}.{module}" if package else ""):
-                path = _file_of(candidate)
-                if path:
-                    is_package = os.path.basename(path) == "__init__.py"
-                    yield _source_file(path, candidate if is_package else candidate.rpartition(".")[0])
-
-
-def _prefixes(name: str) -> list[str]:
-    """a.b.c imports a, a.b and a.b.c."""
-    parts = name.split(".")
-    return [".".join(parts[: length + 1]) for length in range(len(parts))]
-
-
-def _file_of(name: str) -> str:
-    """The source file of a module of the user's; empty for a library's, and for what is not there."""
-    if not name or name.partition(".")[0] in sys.stdlib_module_names:
-        return ""
-    module = sys.modules.get(name)
-    file = namespace(module).get("__file__") if isinstance(module, types.ModuleType) else _origin(name)
-    if not isinstance(file, str) or not file.endswith(".py") or not os.path.exists(file):
-        return ""
-    return file if is_user_namespace({"__name__": name, "__file__": file}) else ""
-
-
-def _origin(name: str) -> str | None:
-    parent = name.rpartition(".")[0]
-    if parent and parent not in sys.modules:
-        return None  # to ask for the specification of a dotted name would import its parents
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    return spec.origin if spec else None
 
 
 def _look_at_code(code: types.CodeType) -> Look:

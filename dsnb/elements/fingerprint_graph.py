@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 from dsnb.elements.fingerprint_code import CODE_LOOKERS, look_by_meta
 from dsnb.elements.fingerprint_parts import Look, Looker, encode, short
 from dsnb.elements.fingerprint_values import VALUE_LOOKERS, look_at_instance, look_by_base, look_by_hook
+from dsnb.elements.imports import SourceFile
 
 _PATH_STEPS = 24
 _LOOKERS: dict[type, Looker] = {**VALUE_LOOKERS, **CODE_LOOKERS}
@@ -82,16 +83,26 @@ class Walk:
     Attributes:
         digest: Of the value with all that it reaches.
         packages: The libraries that it reaches, with their versions.
+        sources: The user's modules that its functions import as they run.
     """
 
     def __init__(self, value: Any) -> None:
         self.packages: dict[str, str] = {}
+        self.sources: list[SourceFile] = []
         self._nodes: list[_Node] = []
         self._numbers: dict[int, int] = {}
         self._build(value)
         for group in _groups([node.targets for node in self._nodes]):
             self._seal(group)
         self.digest = self._nodes[0].digest
+
+    def check_accounts(self) -> None:
+        """Ask a second time what can only be asked: who says something else has no value."""
+        asked = [node for node in self._nodes if node.look.own_account]
+        again = Walk([node.value for node in asked]) if asked else self
+        for node in asked:
+            if again._nodes[again._numbers[id(node.value)]].digest != node.digest:
+                node.look = replace(node.look, problem="it describes itself differently each time it is asked")
 
     def _build(self, value: Any) -> None:
         self._number(value)
@@ -100,6 +111,8 @@ class Walk:
             node.take(look)
             node.targets = [self._number(target) for _, target in look.edges]
             self.packages.update(look.packages)
+            if isinstance(node.value, SourceFile):
+                self.sources.append(node.value)
 
     def _number(self, value: Any) -> int:
         number = self._numbers.setdefault(id(value), len(self._nodes))

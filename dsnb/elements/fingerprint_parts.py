@@ -25,6 +25,7 @@ class Look:
         problem: Why it has no value, in words; empty for nearly everything.
         unordered: Whether the order of `edges` means nothing; their names mean nothing then either.
         packages: The library that it comes from, with its version.
+        own_account: Whether it is what code of its class says that it is, which may say something else each time.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Look:
     problem: str = ""
     unordered: bool = False
     packages: tuple[tuple[str, str], ...] = ()
+    own_account: bool = False
 
 
 Looker = Callable[[Any], Look | None]

@@ -119,7 +119,8 @@ def look_by_hook(value: Any) -> Look | None:
     except Exception as error:  # noqa: BLE001 - user code: whatever it raises, the value has no fingerprint
         return unhashable(value, f"its __dsnb_fingerprint__ raised {type(error).__name__}: {error}")
     # The class by its name alone: what else the class holds is what the hook is there to leave out.
-    return Look("object", packed(type(value).__qualname__), (("fingerprint", stands_for),), type_name(type(value)))
+    edges, name = (("fingerprint", stands_for),), type_name(type(value))
+    return Look("object", packed(type(value).__qualname__), edges, name, own_account=not _is_known(type(value)))
 
 
 def look_by_base(value: Any) -> Look | None:
@@ -150,10 +151,16 @@ def look_at_instance(value: Any) -> Look:
     if name:
         return library(name)
     try:
-        reduced = value.__reduce_ex__(4)
+        reduced = reduced_form(value)
     except Exception as error:  # noqa: BLE001 - what an object says instead of its state is its own choice
         return unhashable(value, f"it says of itself: {error}")
     return _look_by_name(value, reduced) if isinstance(reduced, str) else _look_at_reduced(value, reduced)
+
+
+def reduced_form(value: Any) -> Any:
+    """What pickling makes of an instance: by what is registered for its class, as for patterns, else by itself."""
+    registered = copyreg.dispatch_table.get(type(value))
+    return registered(value) if registered is not None else value.__reduce_ex__(4)
 
 
 def _look_at_reduced(value: Any, reduced: tuple[Any, ...]) -> Look:
@@ -165,7 +172,18 @@ def _look_at_reduced(value: Any, reduced: tuple[Any, ...]) -> Look:
     edges += [(f"argument {n}", item) for n, item in enumerate(arguments) if item is not type(value)]
     edges += _state(value, state)
     edges += [("items", [*part]) for part in (items, pairs) if part is not None]
-    return Look("object", edges=tuple(edges), detail=f"a {type_name(type(value))}")
+    own = _speaks_for_itself(type(value))
+    return Look("object", edges=tuple(edges), detail=f"a {type_name(type(value))}", own_account=own)
+
+
+def _is_known(cls: type) -> bool:
+    top = cls.__module__.partition(".")[0]
+    return top in sys.stdlib_module_names or top in {"numpy", _OURS}
+
+
+def _speaks_for_itself(cls: type) -> bool:
+    plain = all(getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
+    return not _is_known(cls) and (cls in copyreg.dispatch_table or not plain)
 
 
 def _look_by_name(value: Any, name: str) -> Look:

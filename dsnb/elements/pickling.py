@@ -1,6 +1,6 @@
 """How a pipeline becomes bytes and comes back: cloudpickle by value for what is the user's, big arrays aside.
 
-Three things are done here that cloudpickle leaves open.
+Four things are done here that cloudpickle leaves open.
 
 * *Modules of the user's.* `import helpers` in a cell, `helpers.prep(x)` in a function: the worker has no `helpers`.
   cloudpickle would send the whole module, with the lock, the connection and the model that only another function of it
@@ -13,6 +13,7 @@ Three things are done here that cloudpickle leaves open.
   must work on the reader's side): one that was made in this process is never written to, one that came here is filled
   with what came last. And a class comes back with all of its members: cloudpickle leaves out those that a base holds
   too, but a class that stands between the two may hold others.
+* *Imports inside functions* find the sources that came with the pipeline: see `imports`.
 * *Big arrays.* Whatever is above `BLOB_BYTES` leaves the pickle by a persistent id.
 """
 
@@ -35,7 +36,8 @@ import numpy as np
 
 from dsnb.elements.classes import named_class, note_class
 from dsnb.elements.fingerprint_parts import encode
-from dsnb.elements.reach import variables
+from dsnb.elements.imports import Importer, Importing, Source, make_function
+from dsnb.elements.reach import dispatch_registry, variables
 from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namespace, namespace, user_modules
 
 BLOB_BYTES = 1 << 20
@@ -43,8 +45,10 @@ BLOB_BYTES = 1 << 20
 
 _CACHED = functools._lru_cache_wrapper
 _NUMERIC = frozenset("biufcmM?")
+# By what a module's functions find their relatives and their files.
+_SHELL = ("__name__", "__package__", "__path__", "__file__")
 # What the import system keeps in a module; the restored one has no importer.
-_MACHINERY = {"__builtins__", "__cached__", "__loader__", "__spec__", "__file__", "__path__", "__name__", "__doc__"}
+_MACHINERY = {"__builtins__", "__cached__", "__loader__", "__spec__", "__doc__", *_SHELL}
 
 cloudpickle: Any = _cloudpickle  # it has no annotations
 
@@ -62,15 +66,24 @@ class Pickler(_cloudpickle.Pickler):
         file: Where the bytes go.
         leave: Called with each big array; what it returns stands for the array in the pickle. None to keep them in.
         by_name: Whether an exception of the users may come back as the class that bears its name there.
+        sources: The modules that functions import as they run.
     """
 
     def __init__(
-        self, file: BytesIO, leave: Callable[[np.ndarray[Any, Any]], Any] | None = None, *, by_name: bool = False
+        self,
+        file: BytesIO,
+        leave: Callable[[np.ndarray[Any, Any]], Any] | None = None,
+        *,
+        by_name: bool = False,
+        sources: tuple[Source, ...] = (),
     ) -> None:
         super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
         self._leave = leave
         self._by_name = by_name
+        self._importing = Importing(sources) if sources else None
+        self._imported = {name for name, _, _ in sources}
         self._modules = _SentModules()
+        self._names: dict[int, _Names] = {}
 
     def dump_graph(self, value: Any) -> None:
         """Write the value and, after it, what its functions ask of the user's modules."""
@@ -87,32 +100,63 @@ class Pickler(_cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """How to take apart what is the user's."""
         if isinstance(value, FunctionType):
-            self._modules.note_function(value)
-        elif isinstance(value, ModuleType) and is_user_module(value):
+            return self._reduce_function(value)
+        if isinstance(value, ModuleType) and is_user_module(value):
             self._modules.note_shell(value)
-            return ModuleType, (namespace(value)["__name__"],)
-        elif value is dataclasses.MISSING:
+            return _shell, (self._importing, {key: namespace(value)[key] for key in _SHELL if key in namespace(value)})
+        if value is dataclasses.MISSING:
             # Looked for by identity, and would come back as another one: no field would be without a default.
             return getattr, (dataclasses, "MISSING")
-        elif isinstance(value, _Round):
+        if isinstance(value, _Round):
             filling = self._modules.unwritten()
             return _fill_shells, (filling, _Round() if filling else None)
-        elif isinstance(value, _CACHED) and is_user_namespace(getattr(value.__wrapped__, "__globals__", {})):
+        if isinstance(value, _CACHED) and is_user_namespace(getattr(value.__wrapped__, "__globals__", {})):
             return _cache_again, (value.cache_parameters(), value.__wrapped__)
-        elif type(value) is functools.cached_property:
+        if type(value) is functools.cached_property:
             # In Python 3.11 it holds a lock.
             return _cached_property, (value.func, value.attrname)
-        elif isinstance(value, TextIOWrapper):
+        if isinstance(value, TextIOWrapper):
             return _reduce_text_file(value)
-        elif isinstance(value, type):
+        if isinstance(value, type):
             return self._reduce_class(value)
         return self._as_cloudpickle(value)
+
+    def _reduce_function(self, function: FunctionType) -> Any:
+        registry = dispatch_registry(function)
+        if registry and is_user_namespace(registry[object].__globals__):
+            return _dispatch_again, (registry,)
+        self._modules.note_function(function)
+        reduced = self._as_cloudpickle(function)
+        if not isinstance(reduced, tuple):
+            return reduced
+        self._note_member(function)
+        make, (code, names, *more), *rest = reduced
+        home = self._home(function)
+        names = names if home is None else self._names.setdefault(id(home), _Names(home))
+        if self._importing is None:
+            return make, (code, names, *more), *rest
+        return make_function, (self._importing, code, names, *more), *rest
+
+    def _note_member(self, value: type | FunctionType) -> None:
+        """Note what somebody may import from its module too: it is to be the same there."""
+        module = sys.modules.get(value.__module__) if value.__module__ in self._imported else None
+        if module is not None and namespace(module).get(value.__name__) is value:
+            self._modules.note_home(module, value.__name__)
+
+    def _home(self, function: FunctionType) -> ModuleType | None:
+        """The module that a function belongs to: what it assigns is to be seen by whoever reads the module."""
+        module = sys.modules.get(str(function.__globals__.get("__name__")))
+        if module is None or module.__name__ == "__main__" or namespace(module) is not function.__globals__:
+            return None
+        self._modules.note_home(module)
+        return module
 
     def _reduce_class(self, cls: type) -> Any:
         reduced = self._as_cloudpickle(cls)
         if not isinstance(reduced, tuple) or len(reduced) != 6:
             return reduced
         note_class(cls)
+        self._note_member(cls)
         return _detach(cls, reduced, by_name=self._by_name)
 
     def _as_cloudpickle(self, value: Any) -> Any:
@@ -172,6 +216,10 @@ class _SentModules:
             if isinstance(variable.value, ModuleType) and is_user_module(variable.value):
                 self._want(variable.value, *namespace(variable.value))
 
+    def note_home(self, module: ModuleType, *names: str) -> None:
+        """Note a module that goes along for a function's sake, with these names and with what else is asked of it."""
+        self._want(module, *names)
+
     def note_shell(self, module: ModuleType) -> None:
         """Note a module that is being written: where no function asked for a part of it, it is a value in itself."""
         if id(module) not in self._wanted:
@@ -192,8 +240,33 @@ class _SentModules:
         wanted.update(dict.fromkeys(name for name in names if name not in _MACHINERY))
 
 
+class _Names:
+    """Stands in the pickle for the namespace of a module."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return vars, (self._module,)
+
+
 class _Round:
     """Stands in the pickle for what is wanted of modules by the time that the pickler comes to it."""
+
+
+def _shell(importer: Importer | None, names: dict[str, Any]) -> ModuleType:
+    module = ModuleType(names["__name__"])
+    namespace(module).update(names)
+    if importer is not None:
+        importer.adopt(module)
+    return module
+
+
+def _dispatch_again(registry: dict[type, Callable[..., Any]]) -> Any:
+    function = functools.singledispatch(registry.pop(object))
+    for cls, handler in registry.items():
+        function.register(cls, handler)
+    return function
 
 
 def _cache_again(parameters: dict[str, Any], function: Callable[..., Any]) -> Any:

@@ -6,6 +6,7 @@ Fingerprints, pickles and the search for what cannot be pickled all ask this, so
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CellType, FunctionType, ModuleType
@@ -16,6 +17,7 @@ from dsnb.elements.usercode import is_user_module, namespace
 
 Kind = Literal["closure", "default", "global"]
 _MISSING = object()
+_DISPATCHER = vars(functools)["singledispatch"](len).__code__
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,13 @@ class Variable:
 def variables(function: FunctionType) -> list[Variable]:
     """All that a function and the functions nested in it reach: closure, defaults, globals, in this order."""
     return [*_closure(function), *_defaults(function), *_globals(function)]
+
+
+def dispatch_registry(function: FunctionType) -> dict[type, Any]:
+    """The functions behind one of `functools.singledispatch`, by class; empty for any other function."""
+    if function.__code__ is not _DISPATCHER:
+        return {}
+    return dict(function.registry)  # type: ignore[attr-defined]
 
 
 def cell_value(cell: CellType) -> tuple[Any, ...]:

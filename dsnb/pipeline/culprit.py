@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from io import IOBase
 from typing import Any
 
-from dsnb.elements.reach import variables
+from dsnb.elements.fingerprint_values import reduced_form
+from dsnb.elements.reach import dispatch_registry, variables
 from dsnb.elements.usercode import is_user_class, is_user_module, namespace
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
@@ -80,7 +81,10 @@ def _is_too_deep(failure: Exception) -> bool:
 
 def _parts(value: Any) -> Iterator[_Step]:
     """What a value is pickled with, each part under the name that its owner has for it."""
-    if isinstance(value, types.FunctionType):
+    if isinstance(value, types.FunctionType) and (registry := dispatch_registry(value)):
+        for handler in registry.values():
+            yield _Step(_name_of(handler), handler)
+    elif isinstance(value, types.FunctionType):
         for variable in variables(value):
             yield _Step(variable.name, variable.value)
         yield from _named(".", vars(value))
@@ -118,7 +122,7 @@ def _contents(value: Any) -> Iterator[_Step]:
 def _state(value: Any) -> Iterator[_Step]:
     """The parts of an instance, by its own account of how to rebuild it."""
     try:
-        reduced = value.__reduce_ex__(5)
+        reduced = reduced_form(value)
     except Exception:  # noqa: BLE001 - it cannot tell its parts, so it is the culprit itself
         return
     if isinstance(reduced, tuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.fingerprint_values import array_bytes, array_digest
+from dsnb.elements.imports import Source, add_import_path, import_path
 from dsnb.elements.pickling import Pickler, Unpickler
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.culprit import unpicklable
@@ -66,18 +68,22 @@ def serialise(operation: Operation) -> Graph:
     """
     operations = _inputs_first(operation)
     blobs = _Blobs()
+    found = fingerprint(operation)
     try:
-        definition = _dump(operations, blobs.leave)
+        definition = _dump(operations, blobs.leave, tuple(file.read() for file in found.sources))
     except MemoryError:
         raise
     except Exception as error:
         raise unpicklable(operations, error, _attempt) from error
-    header = _HEADER + _PYTHON.encode() + b"\n"
-    return Graph(definition=header + definition, blobs=blobs.all(), fingerprint=fingerprint(operation))
+    header = _HEADER + _PYTHON.encode() + b"\n" + pickle.dumps(import_path())
+    return Graph(definition=header + definition, blobs=blobs.all(), fingerprint=found)
 
 
 def restore(definition: bytes, fetch: Callable[[str], Any]) -> Operation:
     """Read a pipeline that `serialise` wrote; big arrays are read-only views of what `fetch` gives.
+
+    What the writer's process could import can be imported here afterwards, if the folders are here: those that are
+    missing in `sys.path` are added at its end.
 
     Args:
         definition: The bytes of the graph.
@@ -88,9 +94,11 @@ def restore(definition: bytes, fetch: Callable[[str], Any]) -> Operation:
         DataLossError: when a blob has not the size that the graph says.
     """
     _check_header(definition)
-    start = definition.index(b"\n") + 1
+    file = BytesIO(definition)
+    file.seek(definition.index(b"\n") + 1)
+    add_import_path(pickle.load(file))
     try:
-        operations = Unpickler(BytesIO(memoryview(definition)[start:]), _Fetched(fetch).array).load_graph()
+        operations = Unpickler(file, _Fetched(fetch).array).load_graph()
     except ModuleNotFoundError as error:
         raise FailedPreconditionError(
             f"the pipeline needs the module {error.name!r}, which this worker does not have",
@@ -128,9 +136,9 @@ def _inputs_first(operation: Operation) -> tuple[Operation, ...]:
     return tuple(order.values())
 
 
-def _dump(value: Any, leave: Callable[[Array], Any]) -> bytes:
+def _dump(value: Any, leave: Callable[[Array], Any], sources: tuple[Source, ...] = ()) -> bytes:
     file = BytesIO()
-    Pickler(file, leave).dump_graph(value)
+    Pickler(file, leave, sources=sources).dump_graph(value)
     return file.getvalue()
 
 

@@ -16,6 +16,7 @@ import sys
 from types import FrameType
 from typing import Any, BinaryIO
 
+from dsnb.elements.imports import keep_modules
 from dsnb.errors import DsnbError
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import die_with_parent, keep_freed_memory
@@ -35,6 +36,7 @@ def main() -> int:
     parent = settings.pop("parent")
     die_with_parent(parent)
     keep_freed_memory()
+    keep_modules()
     try:
         server = WorkerServer(WorkerConfig(**settings))
     except DsnbError as error:

@@ -301,3 +301,56 @@ def test_another_python_is_the_one_difference_that_is_told() -> None:
     )
     there = replace(here, digest="0", components=parts)
     assert here.difference(there) == f"Python: 3.{sys.version_info.minor} against 3.99"
+
+
+# ------------------------------------------------------------------------------------------ objects that say themselves
+
+
+def test_a_pattern_counts_by_what_it_matches() -> None:
+    """Its pickle is registered beside it; of itself it says that it cannot be pickled."""
+    source = "import re\nR = re.compile({!r})\ndef f(x): return R.match(x)"
+    assert digest(cell(source.format("a+"))) == digest(cell(source.format("a+")))
+    assert digest(cell(source.format("a+"))) != digest(cell(source.format("a*")))
+
+
+def test_a_function_that_dispatches_counts_by_its_handlers_and_not_by_its_use() -> None:
+    source = "import functools\n@functools.singledispatch\ndef f(x): return 0\n@f.register\ndef _(x: int): return {}\n"
+    function = cell(source.format(1))
+    before = digest(function)
+    assert function(3) == 1
+    assert digest(function) == before == digest(cell(source.format(1)))
+    assert digest(cell(source.format(2))) != before
+
+
+UNSTEADY = """
+import itertools
+class Tensor:
+    counter = itertools.count()
+    def __init__(self, values): self.values = values
+    {}
+t = Tensor([1, 2])
+def f(x): return t.values[x]
+"""
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        "def __getstate__(self): return {'values': self.values, 'storage': next(Tensor_counter)}",
+        "def __reduce__(self): return Tensor, ([next(Tensor_counter)],)",
+        "def __reduce_ex__(self, protocol): return Tensor, (self.values,), {'key': str(next(Tensor_counter))}",
+        "def __dsnb_fingerprint__(self): return next(Tensor_counter)",
+    ],
+    ids=["state", "reduce", "reduce_ex", "fingerprint"],
+)
+def test_what_describes_itself_differently_each_time_has_no_value(account: str) -> None:
+    """As objects do whose pickle holds an address or a time: a key made from that would be found by nobody."""
+    function = cell(UNSTEADY.format(account), Tensor_counter=iter(range(10**6)))
+    found = fingerprint(function)
+    assert len(found.unhashable) >= 1
+    assert "global t (it describes itself differently each time it is asked)" in found.unhashable[0]
+
+
+def test_what_describes_itself_the_same_each_time_has_one() -> None:
+    source = UNSTEADY.format("def __reduce__(self): return Tensor, (self.values,)")
+    assert digest(cell(source)) == digest(cell(source))

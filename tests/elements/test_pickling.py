@@ -86,6 +86,7 @@ def test_a_pipeline_of_a_cell_runs_in_a_process_that_has_neither_the_cell_nor_it
     (tmp_path / "graph_cell_helper.py").write_text("OFFSET = 5\ndef prepare(x): return x + OFFSET\n")
     files = str(tmp_path / "definition"), str(tmp_path / "blob")
     run(f"exec(compile({CELL!r}, '<cell>', 'exec'))", *files, path=f"{ROOT}{os.pathsep}{tmp_path}")
+    (tmp_path / "graph_cell_helper.py").unlink()
     assert run(WORKER, *files) == "map 72.5"
 
 
