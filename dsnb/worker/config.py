@@ -24,7 +24,7 @@ class WorkerConfig:
         token: The dispatcher's token; None to find it by the address (this user's connection files, `DSNB_TOKEN`).
         name: What it would like to be called; None for "w0", "w1" and so on.
         heartbeat_interval_ms: How often it reports when nobody watches.
-        dispatcher_timeout_ms: How long it tries to reach the dispatcher before `start` or a split request fails.
+        dispatcher_timeout_ms: How long it waits for a dispatcher that is away before its readers are told.
         cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all its tasks.
         read_ahead_bytes: Bytes produced ahead of demand, for each task.
         max_readers: Streams served at once.
@@ -45,7 +45,7 @@ class WorkerConfig:
     token: str | None = None
     name: str | None = None
     heartbeat_interval_ms: int = 500
-    dispatcher_timeout_ms: int = 10_000
+    dispatcher_timeout_ms: int = 60_000
     cross_trainer_cache_size_bytes: int = 512 * MIB
     read_ahead_bytes: int = 16 * MIB
     max_readers: int = 256

@@ -15,14 +15,16 @@ from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
 from dsnb.wire.methods import GET_BLOB, GET_DATASET
 from dsnb.wire.transfer import local
+from dsnb.worker.patience import ATTEMPT_S, Patience
 
 
-def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None) -> Callable[[], Stage]:
+def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience: Patience) -> Callable[[], Stage]:
     """What makes a task's stage, when its first reader comes."""
 
     def build() -> Stage:
-        dataset = channel.call(GET_DATASET, DatasetRequest(dataset_id=order.dataset_id))
-        operation = restore(dataset.definition, lambda digest: fetch(channel, digest))
+        wanted = DatasetRequest(dataset_id=order.dataset_id)
+        dataset = patience(lambda: channel.call(GET_DATASET, wanted, timeout=ATTEMPT_S))
+        operation = restore(dataset.definition, lambda digest: patience(lambda: fetch(channel, digest)))
         # Shards are cut out of one order, so all of a pass draw from one root; else each task has its own.
         entropy = order.entropy if order.shards else secrets.randbits(64)
         context = BuildContext(entropy=entropy, passes=(order.iteration,), splits=feed, prompt=True)

@@ -20,11 +20,14 @@ from dsnb.wire.transfer import local
 from dsnb.wire.transfer.grpc import ReadService
 from dsnb.wire.transfer.handover import Opening, Reading, Sink
 from dsnb.worker.config import WorkerConfig
+from dsnb.worker.patience import ATTEMPT_S, Patience
 from dsnb.worker.pipelines import builder
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
 
 _JOIN_S = 2.0
+_REGISTER_S = 10.0
+"""How long a new worker looks for its dispatcher: a wrong address should not look like a slow start."""
 _DRAIN_S = 3.0
 
 
@@ -36,7 +39,7 @@ class WorkerServer:
         start: Whether to start at once.
 
     Raises:
-        UnavailableError: the dispatcher does not answer within `dispatcher_timeout_ms`.
+        UnavailableError: the dispatcher does not answer within 10 seconds, or `dispatcher_timeout_ms` if that is less.
         PermissionDeniedError: the token is missing or wrong.
         AlreadyExistsError: the port is taken.
 
@@ -122,7 +125,7 @@ class WorkerServer:
         self._remembered = True
 
     def _wait_registered(self, session: ControlStream[WorkerReport, WorkerOrder]) -> None:
-        seconds = self.config.dispatcher_timeout_ms / 1000
+        seconds = min(_REGISTER_S, self.config.dispatcher_timeout_ms / 1000)
         connected = session.connected.wait(seconds)
         if self._refusal is not None:
             raise self._refusal
@@ -266,17 +269,17 @@ class WorkerServer:
             if self._channel is None or self._stopped.is_set():
                 raise UnavailableError(f"the worker {self.name} is stopping")
             channel = self._channel
+            patience = Patience(seconds=self.config.dispatcher_timeout_ms / 1000, given_up=lambda: not self._has(order))
             feed: DispatcherFeed | None = None
             if order.mode == "DYNAMIC":
-                timeout = self.config.dispatcher_timeout_ms / 1000
                 feed = DispatcherFeed(
                     order.task_id,
                     order.providers,
-                    lambda request: channel.call(GET_SPLITS, request, timeout=timeout),
+                    lambda request: patience(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S)),
                 )
             task = Task(
                 order,
-                builder(channel, order, feed),
+                builder(channel, order, feed, patience),
                 feed,
                 ahead=self.config.read_ahead_bytes,
                 capacity=self.config.cross_trainer_cache_size_bytes,
@@ -286,6 +289,10 @@ class WorkerServer:
             self._tasks[order.task_id] = task
             self._share_budget()
             return task
+
+    def _has(self, order: TaskOrder) -> bool:
+        task = self._tasks.get(order.task_id)
+        return task is not None and task.order is order and not self._stopped.is_set()
 
     def _drop(self, task_id: str) -> None:
         with self._lock:

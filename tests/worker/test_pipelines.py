@@ -13,10 +13,12 @@ from dsnb.errors import NotFoundError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import TaskOrder
 from dsnb.wire.transfer import local
+from dsnb.worker.patience import Patience
 from dsnb.worker.pipelines import builder, fetch
 from tests.pipeline.driving import drain, plain
 from tests.support.cluster import Cluster
 
+PATIENCE = Patience(seconds=1.0, given_up=lambda: False)
 ARRAY = np.arange(400_000, dtype=np.int64).reshape(-1, 4)
 
 
@@ -43,7 +45,7 @@ def way(request: pytest.FixtureRequest, cluster: Cluster) -> str:
 def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster, channel: Channel) -> None:
     dataset = dsnb.Dataset.range(5).map(lambda x: x * 10)
     order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
-    stage = builder(channel, order, None)()
+    stage = builder(channel, order, None, PATIENCE)()
     try:
         assert plain(drain(stage)) == [0, 10, 20, 30, 40]
     finally:
@@ -53,7 +55,7 @@ def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster,
 def test_a_big_array_comes_whole(cluster: Cluster, channel: Channel, way: str) -> None:
     dataset = dsnb.Dataset.from_tensor_slices(ARRAY)
     order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
-    stage = builder(channel, order, None)()
+    stage = builder(channel, order, None, PATIENCE)()
     try:
         assert np.array_equal(np.array(drain(stage, (20_000,) * 6)), ARRAY)
     finally:
@@ -82,7 +84,7 @@ def test_each_iteration_draws_anew(cluster: Cluster, channel: Channel) -> None:
 
 
 def plain_of(channel: Channel, order: TaskOrder) -> list[int]:
-    stage = builder(channel, order, None)()
+    stage = builder(channel, order, None, PATIENCE)()
     try:
         return [int(element) for element in drain(stage)]
     finally:

@@ -1,0 +1,55 @@
+"""How a task waits for a dispatcher that is away: it is started again, and what was asked is asked again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dsnb.errors import UnavailableError
+
+T = TypeVar("T")
+
+ATTEMPT_S = 2.0
+"""How long one call is tried, so that whoever stops a task need not wait for longer."""
+
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """Makes a call again and again while nobody answers.
+
+    Args:
+        seconds: How long, at the most.
+        given_up: Whether nobody needs the answer any more.
+
+    Example:
+        >>> patience = Patience(seconds=60.0, given_up=lambda: task.stopped)
+        >>> patience(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S))
+    """
+
+    seconds: float
+    given_up: Callable[[], bool]
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """The call's answer.
+
+        Raises:
+            UnavailableError: nobody answered for so long.
+        """
+        deadline = time.monotonic() + self.seconds
+        while True:
+            try:
+                return call()
+            except UnavailableError as error:
+                if self.given_up():
+                    raise
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"{error.what} for {self.seconds:g} seconds",
+                        did="what was asked is asked again when this task is read on",
+                        hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
+                    ) from error
+                time.sleep(_PAUSE_S)

@@ -1,0 +1,193 @@
+"""A worker's process is killed in the middle of a read: it ends or goes on as promised, and what was lost is shown."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import dsnb
+from dsnb.errors import DataLossWarning
+from dsnb.monitor.snapshot import Snapshot
+from tests.support.cluster import Cluster
+from tests.support.processes import PythonProcess
+from tests.support.reading import at_once, first, numbers
+from tests.support.waiting import wait_for
+from tests.support.workers import address_of, worker_process
+
+TIMES = {"reconnect_ms": 300, "worker_timeout_ms": 5_000}
+DEADLINE_S = 30.0
+
+
+class Scene:
+    """A dispatcher of this process and two worker processes, one of which is to die."""
+
+    def __init__(self, cluster: Cluster, workers: list[PythonProcess]) -> None:
+        self.cluster = cluster
+        self.service = cluster.service
+        self.dispatcher = cluster.dispatcher
+        self.victim, self.survivor = workers
+
+    def read(self, count: int | None, mode: str, **options: Any) -> dsnb.Dataset:
+        """Numbers that take a millisecond each; None for endless ones."""
+
+        def wait(number: int) -> int:
+            time.sleep(0.001)
+            return number
+
+        dataset = dsnb.Dataset.range(1_000_000_000 if count is None else count).map(wait)
+        dataset = dataset.repeat() if count is None else dataset
+        return dataset.apply(dsnb.distribute(mode, self.service, job_name="train", **options))
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.victim.kill()
+
+    def status(self) -> Snapshot:
+        return self.cluster.status()
+
+    def lost_worker_is_gone(self) -> Snapshot:
+        """Wait until the dead worker is removed."""
+        return self.service.wait_until(lambda status: len(status.workers) == 1, DEADLINE_S)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(0, dispatcher=TIMES))
+        target, token = cluster.dispatcher.target, cluster.dispatcher.token
+        yield Scene(cluster, [stack.enter_context(worker_process(target, token)) for _ in range(2)])
+
+
+def told(caught: list[warnings.WarningMessage]) -> list[str]:
+    return [str(one.message) for one in caught if issubclass(one.category, DataLossWarning)]
+
+
+def timed(elements: Iterator[Any]) -> list[int]:
+    """The rest of a pass, which must end within its deadline."""
+    began = time.monotonic()
+    rest = numbers(elements)
+    assert time.monotonic() - began < DEADLINE_S
+    return rest
+
+
+def test_a_dynamic_read_ends_with_at_most_once_and_what_is_missing_is_counted(scene: Scene) -> None:
+    elements = iter(scene.read(3_000, "distributed_epoch"))
+    got = first(300, elements)
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got += timed(elements)
+
+    assert max(Counter(got).values()) == 1
+    missing = set(range(3_000)) - set(got)
+    job = scene.cluster.job("train")
+    assert len(missing) <= job.lost_splits < 1_500
+    assert job.state == "finished"
+    assert [trainer.lost for trainer in job.trainers] == [job.lost_splits]
+    assert [f"{job.lost_splits} split(s) that it had in hand will not come" in text for text in told(caught)] == [True]
+    assert [event.text for event in scene.status().events if "lost" in event.text][-1].startswith("worker w")
+
+
+def test_an_off_read_ends_with_the_other_workers_whole_pass(scene: Scene) -> None:
+    elements = iter(scene.read(1_000, "parallel_epochs"))
+    got = first(200, elements)
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got += timed(elements)
+
+    times = Counter(got)
+    assert set(times) == set(range(1_000))
+    assert max(times.values()) <= 2
+    [text] = told(caught)
+    assert "its pass over the data ended early" in text
+    assert [trainer.lost for trainer in scene.cluster.job("train").trainers] == [1]
+    assert len(scene.lost_worker_is_gone().workers) == 1
+
+
+def test_readers_who_share_a_job_all_hear_of_it_and_all_end(scene: Scene) -> None:
+    dataset = scene.read(3_000, "distributed_epoch", max_outstanding_requests=4)
+    readers = [iter(dataset), iter(scene.read(3_000, "distributed_epoch", max_outstanding_requests=4))]
+    got = [first(100, reader) for reader in readers]
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rest = at_once([lambda reader=reader: numbers(reader) for reader in readers], DEADLINE_S)
+
+    counted = Counter(number for part in (*got, *rest) for number in part)
+    assert max(counted.values()) == 1
+    job = scene.cluster.job("train")
+    assert 3_000 - len(counted) <= job.lost_splits
+    assert len(told(caught)) == 2
+    assert [trainer.lost for trainer in job.trainers] == [job.lost_splits] * 2
+
+
+def test_trainers_of_a_cached_job_go_on_with_what_the_others_make_and_see_the_same(scene: Scene) -> None:
+    def trainer(name: str) -> Any:
+        return iter(scene.read(None, "parallel_epochs", cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id=name)))
+
+    trainers = [trainer("a"), trainer("b")]
+    for elements in trainers:
+        first(200, elements)
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scene.lost_worker_is_gone()
+        rest = [first(1_500, elements) for elements in trainers]
+    assert len(told(caught)) == 2
+    places = {trainer.trainer_id: trainer.lost for trainer in scene.cluster.job("train").trainers}
+    assert places == {"a": 1, "b": 1}
+    # What was on its way from the dead worker is behind them: from here on both read one sequence.
+    tails = [part[-500:] for part in rest]
+    shared = set(tails[0]) & set(tails[1])
+    assert len(shared) > 100
+    assert [x for x in tails[0] if x in shared] == [x for x in tails[1] if x in shared]
+    for elements in trainers:
+        elements.close()
+
+
+def test_a_worker_that_comes_back_in_time_begins_its_pass_again(scene: Scene) -> None:
+    """The same address, another process: the task's incarnation goes up, and its readers are told."""
+    address = address_of(scene.victim)
+    elements = iter(scene.read(None, "parallel_epochs"))
+    first(100, elements)
+    before = {task.worker: task.incarnation for task in scene.cluster.job("train").tasks}
+    scene.kill()
+    port = int(address.rpartition(":")[2])
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        worker_process(scene.dispatcher.target, scene.dispatcher.token, port) as again,
+    ):
+        warnings.simplefilter("always")
+        wait_for(lambda: len(scene.status().workers) == 2, what="the worker to come back", timeout=DEADLINE_S)
+        got = [int(next(elements)) for _ in range(1_000)]
+        assert 0 in got, "its pass did not begin again"
+        assert len(told(caught)) == 1
+        assert address_of(again) == address
+        elements.close()  # type: ignore[attr-defined]
+    assert set(before.values()) == {1}
+
+
+def test_a_read_whose_last_worker_was_killed_goes_on_when_another_one_comes(scene: Scene) -> None:
+    elements = iter(scene.read(2_000, "distributed_epoch"))
+    got = first(100, elements)
+    for worker in (scene.victim, scene.survivor):
+        worker.kill()
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        worker_process(scene.dispatcher.target, scene.dispatcher.token),
+    ):
+        warnings.simplefilter("always")
+        got += timed(elements)
+        job = scene.cluster.job("train")
+    assert max(Counter(got).values()) == 1
+    assert 2_000 - len(got) <= job.lost_splits
+    assert len(told(caught)) == 2
+    assert not list(islice(elements, 1))

@@ -1,0 +1,82 @@
+"""A dispatcher in a process of its own, which a test kills and starts again in its place."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dsnb.wire.security import read_token_file
+from tests.support.processes import PythonProcess
+
+
+class RestartableDispatcher:
+    """`dsnb dispatcher --work-dir ...` on one port, however often it is killed.
+
+    Args:
+        folder: Its work folder.
+
+    Example:
+        >>> with RestartableDispatcher(tmp_path) as dispatcher:
+        ...     dispatcher.kill()
+        ...     dispatcher.start()
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = int(probe.getsockname()[1])
+        self.target = f"grpc://127.0.0.1:{self.port}"
+        self.kills = 0
+        self._process: PythonProcess | None = None
+        self.start()
+        self.ready()
+
+    @property
+    def token(self) -> str:
+        return read_token_file(self.folder / "token")
+
+    def start(self) -> None:
+        """Start it; it may take a second until it is ready."""
+        arguments = ["--json", "--port", str(self.port), "--work-dir", str(self.folder)]
+        self._process = PythonProcess(["-m", "dsnb", "dispatcher", *arguments])
+
+    def ready(self) -> None:
+        """Wait until it listens."""
+        assert self._process is not None
+        assert json.loads(self._process.line("{", timeout=60.0))["target"] == self.target
+
+    def kill(self) -> None:
+        """SIGKILL, wherever it is."""
+        if self._process is not None:
+            with self._process:  # which kills it, and clears up
+                self.kills += 1
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill it and start it again, without waiting until it is ready."""
+        self.kill()
+        self.start()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have it stand still (SIGSTOP) meanwhile."""
+        assert self._process is not None
+        self._process.popen.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.popen.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None and self._process is not None:
+            error.add_note(self._process.story())
+        self.kill()
