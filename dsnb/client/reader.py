@@ -8,9 +8,9 @@ from typing import Any
 
 from dsnb import errors
 from dsnb.client.inbox import Hold, Inbox
-from dsnb.client.options import ReadOptions, ServiceAddress, no_local_worker
+from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.tasks import TaskTable
-from dsnb.errors import CancelledError, DeadlineExceededError, DsnbError, DsnbWarning, UnavailableError
+from dsnb.errors import CancelledError, DataLossWarning, DeadlineExceededError, DsnbError, DsnbWarning, UnavailableError
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire.channel import open_channel
 from dsnb.wire.control import ControlStream
@@ -61,6 +61,7 @@ class ReadStage(Stage):
         self._active_ns = 0
         self._reachable_at = time.monotonic()
         self._confirm_at = 0.0
+        self._unconfirmed_since: float | None = None
         self._control = ControlStream(
             f"dsnb-follow-{joined.client_id}",
             open_channel(service.address, token),
@@ -244,13 +245,31 @@ class ReadStage(Stage):
         request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_ids())
         try:
             reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
+        except UnavailableError:
+            return self._end_unconfirmed(now)
         except DsnbError:
             return True  # all known tasks have ended, and nobody is there who could know of more
+        self._unconfirmed_since = None
         if reply.finished:
             return True
         self._tasks.set_tasks(reply.tasks)
         self._confirm_at = now + _CONFIRM_S
         return self._options.local and self._tasks.all_ended  # the pass may go on elsewhere
+
+    def _end_unconfirmed(self, now: float) -> bool:
+        """Whether the pass is over as far as can be known without the dispatcher, which may be on its way back."""
+        if self._options.mode is ShardingPolicy.OFF:
+            return True  # a worker that we have not heard of would have a pass of its own to give
+        self._unconfirmed_since = self._unconfirmed_since or now
+        if time.monotonic() - self._unconfirmed_since < _NOBODY_S:
+            self._confirm_at = now + _CONFIRM_S
+            return False
+        errors.warn(
+            f"the end of the pass could not be confirmed: the service at {self._channel.address} has not answered for "
+            f"{_NOBODY_S:g} seconds; all that its known workers had was read",
+            DataLossWarning,
+        )
+        return True
 
     def _check_alive(self, now: float) -> None:
         """Give up when there has been nobody to read from for long.

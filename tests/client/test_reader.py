@@ -199,6 +199,34 @@ def test_reading_goes_on_without_the_dispatcher(cluster: Cluster) -> None:
     stage.close()
 
 
+@pytest.mark.usefixtures("impatient")
+def test_the_end_of_a_shared_out_pass_that_nobody_confirms_is_told(cluster: Cluster) -> None:
+    """A worker that the reader has not heard of may have had splits; a dispatcher that comes back would tell."""
+    stage = stage_of(cluster, dsnb.Dataset.range(20), mode=ShardingPolicy.DYNAMIC)
+    got = pull(stage, 10)
+    wait_for(lambda: all(task._window.finished for task in cluster.workers[0]._tasks.values()), what="its end")
+    cluster.dispatcher.stop()
+    with pytest.warns(DataLossWarning, match=r"end of the pass could not be confirmed.* for 0\.3 seconds"):
+        got += rest(stage)
+    assert got == list(range(20))
+    stage.close()
+
+
+def test_the_end_of_a_shared_out_pass_waits_for_a_dispatcher_that_is_started_again(tmp_path: Path) -> None:
+    with Cluster(workers=1, dispatcher={"work_dir": tmp_path}) as cluster:
+        stage = stage_of(cluster, dsnb.Dataset.range(20), mode=ShardingPolicy.DYNAMIC)
+        got = pull(stage, 10)
+        wait_for(lambda: all(task._window.finished for task in cluster.workers[0]._tasks.values()), what="its end")
+        cluster.dispatcher.stop()
+        again = threading.Timer(3.0, cluster.restart_dispatcher)  # later than one attempt takes
+        again.start()
+        got += rest(stage)
+        again.join()
+        assert got == list(range(20))
+        assert cluster.job("job").state == "finished"
+        stage.close()
+
+
 def test_a_client_that_was_given_up_is_told_so() -> None:
     with Cluster(workers=1, dispatcher={"client_timeout_ms": 100, "job_gc_check_interval_ms": 50}) as cluster:
         stage = stage_of(cluster, dsnb.Dataset.range(5).repeat(), max_outstanding_requests=1)
