@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from dsnb.pipeline.operations.shard import SHARD_HINT as SHARD_HINT
+    from dsnb.pipeline.operations.with_options import Options as Options
     from dsnb.pipeline.tfrecord.example import parse_example as parse_example
     from dsnb.pipeline.tfrecord.example import serialize_example as serialize_example
     from dsnb.pipeline.tfrecord.writer import TFRecordWriter as TFRecordWriter
@@ -61,6 +62,7 @@ _HOMES = {
     "Dataset": "dsnb.pipeline.dataset",
     "DispatchServer": "dsnb.dispatcher.server",
     "DispatcherConfig": "dsnb.dispatcher.config",
+    "Options": "dsnb.pipeline.operations.with_options",
     "ShardingPolicy": "dsnb.client.options",
     "TFRecordDataset": "dsnb.pipeline.file_datasets",
     "TFRecordWriter": "dsnb.pipeline.tfrecord.writer",

@@ -17,6 +17,7 @@ from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import Blob, describe, serialise
 from dsnb.pipeline.modes import Divisible, check_mode
 from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import divisible
 from dsnb.pipeline.splits import split_providers
 from dsnb.wire.channel import Channel, open_channel
@@ -100,7 +101,9 @@ def distribute(
             registered_cardinality=dataset.cardinality(),
             register_again=register,
         )
-        return Dataset(source)
+        writable = dataset.options().writable  # concerns the reader, who is here
+        made = Dataset(source)
+        return made if writable is None else made.with_options(Options(writable=writable))
 
     return apply
 

@@ -17,6 +17,7 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operatio
 from dsnb.pipeline.operations.choose_from_datasets import ChooseFromDatasets
 from dsnb.pipeline.operations.replicate import Replicate
 from dsnb.pipeline.operations.sample_from_datasets import SampleFromDatasets
+from dsnb.pipeline.operations.with_options import built, options_of
 from dsnb.pipeline.operations.zip import Zip
 from dsnb.pipeline.sources.arrays import column_of, taken_apart, tensor_of
 from dsnb.pipeline.sources.files import ListFiles, Pattern, matching
@@ -349,7 +350,8 @@ class Dataset(Transformations):
     def __iter__(self) -> ElementIterator:
         """Start one pass; `close()` it or drop it to stop early."""
         context = BuildContext(entropy=secrets.randbits(64), passes=(next(self._iterations),))
-        return ElementIterator(self.operation.build(context))
+        writable = options_of(self.operation).writable is True
+        return ElementIterator(built(self.operation, context), writable=writable)
 
     def as_numpy_iterator(self) -> ElementIterator:
         """The same as `iter(dataset)`: elements are NumPy anyway (tf.data's name for it)."""

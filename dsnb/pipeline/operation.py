@@ -41,6 +41,7 @@ class BuildContext:
         provider: The number of the next split provider, counted over the sources of the tree from left to right.
         prompt: Whether somebody waits for each element, as a worker's readers do: what exists is handed on within
             milliseconds, though user code holds back what comes next. That takes a thread for each function.
+        deterministic: What holds for operations that were not told whether order matters.
     """
 
     entropy: int
@@ -48,6 +49,7 @@ class BuildContext:
     splits: SplitFeed | None = None
     provider: int = 0
     prompt: bool = False
+    deterministic: bool = True
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""

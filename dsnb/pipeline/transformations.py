@@ -26,6 +26,7 @@ from dsnb.pipeline.operations.skip import Skip
 from dsnb.pipeline.operations.take import Take
 from dsnb.pipeline.operations.take_while import TakeWhile
 from dsnb.pipeline.operations.unique import Unique
+from dsnb.pipeline.operations.with_options import Options, WithOptions, options_of
 from dsnb.pipeline.sources.arrays import taken_apart, tensor_of
 from dsnb.pipeline.specs import can_follow
 from dsnb.pipeline.validate import (
@@ -62,7 +63,8 @@ class Transformations(Grouping):
                 tuples, dicts or lists. It may return one buffer again and again: what it can still write to is copied.
             num_parallel_calls: How many threads call it; None for the reading thread, `AUTOTUNE` to measure whether
                 threads pay (for short functions that keep the interpreter they do not).
-            deterministic: False lets results of several threads come as they are ready. None means True.
+            deterministic: False lets results of several threads come as they are ready. None goes by `with_options`,
+                else True.
 
         Raises:
             InvalidArgumentError: for something that cannot be called, or a wrong number of calls.
@@ -78,7 +80,7 @@ class Transformations(Grouping):
             inputs=(self.operation,),
             function=function_of("map_func", map_func),
             calls=parallel_calls(num_parallel_calls),
-            deterministic=optional_flag("deterministic", deterministic) is not False,
+            deterministic=optional_flag("deterministic", deterministic),
         )
         return self._then(operation)
 
@@ -260,6 +262,41 @@ class Transformations(Grouping):
         size = whole("buffer_size", buffer_size, AUTOTUNE, "pass a number of elements, or dsnb.AUTOTUNE")
         return self._then(Prefetch(inputs=(self.operation,), size=size))
 
+    def with_options(self, options: Options) -> Dataset:
+        """Set how the whole pipeline runs, and what its reader gets (as in tf.data).
+
+        Args:
+            options: Later settings hold against earlier ones; what it leaves at None stays.
+
+        Raises:
+            InvalidArgumentError: for anything that is no `dsnb.Options`.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> (array,) = Dataset.from_tensors([1, 2]).with_options(Options(writable=True))
+            >>> array += 1
+            >>> array
+            array([2, 3])
+        """
+        if not isinstance(options, Options):
+            raise InvalidArgumentError(
+                f"`options` is {type(options).__name__}", hint="pass dsnb.Options(writable=True) or the like"
+            )
+        operation = WithOptions(
+            inputs=(self.operation,), deterministic=options.deterministic, writable=options.writable
+        )
+        return self._then(operation)
+
+    def options(self) -> Options:
+        """The settings of this pipeline (as in tf.data).
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> Dataset.range(3).with_options(Options(deterministic=False)).options()
+            Options(deterministic=False, writable=None)
+        """
+        return options_of(self.operation)
+
     def concatenate(self, dataset: Dataset) -> Dataset:
         """Put another dataset behind this one (as in tf.data); sizes of dimensions may differ.
 
@@ -309,7 +346,7 @@ class Transformations(Grouping):
             block_length: How many elements at a turn; None means 1.
             num_parallel_calls: How many of the cycle's datasets are read ahead on threads of their own; `AUTOTUNE` for
                 all of them.
-            deterministic: False passes a dataset over that has nothing ready. None means True.
+            deterministic: False passes a dataset over that has nothing ready. None goes by `with_options`, else True.
 
         Raises:
             InvalidArgumentError: for lengths below 1. While reading: when the function returns something else.
@@ -327,7 +364,7 @@ class Transformations(Grouping):
             cycle=cycle,
             block=1 if block_length is None else whole("block_length", block_length, 1),
             calls=parallel_calls(num_parallel_calls),
-            deterministic=optional_flag("deterministic", deterministic) is not False,
+            deterministic=optional_flag("deterministic", deterministic),
         )
         return self._then(operation)
 

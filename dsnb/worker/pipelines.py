@@ -10,6 +10,7 @@ from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.graph import restore
 from dsnb.pipeline.operation import BuildContext, SplitFeed
+from dsnb.pipeline.operations.with_options import built
 from dsnb.pipeline.sharding import sharded
 from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
@@ -28,7 +29,7 @@ def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience
         # Shards are cut out of one order, so all of a pass draw from one root; else each task has its own.
         entropy = order.entropy if order.shards else secrets.randbits(64)
         context = BuildContext(entropy=entropy, passes=(order.iteration,), splits=feed, prompt=True)
-        return sharded(operation, order.mode, order.shards, order.shard).build(context)
+        return built(sharded(operation, order.mode, order.shards, order.shard), context)
 
     return build
 

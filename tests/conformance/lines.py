@@ -48,7 +48,6 @@ DIFFERS = {
     3: "rows of different lengths, one by one, in place of batches of ragged tensors",
     4: "a captured dict in place of a lookup table",
     5: "a captured object in place of a mutable hash table",
-    19: "map(deterministic=False) in place of the dataset option, which is not built yet",
     22: "Python cannot interrupt a function: the reader, the job and all further elements go within a second, and what "
     "the function returns later is dropped",
     42: "the original gave datasets names; here, as in lines 43 to 46, the same pipeline is the same dataset",

@@ -297,7 +297,8 @@ def test_line_019_undetermined_order_lets_later_elements_pass_a_slow_one(
             gate.wait()
         return x
 
-    dataset = dsnb.Dataset.range(10).map(slow_first, num_parallel_calls=2, deterministic=False)
+    dataset = dsnb.Dataset.range(10).map(slow_first, num_parallel_calls=2)
+    dataset = dataset.with_options(dsnb.Options(deterministic=False))
     options = {"data_transfer_protocol": transfer}
     elements = iter(dataset.apply(dsnb.distribute("parallel_epochs", cluster(1).service, **options)))
     early = first(9, elements)

@@ -28,6 +28,7 @@ class ElementIterator(Iterator[Any]):
     Args:
         stage: The pipeline; the iterator closes it.
         most: The longest run to pull at once.
+        writable: Whether elements are copies that the reader may write to.
 
     Example:
         >>> import dsnb
@@ -38,8 +39,8 @@ class ElementIterator(Iterator[Any]):
 
     __slots__ = ("__weakref__", "_finalizer", "_lock", "_pending", "_run", "_source")
 
-    def __init__(self, stage: Stage, most: int = MOST) -> None:
-        self._source = _Source(stage, most)
+    def __init__(self, stage: Stage, most: int = MOST, *, writable: bool = False) -> None:
+        self._source = _Source(stage, most, Outlet(writable=writable))
         self._run: Iterator[Any] = iter(())
         self._lock = threading.RLock()
         self._finalizer = weakref.finalize(self, self._source.drop)
@@ -113,11 +114,11 @@ class ElementIterator(Iterator[Any]):
 class _Source:
     """What an iterator reads from; outlives it just long enough to be closed."""
 
-    def __init__(self, stage: Stage, most: int) -> None:
+    def __init__(self, stage: Stage, most: int, outlet: Outlet) -> None:
         self.stage = stage
         self._made = forks.generation()
         self._pace = Pace(most)
-        self._outlet = Outlet()
+        self._outlet = outlet
         self._run: Iterator[Any] = iter(())
         self._waiting: list[Any] = []
         self._failure: Exception | None = None

@@ -30,13 +30,17 @@ _STAYS: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
 class Outlet:
     """Turns runs into lists of NumPy elements, all of the structure of the first one.
 
+    Args:
+        writable: Whether arrays are copies that the reader may write to; else they are read-only.
+
     Example:
         >>> Outlet().convert([1, 2])[0]
         [np.int64(1), np.int64(2)]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, writable: bool = False) -> None:
         self._structure: Structure | None = None
+        self._writable = writable
 
     def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
         """The elements up to the first that cannot be one, its error, and what comes after it."""
@@ -48,14 +52,8 @@ class Outlet:
     def _convert_all(self, run: Run) -> list[Any]:
         if self._structure is None:
             self._structure = structure_of(run[0])
-        elements = _read_only_rows(run) if isinstance(run, np.ndarray) else run
-        if self._structure is LEAF and (elements is not run or _STAYS.issuperset(map(type, elements))):
-            return elements
-        columns = columns_of(self._structure, elements)
-        converted = [_numpy_leaves(column) for column in columns]
-        if all(new is old for new, old in zip(converted, columns, strict=True)):
-            return elements
-        return list(elements_of(self._structure, iter(converted), len(elements)))
+        elements = _numpyed(run, self._structure)
+        return _copied(elements, self._structure) if self._writable else elements
 
     def _convert_each(self, run: list[Any]) -> tuple[list[Any], Exception | None, list[Any]]:
         out: list[Any] = []
@@ -70,6 +68,27 @@ class Outlet:
 
     def _mismatch(self, element: Any) -> InvalidArgumentError:
         return mismatch(element, self._structure or LEAF)
+
+
+def _numpyed(run: Run, structure: Structure) -> list[Any]:
+    elements = _read_only_rows(run) if isinstance(run, np.ndarray) else run
+    if structure is LEAF and (elements is not run or _STAYS.issuperset(map(type, elements))):
+        return elements
+    columns = columns_of(structure, elements)
+    converted = [_numpy_leaves(column) for column in columns]
+    if all(new is old for new, old in zip(converted, columns, strict=True)):
+        return elements
+    return list(elements_of(structure, iter(converted), len(elements)))
+
+
+def _copied(elements: list[Any], structure: Structure) -> list[Any]:
+    """Elements whose arrays belong to nobody else."""
+    columns = [list(map(_copy, column)) for column in columns_of(structure, elements)]
+    return list(elements_of(structure, iter(columns), len(elements)))
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, (np.ndarray, np.void)) else leaf
 
 
 def mismatch(element: Any, structure: Structure) -> InvalidArgumentError:

@@ -20,13 +20,16 @@ DEFAULT_CYCLE: Final = 8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interleave(Operation):
-    """Blocks of `block` elements of `cycle` datasets at a time; `calls` of them read ahead on threads."""
+    """Blocks of `block` elements of `cycle` datasets at a time; `calls` of them read ahead on threads.
+
+    `deterministic` None is decided by the options of the whole pipeline.
+    """
 
     function: Callable[..., Any]
     cycle: int = DEFAULT_CYCLE
     block: int = 1
     calls: int | None = None
-    deterministic: bool = True
+    deterministic: bool | None = None
 
     @property
     def name(self) -> str:
@@ -49,6 +52,7 @@ class InterleaveStage(Stage):
     def __init__(self, operation: Interleave, source: Stage, context: BuildContext) -> None:
         super().__init__(operation.name, source)
         self._operation = operation
+        self._ordered = context.deterministic if operation.deterministic is None else operation.deterministic
         self._datasets = InnerDatasets(operation.name, operation.function, source, context)
         self._threads = operation.cycle if operation.calls == AUTOTUNE else operation.calls or 0
         self._changed = threading.Condition()
@@ -130,14 +134,14 @@ class InterleaveStage(Stage):
 
     def _waits(self) -> bool:
         """Whether the next element would have to be waited for."""
-        if self._operation.deterministic:
+        if self._ordered:
             place = self._places[self._turn]
             return place is not None and not place.ready
         return any(self._places) and self._ready_turn() is None
 
     def _ready_place(self, place: _Place) -> _Place:
         """The place itself, or, where order does not matter, one that has something when a block begins."""
-        if self._operation.deterministic or not self._threads or self._left < self._operation.block:
+        if self._ordered or not self._threads or self._left < self._operation.block:
             return place
         with self._changed:
             self._changed.wait_for(lambda: self._ready_turn() is not None)

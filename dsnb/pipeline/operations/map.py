@@ -18,11 +18,14 @@ from dsnb.pipeline.validate import AUTOTUNE
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Map(Operation):
-    """`function` for each element; `calls` threads at once, None for the reading thread itself."""
+    """`function` for each element; `calls` threads at once, None for the reading thread itself.
+
+    `deterministic` None is decided by the options of the whole pipeline.
+    """
 
     function: Callable[..., Any]
     calls: int | None = None
-    deterministic: bool = True
+    deterministic: bool | None = None
 
     @property
     def name(self) -> str:
@@ -45,7 +48,8 @@ class Map(Operation):
         if self.calls in (None, 1):
             function = UserFunction(self.function, self.name, keep=True)
             return MapStage(self.name, source, function, prompt=context.prompt)
-        return ParallelMapStage(self, source)
+        ordered = context.deterministic if self.deterministic is None else self.deterministic
+        return ParallelMapStage(self, source, ordered=ordered)
 
 
 class MapStage(CallingStage):
@@ -64,10 +68,10 @@ class MapStage(CallingStage):
 class ParallelMapStage(Stage):
     """Calls the function on threads; with `AUTOTUNE` only where that was measured to pay."""
 
-    def __init__(self, operation: Map, source: Stage) -> None:
+    def __init__(self, operation: Map, source: Stage, *, ordered: bool) -> None:
         super().__init__(operation.name, source)
         self._function = UserFunction(operation.function, operation.name, keep=True)
-        self._ordered = operation.deterministic
+        self._ordered = ordered
         self._serial = MapStage(operation.name, source, self._function)
         self._trial = SerialTrial()
         # None as long as the trial has not told.

@@ -36,7 +36,7 @@ class Scan(Operation):
     def build(self, context: BuildContext) -> Stage:
         """A stage that calls."""
         (source,) = self.build_inputs(context)
-        return ScanStage(self, source)
+        return ScanStage(self, source, prompt=context.prompt)
 
 
 class ScanStage(CallingStage):
@@ -44,9 +44,9 @@ class ScanStage(CallingStage):
 
     one_to_one = True
 
-    def __init__(self, operation: Scan, source: Stage) -> None:
+    def __init__(self, operation: Scan, source: Stage, *, prompt: bool) -> None:
         function = UserFunction(operation.function, operation.name, keep=True, call=self._step)
-        super().__init__(operation.name, source, function)
+        super().__init__(operation.name, source, function, prompt=prompt)
         self._structure = operation.structure
         self._state = rebuild(operation.structure, iter(operation.leaves))
 
@@ -54,9 +54,7 @@ class ScanStage(CallingStage):
         """The results for the next elements of the input."""
         if self._done:
             return self.done_before(want)
-        run = self.next_inputs(want)
-        out: list[Any] = []
-        failure = self.function.extend(out, run)
+        run, out, failure = self.answers(want)
         return out if failure is None else self.passed(out, run, len(out), failure)
 
     def _step(self, element: Any) -> Any:

@@ -37,14 +37,15 @@ class TakeWhile(Operation):
     def build(self, context: BuildContext) -> Stage:
         """A stage that asks the predicate."""
         (source,) = self.build_inputs(context)
-        return TakeWhileStage(self.name, source, UserFunction(self.predicate, self.name, keep=False))
+        function = UserFunction(self.predicate, self.name, keep=False)
+        return TakeWhileStage(self.name, source, function, prompt=context.prompt)
 
 
 class TakeWhileStage(CallingStage):
     """Asks the predicate for whole runs; what it says, or raises, behind the first no does not count."""
 
-    def __init__(self, name: str, source: Stage, function: UserFunction) -> None:
-        super().__init__(name, source, function)
+    def __init__(self, name: str, source: Stage, function: UserFunction, *, prompt: bool) -> None:
+        super().__init__(name, source, function, prompt=prompt)
         self._ended = False
 
     def produce(self, want: int) -> Run:
@@ -53,9 +54,8 @@ class TakeWhileStage(CallingStage):
             return self.done_before(want)
         if self._ended:
             return []
-        run = self.next_inputs(want)
-        answers: list[Any] = []
-        answers, failure = truths(self.name, answers, self.function.extend(answers, run))
+        run, answers, failure = self.answers(want)
+        answers, failure = truths(self.name, answers, failure)
         if False in answers:
             self._ended = True
             return run[: answers.index(False)]

@@ -1,0 +1,100 @@
+"""`Dataset.with_options`: how a whole pipeline runs, and what its reader gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.operation import BuildContext, Operation, walk
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Settings for `Dataset.with_options`; they hold for the whole pipeline, before and behind (as in tf.data).
+
+    Attributes:
+        deterministic: False lets `map` and `interleave` hand out what is ready first, where they have threads and were
+            not told otherwise by their own argument. None means True.
+        writable: True gives the reader copies of its own, which it may write to; else arrays are read-only. None means
+            False.
+
+    Raises:
+        InvalidArgumentError: for other values, and for settings that there are none of.
+
+    Example:
+        >>> options = Options()
+        >>> options.deterministic = False
+        >>> options
+        Options(deterministic=False, writable=None)
+    """
+
+    deterministic: bool | None = None
+    writable: bool | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = [field.name for field in fields(self)]
+        if name not in known:
+            raise InvalidArgumentError(f"there is no option {name!r}", hint=f"there are {' and '.join(known)}")
+        if value is not None and not isinstance(value, bool):
+            raise InvalidArgumentError(f"`{name}` is {value!r}, not a truth value", hint="pass True, False or None")
+        super().__setattr__(name, value)
+
+    def merge(self, later: Options) -> Options:
+        """These settings, but those of `later` where it has some (as in tf.data).
+
+        Example:
+            >>> Options(deterministic=False, writable=True).merge(Options(deterministic=True))
+            Options(deterministic=True, writable=True)
+        """
+        chosen = {field.name: getattr(later, field.name) for field in fields(self)}
+        return Options(**{name: getattr(self, name) if value is None else value for name, value in chosen.items()})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WithOptions(Operation):
+    """The input as it is; what it says is read off the tree before anything is built."""
+
+    deterministic: bool | None = None
+    writable: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """With the settings."""
+        given = {"deterministic": self.deterministic, "writable": self.writable}
+        return f"with_options({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    @property
+    def elementwise(self) -> bool:
+        """It is."""
+        return True
+
+    def build(self, context: BuildContext) -> Stage:
+        """The input's own stage."""
+        (stage,) = self.build_inputs(context)
+        return stage
+
+
+def options_of(operation: Operation) -> Options:
+    """The settings of a pipeline; where it says different things, what is said last holds."""
+    found = Options()
+    for step in walk(operation):
+        if isinstance(step, WithOptions):
+            found = found.merge(Options(deterministic=step.deterministic, writable=step.writable))
+    return found
+
+
+def built(operation: Operation, context: BuildContext) -> Stage:
+    """The stage of a whole pipeline, by its settings."""
+    return operation.build(replace(context, deterministic=options_of(operation).deterministic is not False))
