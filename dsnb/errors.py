@@ -15,6 +15,7 @@ DsnbError
 └── UserCodeError                                    a function of the user's failed and its own error cannot be rebuilt
 
 DsnbWarning (UserWarning)
+├── CacheWarning                                     what a cache could not keep or had to do anew, and why
 └── DataLossWarning                                  elements or splits that will not come
 
 Every error is a small page of documentation: what happened, what dsnb did about it, what to try. The three parts are
@@ -136,6 +137,10 @@ def warn(text: str, kind: type[Warning]) -> None:
 
 class DsnbWarning(UserWarning):
     """The base of all warnings of dsnb."""
+
+
+class CacheWarning(DsnbWarning):
+    """What a cache could not keep, or had to do anew, and why. The data are right; only time is lost."""
 
 
 class DataLossWarning(DsnbWarning):

@@ -62,6 +62,11 @@ class FromService(Operation):
         """Another reader of the job may have had all of a pass."""
         return bool(self.options.job_name)
 
+    @property
+    def repeatable(self) -> bool:
+        """Workers hand out what is ready."""
+        return False
+
     def split_provider(self) -> SplitProvider | None:
         """None of its own: a service hands out elements, not splits."""
         raise UnimplementedError(

@@ -11,6 +11,7 @@ from dsnb.elements.spec import check_spec
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline import validate
+from dsnb.pipeline.caching import Caching
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.graph import describe
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
@@ -45,7 +46,7 @@ class UnknownLengthError(FailedPreconditionError, TypeError):
     """`len()` of a dataset that never ends, or whose length only running it could tell."""
 
 
-class Dataset(Transformations):
+class Dataset(Transformations, Caching):
     """A pipeline of elements: a source, and operations on it. Immutable; each method gives a new one.
 
     Elements come out as NumPy: arrays are read-only, Python's numbers are NumPy scalars, `str` and `bytes` stay, and

@@ -103,6 +103,11 @@ class Operation:
         """Whether each element is made of the input's at the same place alone: a shard may then be taken before it."""
         return False
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether this operation gives the same elements again from the same input and the same entropy."""
+        return True
+
     def split_provider(self) -> SplitProvider | None:
         """How a dispatcher cuts this source into splits; None for an operation that is no source.
 

@@ -79,6 +79,13 @@ class Positions:
         self._waited: tuple[int, int | None] = (0, None)
         """Time spent waiting for the feed, and since when it is waited for now."""
 
+    def skip(self, count: int) -> int:
+        """Leave positions out; how many there were."""
+        left = count
+        while left and (positions := self.take(left)):
+            left -= len(positions)
+        return count - left
+
     def take(self, most: int) -> range:
         """The next consecutive positions, at least one and at most `most`; an empty range at the end."""
         while self._first >= self._end:

@@ -30,6 +30,13 @@ def whole(name: str, value: Any, least: int | None = None, hint: str = "") -> in
     return number
 
 
+def positive(name: str, value: Any) -> float:
+    """The value, if it is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise InvalidArgumentError(f"`{name}` is {value!r}", hint="pass a number of seconds above 0")
+    return float(value)
+
+
 def optional_whole(name: str, value: Any, least: int | None = None, hint: str = "") -> int | None:
     """As `whole`, and None stays None."""
     return None if value is None else whole(name, value, least, hint)

@@ -46,6 +46,15 @@ class GatherStage(Stage):
         self._ended = False
         self._structure: Structure | None = None
 
+    def skip(self, count: int) -> int:
+        """As many of the input's as a batch has, as long as nothing is gathered and no element failed."""
+        if self._count or self._failure is not None:
+            return super().skip(count)
+        skipped = self.inputs[0].skip(count * self._size)
+        self._numbered += skipped
+        whole, rest = divmod(skipped, self._size)
+        return whole + (rest > 0 and not self._drop)
+
     def produce(self, want: int) -> Run:
         """The next batches."""
         while self._count < self._size and not self._ended:

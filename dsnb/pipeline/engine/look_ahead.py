@@ -60,6 +60,11 @@ class LookAhead:
         """Whether `take` would return at once."""
         return bool(self._ready) or self._ended or self._cancelled
 
+    @property
+    def started(self) -> bool:
+        """Whether it has begun to pull."""
+        return self._thread is not None
+
     def start(self) -> None:
         """Begin to pull; the second call does nothing."""
         if self._thread is None and not self._cancelled:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsnb.errors import CancelledError
+from dsnb.pipeline.engine.pace import MOST
 
 if TYPE_CHECKING:
     from dsnb.pipeline.splits import Positions
@@ -62,6 +63,9 @@ class Stage:
 
     one_to_one = False
     """Whether each element out stands for one element in, in order: then unread elements can be given back."""
+
+    seeks = False
+    """Whether `skip` costs next to nothing and runs no user code."""
 
     closes_slowly = False
     """Whether closing waits for others: a server, a thread that runs user code."""
@@ -113,6 +117,27 @@ class Stage:
     def produce(self, want: int) -> Run:
         """What `pull` promises, without the counting."""
         raise NotImplementedError
+
+    def skip(self, count: int) -> int:
+        """Leave the next `count` elements out, as cheaply as can be: functions run only where they must.
+
+        Elements that fail are left out with the others.
+
+        Returns:
+            How many there were, if the end came first.
+        """
+        left = count
+        while left:
+            try:
+                dropped = len(self.pull(min(left, MOST)))
+            except CancelledError:
+                raise
+            except Exception:  # noqa: BLE001 - of an element that nobody asked for
+                dropped = 1
+            if not dropped:
+                break
+            left -= dropped
+        return count - left
 
     def fail_after(self, failure: Exception, run: list[Any]) -> Run:
         """Deliver `run` first and raise `failure` at the next pull; raise at once if the run is empty."""

@@ -42,6 +42,14 @@ class ConcatenateStage(Stage):
         super().__init__(name, *sources)
         self._turn = 0
 
+    def skip(self, count: int) -> int:
+        """The inputs' in turn."""
+        left = count
+        while left and self._turn < len(self.inputs):
+            left -= self.inputs[self._turn].skip(left)
+            self._turn += bool(left)
+        return count - left
+
     def produce(self, want: int) -> Run:
         """The next elements."""
         while self._turn < len(self.inputs):

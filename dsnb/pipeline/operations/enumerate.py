@@ -44,6 +44,12 @@ class EnumerateStage(Stage):
         super().__init__(operation.name, source)
         self._number = operation.start
 
+    def skip(self, count: int) -> int:
+        """Counted, and the input's."""
+        skipped = self.inputs[0].skip(count)
+        self._number += skipped
+        return skipped
+
     def produce(self, want: int) -> Run:
         """The next pairs."""
         first = self._number

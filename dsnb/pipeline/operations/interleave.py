@@ -36,6 +36,11 @@ class Interleave(Operation):
         """With the function's name."""
         return f"interleave({function_name(self.function)})"
 
+    @property
+    def repeatable(self) -> bool:
+        """Unless several threads hand on what is ready."""
+        return self.deterministic or self.calls in (None, 1)
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads several inner datasets."""
         (source,) = self.build_inputs(context)

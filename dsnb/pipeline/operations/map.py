@@ -42,6 +42,11 @@ class Map(Operation):
         """It is."""
         return True
 
+    @property
+    def repeatable(self) -> bool:
+        """Unless several threads hand on what is ready."""
+        return self.deterministic or self.calls in (None, 1)
+
     def build(self, context: BuildContext) -> Stage:
         """A serial or a parallel stage."""
         (source,) = self.build_inputs(context)
@@ -56,6 +61,10 @@ class MapStage(CallingStage):
     """Calls the function on the thread that pulls."""
 
     one_to_one = True
+
+    def skip(self, count: int) -> int:
+        """Without calling the function."""
+        return self.inputs[0].skip(count) if self.idle else super().skip(count)
 
     def produce(self, want: int) -> Run:
         """The results for the next elements of the input."""
@@ -80,6 +89,10 @@ class ParallelMapStage(Stage):
         self._pool: ParallelCalls | None = None
         self._retreating = False
         self._busy_ns = 0
+
+    def skip(self, count: int) -> int:
+        """Without calling the function, as long as no thread does."""
+        return self._serial.skip(count) if self._pool is None else super().skip(count)
 
     def produce(self, want: int) -> Run:
         """The next results."""

@@ -48,6 +48,10 @@ class PassStage(Stage):
 
     one_to_one = True
 
+    def skip(self, count: int) -> int:
+        """The input's."""
+        return self.inputs[0].skip(count)
+
     def produce(self, want: int) -> Run:
         """The next elements."""
         return self.inputs[0].pull(want)
@@ -61,6 +65,10 @@ class PrefetchStage(Stage):
     def __init__(self, operation: Prefetch, source: Stage) -> None:
         super().__init__(operation.name, source)
         self._ahead = LookAhead(source, operation.name, None if operation.size == AUTOTUNE else operation.size)
+
+    def skip(self, count: int) -> int:
+        """The input's, as long as the thread has not started."""
+        return super().skip(count) if self._ahead.started else self.inputs[0].skip(count)
 
     def produce(self, want: int) -> Run:
         """The next elements, at once if they are ready."""

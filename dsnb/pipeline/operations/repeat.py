@@ -58,6 +58,17 @@ class RepeatStage(Stage):
         self._ended = operation.cardinality == 0
         super().__init__(operation.name, *([] if self._ended else [self._build()]))
 
+    def skip(self, count: int) -> int:
+        """The input's, pass by pass."""
+        left = count
+        while left and not self._ended:
+            skipped = self.inputs[0].skip(left)
+            self._given += skipped
+            left -= skipped
+            if left:
+                self._begin_next(self.inputs[0])
+        return count - left
+
     def produce(self, want: int) -> Run:
         """The next elements of this pass, or of the next."""
         while not self._ended:

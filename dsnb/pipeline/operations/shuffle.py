@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from dsnb.pipeline.engine.pace import Pace
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
-from dsnb.pipeline.operation import BuildContext, Operation, walk
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation, walk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,12 +53,45 @@ class ShuffleStage(Stage):
         super().__init__(operation.name, source)
         self._size = operation.size
         place = sum(1 for _ in walk(operation))
+        # Where the input's length is known, which elements are left in the buffer can be told without reading any.
+        self._length = operation.inputs[0].cardinality if context.splits is None else UNKNOWN_CARDINALITY
         self._random = (
             generator(context, operation.seed, place) if operation.reshuffle else fixed_generator(operation.seed)
         )
         self._pace = Pace()
         self._buffer: list[Any] = []
         self._ended = False
+
+    def skip(self, count: int) -> int:
+        """Draw as for so many elements, and read only those that are in the buffer then."""
+        if self._length < 0 or self._buffer or self._ended or self._failure is not None:
+            return super().skip(count)
+        size = min(self._size, self._length)
+        kept = list(range(size))
+        exchanged = min(count, self._length - size)
+        if exchanged:
+            for fresh, place in enumerate(self._random.integers(0, self._size, exchanged).tolist(), start=size):
+                kept[place] = fresh
+        if count > exchanged:
+            self._ended = True
+            kept = [kept[place] for place in self._random.permutation(size).tolist()]
+            del kept[max(0, size - (count - exchanged)) :]
+        self._buffer = self._chosen(kept)
+        self._length = UNKNOWN_CARDINALITY
+        return min(count, exchanged + size)
+
+    def _chosen(self, places: list[int]) -> list[Any]:
+        """Elements of the input by their numbers; the rest up to the last of them is skipped."""
+        found: dict[int, Any] = {}
+        at = 0
+        for first, length in _stretches(sorted(places)):
+            self.inputs[0].skip(first - at)
+            at = first
+            while at < first + length:
+                run = as_list(self.inputs[0].pull(first + length - at))
+                found.update(enumerate(run, start=at))
+                at += len(run) or length  # an input that is shorter than it said
+        return [found[place] for place in places if place in found]
 
     def produce(self, want: int) -> Run:
         """The next elements, drawn."""
@@ -105,3 +139,12 @@ class ShuffleStage(Stage):
             buffered=len(self._buffer),
             capacity=self._size,
         )
+
+
+def _stretches(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive numbers, as first and length."""
+    first = 0
+    for index, number in enumerate(numbers):
+        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
+            yield numbers[first], index + 1 - first
+            first = index + 1

@@ -50,10 +50,20 @@ class SkipStage(Stage):
         self._everything = operation.count < 0
         self._left = max(0, operation.count)
 
+    def skip(self, count: int) -> int:
+        """Both at once."""
+        if self._everything:
+            return 0
+        left, self._left = self._left, 0
+        return max(0, self.inputs[0].skip(left + count) - left)
+
     def produce(self, want: int) -> Run:
         """The next elements behind the dropped ones."""
         if self._everything:
             return []
+        if self._left and self.inputs[0].seeks:
+            self.inputs[0].skip(self._left)
+            self._left = 0
         while self._left:
             dropped = 1
             try:

@@ -51,6 +51,14 @@ class TakeStage(Stage):
         super().__init__(operation.name, source)
         self._left = operation.count
 
+    def skip(self, count: int) -> int:
+        """The input's, up to the count."""
+        if self._left < 0:
+            return self.inputs[0].skip(count)
+        skipped = self.inputs[0].skip(min(count, self._left))
+        self._left -= skipped
+        return skipped
+
     def produce(self, want: int) -> Run:
         """The next elements until there were enough."""
         if self._left < 0:

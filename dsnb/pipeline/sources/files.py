@@ -96,6 +96,10 @@ class ListFilesStage(Stage):
         self._files = _ordered(operation, context)
         self._positions = Positions(context, len(self._files))
 
+    def skip(self, count: int) -> int:
+        """Counted."""
+        return self._positions.skip(count)
+
     def produce(self, want: int) -> Run:
         """The next paths."""
         positions = self._positions.take(want)

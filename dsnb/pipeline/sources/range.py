@@ -54,6 +54,10 @@ class RangeStage(Stage):
         self._numbers = range(operation.start, operation.stop, operation.step)
         self._positions = Positions(context, len(self._numbers))
 
+    def skip(self, count: int) -> int:
+        """Counted."""
+        return self._positions.skip(count)
+
     def produce(self, want: int) -> Run:
         """The next numbers."""
         positions = self._positions.take(want)

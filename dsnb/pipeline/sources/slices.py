@@ -54,6 +54,10 @@ class SlicesStage(Stage):
         self._columns = [_protected(column) for column in operation.columns]
         self._positions = Positions(context, operation.cardinality)
 
+    def skip(self, count: int) -> int:
+        """Counted."""
+        return self._positions.skip(count)
+
     def produce(self, want: int) -> Run:
         """The next rows."""
         rows = self._positions.take(want)

@@ -51,6 +51,10 @@ class TensorsStage(Stage):
         self._operation = operation
         self._positions = Positions(context, 1)
 
+    def skip(self, count: int) -> int:
+        """Counted."""
+        return self._positions.skip(count)
+
     def produce(self, want: int) -> Run:
         """The value, then nothing."""
         if not self._positions.take(want):

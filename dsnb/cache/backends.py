@@ -1,0 +1,104 @@
+"""What a place that keeps recordings can do: the two protocols that every store implements.
+
+A `Shelf` holds the recordings of one pipeline, numbered; only the newest counts. A `Store` is one of them: slots that
+are created exclusively, and frames. Both raise `DsnbError` pages for what the system refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dsnb.cache.recording import Place
+from dsnb.elements.frame import Frame
+from dsnb.errors import DsnbError
+
+
+class Store(Protocol):
+    """One recording."""
+
+    place: str
+    """Where it lies, for people."""
+    shared: bool
+    """Whether other processes may write it: then a writer shows a pulse, and a reader that waits looks again."""
+    poll: float
+    """Seconds between two looks at most."""
+
+    def read(self, slot: int) -> bytes | None:
+        """The record in a slot; None while it is free."""
+        ...
+
+    def claim(self, slot: int, record: bytes) -> bool:
+        """Put a record into a slot if that is free, for good; False if it is not."""
+        ...
+
+    def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+        """Keep frames where nobody else writes; they stay, whatever happens, once this returns."""
+        ...
+
+    def frame(self, place: Place) -> Frame:
+        """A frame that is committed.
+
+        Raises:
+            DataLossError: it is not what was written, or it is gone.
+        """
+        ...
+
+    def verify(self, place: Place) -> None:
+        """Read a frame and compare it with its digest, whatever was read before.
+
+        Raises:
+            DataLossError: as `frame` does.
+        """
+        ...
+
+    def beat(self, epoch: int) -> None:
+        """Show a pulse."""
+        ...
+
+    def pulse(self, epoch: int) -> object:
+        """Something that changes with each pulse."""
+        ...
+
+    def tidy(self, records: Sequence[bytes]) -> None:
+        """Remove what dead processes left behind; called by a new writer."""
+        ...
+
+    def settle(self, records: Sequence[bytes]) -> None:
+        """Learn that the recording is complete: what is in no record can go."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+class Shelf(Protocol):
+    """All recordings of one pipeline in one place."""
+
+    key: tuple[str, str]
+    """What is the same for all who mean the same recordings in this process: the place, and the pipeline's key."""
+
+    def newest(self) -> int:
+        """The number of the newest recording; 0 if there is none yet."""
+        ...
+
+    def open(self, number: int) -> Store:
+        """A recording; made if it is not there yet."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was opened to look."""
+        ...
+
+
+class Unwritable(Exception):
+    """A store refuses to keep more, for a reason that waiting does not mend.
+
+    Attributes:
+        page: The error for the user.
+    """
+
+    def __init__(self, page: DsnbError) -> None:
+        super().__init__(str(page))
+        self.page = page

@@ -1,0 +1,157 @@
+"""Recordings in the memory of one process, for its epochs and threads."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+from dsnb.cache.backends import Unwritable
+from dsnb.cache.frames import nbytes_of
+from dsnb.cache.recording import Place
+from dsnb.elements.frame import Frame
+from dsnb.errors import ResourceExhaustedError
+
+
+class MemoryStore:
+    """One recording: frames as they were made, by reference.
+
+    Args:
+        limit: Most bytes of all leaves; None for no limit.
+    """
+
+    place = "memory"
+    shared = False
+    poll = 0.1
+
+    def __init__(self, limit: int | None) -> None:
+        self._lock = threading.Lock()
+        self._limit = limit
+        self._slots: list[bytes] = []
+        self._frames: list[Frame] = []
+        self._nbytes = 0
+
+    def read(self, slot: int) -> bytes | None:
+        return self._slots[slot] if slot < len(self._slots) else None
+
+    def claim(self, slot: int, record: bytes) -> bool:
+        with self._lock:
+            if slot != len(self._slots):
+                return False
+            self._slots.append(record)
+            return True
+
+    def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+        """Keep frames.
+
+        Raises:
+            Unwritable: they would be more than the limit.
+        """
+        with self._lock:
+            nbytes = self._nbytes + nbytes_of(frames)
+            if self._limit is not None and nbytes > self._limit:
+                raise Unwritable(_over(self._limit))
+            self._nbytes = nbytes
+            return tuple(map(self._keep, frames))
+
+    def _keep(self, frame: Frame) -> Place:
+        self._frames.append(frame)
+        return Place(name="", offset=len(self._frames) - 1, nbytes=frame.nbytes, count=frame.count, digest="")
+
+    def frame(self, place: Place) -> Frame:
+        return self._frames[place.offset]
+
+    def verify(self, place: Place) -> None:
+        """Nothing to compare with."""
+
+    def beat(self, epoch: int) -> None:
+        """Nobody looks."""
+
+    def pulse(self, epoch: int) -> object:
+        """Always the same: a writer in this process that gives up says so."""
+        return epoch
+
+    def tidy(self, records: Sequence[bytes]) -> None:
+        """Nothing is left over."""
+
+    def settle(self, records: Sequence[bytes]) -> None:
+        """Nothing is left over."""
+
+    def close(self) -> None:
+        """The recording stays for the next epoch."""
+
+
+class MemoryShelf:
+    """The recordings of one pipeline.
+
+    Args:
+        key: What no other shelf of this process has.
+        limit: Most bytes of one recording; None for no limit.
+    """
+
+    def __init__(self, key: tuple[str, str], limit: int | None) -> None:
+        self.key = key
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._stores: dict[int, MemoryStore] = {}
+
+    def newest(self) -> int:
+        return max(self._stores, default=0)
+
+    def open(self, number: int) -> MemoryStore:
+        with self._lock:
+            for older in [known for known in self._stores if known < number]:
+                del self._stores[older]
+            return self._stores.setdefault(number, MemoryStore(self._limit))
+
+    def close(self) -> None:
+        """The recordings stay for the next epoch."""
+
+
+class Memory:
+    """What one `cache()` keeps, for all copies of its operation in this process; gone with the last of them.
+
+    A pipeline comes to a worker in this process as a pickle, and its shards are pipelines of their own: all find this
+    again, each its own shelf.
+
+    Args:
+        limit: Most bytes of one recording; None for no limit.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._token = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._shelves: dict[str, MemoryShelf] = {}
+        _memories[self._token] = self
+
+    def shelf(self, key: str) -> MemoryShelf:
+        """The recordings of the pipeline with this key."""
+        with self._lock:
+            return self._shelves.setdefault(key, MemoryShelf((f"memory {self._token}", key), self._limit))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _memory, (self._token, self._limit)
+
+
+_memories: WeakValueDictionary[str, Memory] = WeakValueDictionary()
+_memories_lock = threading.Lock()
+
+
+def _memory(token: str, limit: int | None) -> Memory:
+    with _memories_lock:
+        memory = _memories.get(token)
+        if memory is None:
+            memory = Memory(limit)
+            memory._token = token
+            _memories[token] = memory
+        return memory
+
+
+def _over(limit: int) -> ResourceExhaustedError:
+    return ResourceExhaustedError(
+        f"the dataset is larger than the {limit:,} bytes that `cache` may keep in memory",
+        did="what fits stays cached; the rest of each pass runs the pipeline",
+        hint="raise `limit_bytes`, or give `cache` a directory",
+    )

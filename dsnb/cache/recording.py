@@ -1,0 +1,320 @@
+"""The core of a recording: a log of records, what may follow what, and what a reader does next. Decides, does nothing.
+
+Theory of operation. A recording is a log of numbered slots. A slot is created whole, exclusively and for good, by
+whoever is first (the stores' business), so all participants see one and the same log, and claiming the next slot is a
+compare-and-swap on its end. Nothing else is ever agreed on:
+
+* The first slot says what is recorded (`Begin`), and with which entropy: all randomness that has no seed is drawn from
+  that, so that whoever goes on with a recording draws as the one before did.
+* Whoever wants to write claims a slot with `Take`, which counts the epoch up and names the holder. Data go to a place
+  of that epoch's own first, and then into the log as a `Chunk`; `End` says that there is no more, `Release` that the
+  holder stops early.
+* *The log is the fence.* A take-over uses up the slot that a stopped writer would claim when it wakes up, so its claim
+  fails, and it learns so from the log. No clock and no lock has a part in it, and nothing is held while stopped.
+* *The lease is only for liveness.* The holder shows a pulse; an observer that has seen no change of it for the length
+  of a lease, on a clock of its own, may take over. Clocks are never compared. Two who take over at once claim the same
+  slot, and one of them is first.
+* `Abandon` closes a recording that cannot be gone on with; the next one begins under the next number.
+
+A recording is *repeatable* if running the pipeline again from the start gives the same elements: then it is continued
+at its last chunk. Else only its first writer can write it.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from dataclasses import asdict, dataclass, fields
+from enum import Enum, auto
+from typing import Any, Final
+
+import xxhash
+
+from dsnb.errors import DataLossError, FailedPreconditionError
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one frame lies.
+
+    Attributes:
+        name: The segment, or whatever the store calls it.
+        offset: Its first byte there.
+        nbytes: Its length.
+        count: The number of its elements.
+        digest: xxh3-128 of its bytes.
+    """
+
+    name: str
+    offset: int
+    nbytes: int
+    count: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """The first record: what is recorded.
+
+    Attributes:
+        entropy: The root of all randomness without a seed.
+        repeatable: Whether running the pipeline again gives the same elements.
+        pipeline: It in one line, for people.
+        version: Of the format.
+    """
+
+    entropy: int
+    repeatable: bool
+    pipeline: str
+    version: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """Somebody begins to write.
+
+    Attributes:
+        epoch: The fencing number, one more than the last.
+        holder: Who, as the stores tell processes apart.
+        name: Who, for people.
+    """
+
+    epoch: int
+    holder: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Elements that are committed.
+
+    Attributes:
+        epoch: Of the writer.
+        first: The index of the first element.
+        count: The number of elements.
+        frames: Where they lie.
+    """
+
+    epoch: int
+    first: int
+    count: int
+    frames: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The holder stops before the end; the next in line need not wait."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """There are no more elements."""
+
+    epoch: int
+    elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """Nobody reads or goes on with this recording any more."""
+
+    why: str
+
+
+Record = Begin | Take | Chunk | Release | End | Abandon
+_KINDS: Final[dict[str, type[Any]]] = {
+    kind.__name__.lower(): kind for kind in (Begin, Take, Chunk, Release, End, Abandon)
+}
+
+
+def encode(record: Record) -> bytes:
+    """A record as one line of JSON, and its checksum on the next."""
+    line = json.dumps({"kind": type(record).__name__.lower(), **asdict(record)}, separators=(",", ":")).encode()
+    return b"%s\n%s\n" % (line, xxhash.xxh3_64_hexdigest(line).encode())
+
+
+def decode(data: bytes) -> Record:
+    """The record that `encode` wrote.
+
+    Raises:
+        FailedPreconditionError: a newer version of dsnb wrote it.
+        DataLossError: nobody wrote that.
+    """
+    line, _, rest = data.partition(b"\n")
+    if rest != xxhash.xxh3_64_hexdigest(line).encode() + b"\n":
+        raise DataLossError("a record of the log is damaged")
+    values = json.loads(line)
+    if values.get("version", FORMAT) > FORMAT or values.get("kind") not in _KINDS:
+        raise FailedPreconditionError(
+            "the recording was written by a newer version of dsnb",
+            did="it was left as it is",
+            hint="update dsnb here, or give this pipeline another place",
+        )
+    kind = _KINDS[values.pop("kind")]
+    if kind is Chunk:
+        values["frames"] = tuple(Place(**place) for place in values["frames"])
+    return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[no-any-return]
+
+
+class Log:
+    """What the records up to now add up to.
+
+    Attributes:
+        next: The number of the slot behind the last record.
+        begin: The first record; None before it.
+        epoch: The newest fencing number.
+        holder: Who may write now; None if nobody does.
+        chunks: What is committed, in order.
+        elements: How many elements that is.
+        ended: Whether these are all.
+        abandoned: Why nobody is to read this any more; empty while it is good.
+    """
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.begin: Begin | None = None
+        self.epoch = 0
+        self.holder: Take | None = None
+        self.chunks: list[Chunk] = []
+        self.elements = 0
+        self.ended = False
+        self.abandoned = ""
+        self._frames: list[tuple[int, Place]] = []
+        self._firsts: list[int] = []
+
+    def apply(self, record: Record) -> None:
+        """Add the next record.
+
+        Raises:
+            DataLossError: it can never stand there: somebody tampered with the log.
+        """
+        if not self.admits(record):
+            raise DataLossError(f"a {type(record).__name__.lower()} record stands where none can, in slot {self.next}")
+        self.next += 1
+        match record:
+            case Begin():
+                self.begin = record
+            case Take():
+                self.epoch, self.holder = record.epoch, record
+            case Chunk():
+                self._add(record)
+            case Release():
+                self.holder = None
+            case End():
+                self.ended, self.holder = True, None
+            case Abandon():
+                self.abandoned, self.holder = record.why or "abandoned", None
+
+    def admits(self, record: Record) -> bool:
+        """Whether this record may be the next."""
+        if isinstance(record, Begin):
+            return self.next == 0
+        if self.begin is None or self.abandoned:
+            return False
+        if isinstance(record, Abandon):
+            return True
+        if isinstance(record, Take):
+            return not self.ended and record.epoch == self.epoch + 1
+        if self.holder is None or record.epoch != self.epoch:
+            return False
+        if isinstance(record, Chunk):
+            return record.first == self.elements and record.count == sum(place.count for place in record.frames) > 0
+        return not isinstance(record, End) or record.elements == self.elements
+
+    def _add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        for place in chunk.frames:
+            self._firsts.append(self.elements)
+            self._frames.append((self.elements, place))
+            self.elements += place.count
+
+    def frame_at(self, position: int) -> tuple[int, Place]:
+        """The frame that holds an element: the index of the frame's first element, and where it lies."""
+        return self._frames[bisect_right(self._firsts, position) - 1]
+
+    @property
+    def places(self) -> list[Place]:
+        """Where all committed frames lie, in order."""
+        return [place for _, place in self._frames]
+
+
+class Next(Enum):
+    """What a reader does."""
+
+    READ = auto()
+    """The element is committed."""
+    FINISH = auto()
+    """There are no more."""
+    WAIT = auto()
+    """Somebody else writes it."""
+    TAKE = auto()
+    """Become the writer."""
+    ABANDON = auto()
+    """Close this recording, which nobody can go on with, and begin the next."""
+    MOVE = auto()
+    """Somebody else has closed it."""
+    STRANDED = auto()
+    """Nobody can go on with it, and the reader has seen a part of it."""
+
+
+def decide(log: Log, position: int, *, seen: bool, holder_lost: bool) -> Next:
+    """What a reader that wants the element at `position` does next.
+
+    Args:
+        log: All records that there are now.
+        position: The index of the element.
+        seen: Whether the reader has seen elements of this recording: then another one would not go on truthfully,
+            unless it is repeatable.
+        holder_lost: Whether the holder has ended, or has shown no pulse for the length of a lease.
+    """
+    repeatable = log.begin is not None and log.begin.repeatable
+    if log.abandoned:
+        return Next.MOVE if repeatable or not seen else Next.STRANDED
+    if log.ended:
+        return Next.READ if position < log.elements else Next.FINISH
+    held = log.holder is not None and not holder_lost
+    continuable = repeatable or not log.elements
+    if not held and not continuable and not seen:
+        return Next.ABANDON
+    # What is committed can be read truthfully in any case.
+    if position < log.elements:
+        return Next.READ
+    if held:
+        return Next.WAIT
+    return Next.TAKE if continuable else Next.STRANDED
+
+
+class Watch:
+    """Tells when a holder has shown no pulse for the length of a lease, on the observer's own clock.
+
+    An observer that was stopped itself, or late, must not take its own sleep for the holder's: of the time between two
+    looks at most a quarter of the lease counts.
+
+    Args:
+        lease: Seconds.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._seen: object = None
+        self._looked = 0.0
+        self._silent = 0.0
+
+    def lost(self, epoch: int, pulse: object, now: float) -> bool:
+        """Look once.
+
+        Args:
+            epoch: Whose pulse it is.
+            pulse: Anything that changes while the holder lives.
+            now: Seconds on any clock that only goes forward.
+        """
+        if self._seen != (epoch, pulse):
+            self._seen, self._silent = (epoch, pulse), 0.0
+        else:
+            self._silent += min(now - self._looked, self._lease / 4)
+        self._looked = now
+        return self._silent >= self._lease

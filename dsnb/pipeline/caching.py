@@ -1,0 +1,89 @@
+"""`Dataset.cache`, with its arguments checked at the call."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dsnb.cache.memory import Memory
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache
+from dsnb.pipeline.validate import flag, optional_whole, positive, whole
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.dataset import Dataset
+
+
+class Caching:
+    """What keeps a dataset's elements."""
+
+    operation: Operation
+
+    def _then(self, operation: Operation) -> Dataset:
+        raise NotImplementedError
+
+    def cache(
+        self,
+        where: str | os.PathLike[str] | None = None,
+        *,
+        limit_bytes: int | None = None,
+        content: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
+        lease_seconds: float = LEASE_S,
+    ) -> Dataset:
+        """Record the elements; later passes read them back, and other runs at the same time (as in tf.data, and more).
+
+        With a directory any number of runs share one pass: one writes, the others read what it has written, and go on
+        where it stopped. The recording is found by what the pipeline is, down to the code of its functions and to the
+        files that it names, so a changed one is recorded anew. A run that stops early leaves what it has; the next one
+        goes on from there.
+
+        Args:
+            where: A directory; None for the memory of this process.
+            limit_bytes: Most bytes to keep in memory; what is beyond is produced in each pass. None for no limit.
+            content: Tell a changed file by its content, which is read for it, and not by its size and time of change.
+            chunk_bytes: How much is written at once, at least once a second.
+            lease_seconds: After how long a writer that shows no sign of life is taken over.
+
+        Raises:
+            InvalidArgumentError: for anything that cannot be a place.
+            FailedPreconditionError: for a pipeline that refers to something without a value, such as an open file: a
+                change would not be seen. The message names it. Also for a directory of a newer version of dsnb.
+
+        A `shuffle` in front of `cache` is recorded in the order of one pass, and so frozen: shuffle behind it.
+
+        Example:
+            >>> from dsnb.pipeline.dataset import Dataset
+            >>> calls = []
+            >>> ds = Dataset.range(3).map(lambda x: calls.append(1) or x * x).cache()
+            >>> [int(x) for x in ds], [int(x) for x in ds], len(calls)
+            ([0, 1, 4], [0, 1, 4], 3)
+        """
+        operation = Cache(
+            inputs=(self.operation,),
+            where=place_of(where),
+            memory=Memory(optional_whole("limit_bytes", limit_bytes, 0)),
+            content=flag("content", content),
+            chunk_bytes=whole("chunk_bytes", chunk_bytes, 1),
+            lease_s=positive("lease_seconds", lease_seconds),
+        )
+        operation.check()
+        return self._then(operation)
+
+
+def place_of(where: str | os.PathLike[str] | None) -> str | None:
+    """Where to record, if it can be a place.
+
+    Raises:
+        InvalidArgumentError: it cannot.
+    """
+    if where is None:
+        return None
+    path = os.fspath(where) if isinstance(where, (str, os.PathLike)) else where
+    if not isinstance(path, str) or not path:
+        raise InvalidArgumentError(f"`where` is {where!r}", hint="pass a directory, or None for memory")
+    path = os.path.abspath(os.path.expanduser(path))
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise InvalidArgumentError(f"`where` is {path}, which is a file", hint="pass a directory: it holds many files")
+    return path

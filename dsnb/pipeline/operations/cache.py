@@ -1,0 +1,268 @@
+"""`Dataset.cache`: elements once produced are read back by later passes, and by other runs at the same time."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dsnb.cache.backends import Shelf
+from dsnb.cache.directory import DirectoryShelf
+from dsnb.cache.frames import Run, framed, rows
+from dsnb.cache.memory import Memory
+from dsnb.cache.reader import Reader
+from dsnb.cache.recorder import Alone
+from dsnb.cache.recording import Begin
+from dsnb.cache.writer import Plan
+from dsnb.elements.fingerprint import Fingerprint, fingerprint
+from dsnb.elements.frame import Frame
+from dsnb.errors import FailedPreconditionError, UnimplementedError
+from dsnb.pipeline.engine.stage import Stage, as_list
+from dsnb.pipeline.file_keys import FileKey, file_keys
+from dsnb.pipeline.operation import BuildContext, Operation, walk
+from dsnb.pipeline.splits import FileSource
+
+CHUNK_BYTES: Final = 16 << 20
+LEASE_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cache(Operation):
+    """The input, recorded.
+
+    Attributes:
+        where: A directory; None for memory.
+        memory: What is kept, if it is memory.
+        content: Whether files count by their content, and not by size and time.
+        chunk_bytes: What is committed at once, in bytes.
+        lease_s: After how long a silent writer is taken over, in seconds.
+    """
+
+    where: str | None
+    memory: Memory
+    content: bool = False
+    chunk_bytes: int = CHUNK_BYTES
+    lease_s: float = LEASE_S
+
+    @property
+    def name(self) -> str:
+        """With the place."""
+        return "cache()" if self.where is None else f"cache({self.where!r})"
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    @property
+    def elementwise(self) -> bool:
+        """It is: each worker of a static mode records its own shard, and runs no other."""
+        return True
+
+    def __dsnb_fingerprint__(self) -> Operation:
+        # A pipeline is what it gives; where that is kept is no part of it.
+        return self.inputs[0]
+
+    def build(self, context: BuildContext) -> Stage:
+        """A stage that records or reads.
+
+        Raises:
+            UnimplementedError: for a task that reads only some splits.
+            FailedPreconditionError: something in the pipeline has no value to tell a changed one by.
+        """
+        if context.splits is not None:
+            raise UnimplementedError(
+                f"{self.name} does not record split by split yet, which DYNAMIC sharding asks for",
+                did="nothing was read",
+                hint="use OFF or a static sharding policy, or put `cache` behind `distribute`",
+            )
+        return CacheStage(self, context)
+
+    def shelf(self) -> Shelf:
+        """Where the recordings of this pipeline are.
+
+        Raises:
+            FailedPreconditionError: it has no key.
+        """
+        if self.where is None:
+            return self.memory.shelf(_cut_of(self.inputs[0]))
+        return DirectoryShelf(self.where, self.key())
+
+    def key(self) -> str:
+        """What a recording depends on, in hexadecimal digits: the pipeline and the files that it names.
+
+        Raises:
+            FailedPreconditionError: something in the pipeline has no value to tell a changed one by.
+        """
+        return fingerprint(self.keyed()).digest
+
+    def keyed(self) -> tuple[Operation, tuple[FileKey, ...]]:
+        """What a recording depends on."""
+        return self.inputs[0], file_keys(self.inputs[0], content=self.content)
+
+    def check(self) -> None:
+        """Look whether the pipeline has a key.
+
+        Raises:
+            FailedPreconditionError: as `key` does.
+        """
+        if self.where is not None:
+            refuse_unhashable(fingerprint(self.inputs[0]), self.name)
+
+
+def _cut_of(operation: Operation) -> str:
+    """What tells the shards of one pipeline apart. Values are not looked at: a function may count its own calls."""
+    return repr([(step.name, step.files if isinstance(step, FileSource) else ()) for step in walk(operation)])
+
+
+def refuse_unhashable(found: Fingerprint, name: str) -> None:
+    """Refuse a pipeline that could change without being seen to.
+
+    Raises:
+        FailedPreconditionError: naming what has no value.
+    """
+    if found.unhashable:
+        raise FailedPreconditionError(
+            f"{name} cannot tell when the pipeline changes: {found.unhashable[0]} has no value to compare",
+            did="nothing was recorded, since a changed pipeline would be given the old elements",
+            hint="pass a path, a seed or plain data instead; or `cache()` without a place, which ends with the process",
+        )
+
+
+class CacheStage(Stage):
+    """Reads the recording, and with all others in this process writes it; or runs the input, where that must be."""
+
+    seeks = True
+    closes_slowly = True
+
+    def __init__(self, operation: Cache, context: BuildContext) -> None:
+        super().__init__(operation.name)
+        (self._operation,) = operation.inputs
+        # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
+        self._context = BuildContext(entropy=context.entropy)
+        self._pipeline: Pipeline | None = None
+        begin = Begin(
+            entropy=secrets.randbits(64),
+            repeatable=all(step.repeatable for step in walk(self._operation)),
+            pipeline=" | ".join(step.name for step in walk(self._operation)),
+        )
+        plan = Plan(begin=begin, open=self._open, chunk_bytes=operation.chunk_bytes, lease_s=operation.lease_s)
+        self._reader = Reader(operation.shelf(), plan)
+
+    def _open(self, entropy: int) -> Pipeline:
+        return Pipeline(self._operation.build(replace(self._context, entropy=entropy)))
+
+    def produce(self, want: int) -> Run:
+        """The next elements, recorded or produced."""
+        if self._pipeline is None:
+            try:
+                return self._reader.pull(want)
+            except Alone as alone:
+                self._go_alone(alone)
+                if alone.error is not None:
+                    raise alone.error from alone.error.__cause__
+        assert self._pipeline is not None
+        return self._pipeline.run(want)
+
+    def skip(self, count: int) -> int:
+        """Without looking at what is recorded."""
+        began = self._reader.position
+        if self._pipeline is None:
+            try:
+                return self._reader.skip(count)
+            except Alone as alone:
+                self._go_alone(alone)
+                skipped = alone.position - began
+                return skipped + self._own().skip(count - skipped)
+        return self._own().skip(count)
+
+    def _own(self) -> Pipeline:
+        assert self._pipeline is not None
+        return self._pipeline
+
+    def _go_alone(self, alone: Alone) -> None:
+        pipeline = alone.source
+        if pipeline is None:
+            pipeline = self._open(alone.entropy)
+            pipeline.skip(alone.position)
+        assert isinstance(pipeline, Pipeline)
+        self._pipeline = pipeline
+        if self._cancelled:
+            pipeline.cancel()
+        self._reader.close()
+
+    def cancel(self) -> None:
+        """Wake whoever waits, and end the input if nobody else here reads it."""
+        super().cancel()
+        self._reader.cancel()
+        if self._pipeline is not None:
+            self._pipeline.cancel()
+
+    def release(self, unread: int) -> None:
+        """Leave the recording; the last to leave commits what there is."""
+        self._reader.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+
+
+class Pipeline:
+    """A pipeline's stage as what a recording is made from: frames instead of runs."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._waiting: list[Any] = []
+        self._error: Exception | None = None
+
+    def pull(self, want: int) -> list[Frame]:
+        """The next elements, laid out; none at the end.
+
+        Raises:
+            Exception: what an element failed with, in its place.
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        run, self._waiting = self._waiting or self._stage.pull(want), []
+        if not len(run):
+            return []
+        try:
+            return framed(run)
+        except Exception:  # noqa: BLE001 - elements hold anything; found again below, in its place
+            return self._one_by_one(as_list(run))
+
+    def _one_by_one(self, run: list[Any]) -> list[Frame]:
+        found: list[Frame] = []
+        for index, element in enumerate(run):
+            try:
+                found += framed([element])
+            except Exception as error:
+                self._waiting = run[index + 1 :]
+                if not found:
+                    raise
+                self._error = error
+                break
+        return found
+
+    def run(self, want: int) -> Run:
+        """The same as elements."""
+        frames = self.pull(want)
+        if len(frames) == 1:
+            return rows(frames[0], 0, frames[0].count)
+        return [element for frame in frames for element in as_list(rows(frame, 0, frame.count))]
+
+    def skip(self, count: int) -> int:
+        """Leave elements out; how many there were."""
+        return self._stage.skip(count)
+
+    def cancel(self) -> None:
+        """Let whoever pulls get a `CancelledError`."""
+        self._stage.cancel()
+
+    def close(self) -> None:
+        """Close the stage."""
+        self._stage.close()

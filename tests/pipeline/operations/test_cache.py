@@ -1,0 +1,494 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsnb.errors import CacheWarning, CancelledError, FailedPreconditionError, InvalidArgumentError
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.graph import restore, serialise
+from dsnb.pipeline.operations.cache import Cache
+from tests.pipeline.driving import context, drain, outcomes
+from tests.support.waiting import wait_for
+
+N = 50
+
+
+class Calls:
+    """Counts calls in a file, as a function of any process and any pass can."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def note(self) -> None:
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(b".")
+
+    @property
+    def count(self) -> int:
+        return os.path.getsize(self.path) if os.path.exists(self.path) else 0
+
+    def __dsnb_fingerprint__(self) -> str:
+        return "calls"
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(tmp_path / "calls")
+
+
+@pytest.fixture(params=["memory", "directory"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    return None if request.param == "memory" else str(tmp_path / "cache")
+
+
+def squares(calls: Calls, length: int = N) -> Dataset:
+    def square(x: int) -> dict[str, Any]:
+        calls.note()
+        return {"x": x * x, "rows": np.full((2, 3), x), "name": f"{x}"}
+
+    return Dataset.range(length).map(square)
+
+
+def check(elements: list[Any], first: int = 0, last: int = N) -> None:
+    assert [int(element["x"]) for element in elements] == [x * x for x in range(first, last)]
+    assert [element["name"] for element in elements] == [f"{x}" for x in range(first, last)]
+    assert [element["rows"].tolist() for element in elements] == [[[x] * 3] * 2 for x in range(first, last)]
+
+
+def test_the_function_runs_once_for_each_element_of_all_passes(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    for _ in range(3):
+        check(list(ds))
+    assert calls.count == N
+
+
+def test_repeat_reads_the_recording(calls: Calls, where: str | None) -> None:
+    assert len(list(squares(calls).cache(where).repeat(3))) == 3 * N
+    assert calls.count == N
+
+
+def test_a_pass_that_stops_early_leaves_what_it_has_and_the_next_one_goes_on(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    check(list(ds.take(7)), last=7)
+    assert calls.count == 7
+    check(list(ds))
+    assert calls.count == N
+
+
+def test_nothing_is_produced_that_nobody_asked_for(calls: Calls, where: str | None) -> None:
+    endless = squares(calls).repeat().cache(where)
+    assert len(list(endless.take(N + 5))) == N + 5
+    assert calls.count == N + 5
+
+
+def test_one_dataset_may_be_read_twice_at_once(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    pairs = list(Dataset.zip(ds, ds))
+    assert [int(a["x"]) for a, _ in pairs] == [int(b["x"]) for _, b in pairs] == [x * x for x in range(N)]
+    assert calls.count == N
+
+
+def test_readers_at_different_places_share_one_pass(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    with iter(ds) as first, iter(ds) as second:
+        ahead = [next(first) for _ in range(20)]
+        behind = [next(second) for _ in range(10)]
+        first.close()
+        check(ahead, last=20)
+        check([*behind, *second])
+    assert calls.count == N
+
+
+def test_threads_share_one_pass(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    found: list[list[Any]] = []
+    threads = [threading.Thread(target=lambda: found.append(list(ds))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for elements in found:
+        check(elements)
+    assert calls.count == N
+
+
+def test_elements_are_the_same_in_the_first_pass_and_in_later_ones(where: str | None) -> None:
+    ds = Dataset.range(4).map(lambda x: (int(x), 1.5, True, "a", b"b", np.float32(x), [x, {"y": x}])).cache(where)
+    first, second = list(ds), list(ds)
+    assert repr(first) == repr(second)
+    assert [list(map(type, element)) for element in first] == [list(map(type, element)) for element in second]
+
+
+def test_what_a_reader_does_to_its_dicts_is_seen_by_nobody_else(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    for _ in range(2):
+        for element in ds:
+            element.clear()
+    check(list(ds))
+
+
+def test_skipping_what_is_recorded_reads_nothing(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    list(ds)
+    check(list(ds.skip(40)), first=40)
+    assert list(ds.skip(N)) == []
+    assert list(ds.skip(N + 9)) == []
+
+
+def test_skipping_what_is_not_recorded_records_it(calls: Calls, where: str | None) -> None:
+    ds = squares(calls).cache(where)
+    check(list(ds.skip(40)), first=40)
+    check(list(ds))
+    assert calls.count == N
+
+
+def test_an_empty_dataset_is_recorded_as_one(where: str | None) -> None:
+    ds = Dataset.range(0).cache(where)
+    assert list(ds) == list(ds) == []
+
+
+def test_an_unseeded_shuffle_is_recorded_in_one_order(where: str | None) -> None:
+    ds = Dataset.range(N).shuffle(N).cache(where)
+    part = [int(x) for x in ds.take(10)]
+    first, second = [int(x) for x in ds], [int(x) for x in ds]
+    assert first == second
+    assert first[:10] == part
+    assert sorted(first) == list(range(N))
+
+
+def test_spec_and_length_are_the_input_s(where: str | None) -> None:
+    ds = Dataset.range(5).cache(where)
+    assert ds.element_spec == Dataset.range(5).element_spec
+    assert len(ds) == 5
+
+
+# ----------------------------------------------------------------------------------------------------------- failures
+
+
+def failing(calls: Calls, good: Callable[[], bool]) -> Dataset:
+    path = calls.path + ".good"
+
+    def picky(x: int) -> int:
+        calls.note()
+        if x == 5 and not os.path.exists(path):
+            raise ValueError("five")
+        return x
+
+    return Dataset.range(10).map(picky)
+
+
+def test_a_failing_element_ends_the_recording_and_the_next_pass_tries_it_again(calls: Calls, where: str | None) -> None:
+    ds = failing(calls, lambda: False).cache(where)
+    with pytest.warns(CacheWarning, match="failed, behind 5 that are recorded"):
+        found = outcomes(ds)
+    assert [x if isinstance(x, Exception) else int(x) for x in found[:5]] == [0, 1, 2, 3, 4]
+    assert isinstance(found[5], ValueError)
+    assert [int(x) for x in found[6:]] == [6, 7, 8, 9]
+    assert calls.count == 10
+    Path(calls.path + ".good").touch()
+    assert [int(x) for x in ds] == list(range(10))
+    assert [int(x) for x in ds] == list(range(10))
+    assert calls.count == 15
+
+
+def test_what_no_element_can_hold_is_an_error_in_its_place(where: str | None) -> None:
+    ds = Dataset.range(3).map(lambda x: object() if x == 1 else x).cache(where)
+    with pytest.warns(CacheWarning, match="failed"):
+        found = outcomes(ds)
+    assert [type(x).__name__ for x in found] == ["int64", "InvalidArgumentError", "int64"]
+
+
+def test_a_pass_can_be_cancelled_while_the_function_runs(where: str | None) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(x: int) -> int:
+        begun.set()
+        go.wait(30)
+        return x
+
+    stage = Cache(inputs=(Dataset.range(3).map(slow).operation,), where=None, memory=_memory()).build(context())
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(_error(stage)))
+    thread.start()
+    assert begun.wait(10)
+    stage.cancel()
+    go.set()
+    thread.join()
+    stage.close()
+    assert isinstance(found[0], CancelledError) or len(found[0]) <= 1
+
+
+def _error(stage: Any) -> Any:
+    try:
+        return stage.pull(1)
+    except Exception as error:  # noqa: BLE001 - it is what the test looks at
+        return error
+
+
+def _memory() -> Any:
+    return Dataset.range(1).cache().operation.memory
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_memory_beyond_the_limit_is_not_kept_and_told_once(calls: Calls) -> None:
+    ds = squares(calls).cache(limit_bytes=20 * 58)
+    with pytest.warns(CacheWarning, match="larger than the 1,160 bytes"):
+        check(list(ds))
+    with pytest.warns(CacheWarning, match="larger than"):
+        check(list(ds))
+    assert N <= calls.count <= 2 * N
+
+
+def test_memory_goes_with_the_dataset(calls: Calls) -> None:
+    import gc
+    import weakref
+
+    ds = squares(calls).cache()
+    list(ds)
+    kept = weakref.ref(ds.operation.memory)
+    del ds
+    gc.collect()
+    assert kept() is None
+
+
+def test_copies_of_a_pipeline_in_one_process_share_their_memory(calls: Calls) -> None:
+    ds = squares(calls).cache()
+    list(ds)
+    graph = serialise(ds.operation)
+    copy = Dataset(restore(graph.definition, lambda digest: b""))
+    check(list(copy))
+    assert calls.count == N
+
+
+def test_shards_of_a_pipeline_do_not_share_their_memory() -> None:
+    from dsnb.pipeline.sharding import sharded
+
+    ds = Dataset.range(10).map(lambda x: x).cache()
+    for index in range(2):
+        shard = Dataset(sharded(ds.operation, "DATA", 2, index))
+        for _ in range(2):
+            assert [int(x) for x in shard] == list(range(index, 10, 2))
+
+
+# ---------------------------------------------------------------------------------------------------------- directory
+
+
+def test_another_dataset_object_of_the_same_pipeline_reads_the_recording(calls: Calls, tmp_path: Path) -> None:
+    check(list(squares(calls).cache(tmp_path / "cache")))
+    check(list(squares(calls).cache(str(tmp_path / "cache"))))
+    assert calls.count == N
+
+
+def test_a_changed_pipeline_never_reads_an_old_recording(tmp_path: Path) -> None:
+    def scaled(factor: int) -> list[int]:
+        return [int(x) for x in Dataset.range(4).map(lambda x: x * factor).cache(tmp_path / "cache")]
+
+    assert scaled(2) == [0, 2, 4, 6]
+    assert scaled(3) == [0, 3, 6, 9]
+    assert scaled(2) == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_a_changed_file_is_another_recording(tmp_path: Path, content: bool) -> None:
+    from dsnb import TextLineDataset
+
+    path = tmp_path / "lines.txt"
+    ds = TextLineDataset(str(path)).cache(tmp_path / "cache", content=content)
+    path.write_text("a\nb\n")
+    assert list(ds) == ["a", "b"]
+    path.write_text("c\nd\n")
+    os.utime(path, ns=(1, 1))
+    assert list(ds) == ["c", "d"]
+    os.utime(path, ns=(2, 2))
+    before = len(list((tmp_path / "cache").iterdir()))
+    assert list(ds) == ["c", "d"]
+    assert (len(list((tmp_path / "cache").iterdir())) == before) is content
+
+
+def test_what_has_no_value_is_refused_at_the_call(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "w") as log:
+        ds = Dataset.range(3).map(lambda x: print(x, file=log) or x)
+        with pytest.raises(FailedPreconditionError, match="log"):
+            ds.cache(tmp_path / "cache")
+        assert [int(x) for x in ds.cache()] == [0, 1, 2]
+
+
+def test_a_file_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "it").touch()
+    with pytest.raises(InvalidArgumentError, match="is a file"):
+        Dataset.range(3).cache(tmp_path / "it")
+
+
+@pytest.mark.parametrize("where", [3, b"folder", "", ["a"]])
+def test_where_must_be_a_path(where: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="where"):
+        Dataset.range(3).cache(where)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"limit_bytes": -1}, {"limit_bytes": 1.5}, {"content": 1}, {"chunk_bytes": 0}, {"lease_seconds": 0}],
+    ids=str,
+)
+def test_other_arguments_are_checked(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
+        Dataset.range(3).cache(**arguments)
+
+
+def test_the_fingerprint_of_a_pipeline_does_not_depend_on_where_it_is_kept(tmp_path: Path) -> None:
+    from dsnb.elements.fingerprint import fingerprint
+
+    ds = Dataset.range(3)
+    digests = {fingerprint(d.batch(2).operation).digest for d in (ds.cache(), ds.cache(tmp_path), ds.cache())}
+    assert len(digests) == 1
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Callable[[], Path]:
+    return lambda: max((tmp_path / "cache").rglob("*.seg"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_recording_is_never_served_but_recorded_anew(
+    calls: Calls, tmp_path: Path, segment: Callable[[], Path], damage: str
+) -> None:
+    ds = squares(calls).cache(tmp_path / "cache", chunk_bytes=10 * 58)
+    check(list(ds))
+    path = segment()
+    data = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        data[200] ^= 1
+        path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
+    with pytest.warns(CacheWarning, match=path.name):
+        check(list(ds))
+    assert N < calls.count <= 2 * N
+    before = calls.count
+    check(list(ds))
+    assert calls.count == before
+
+
+@pytest.mark.parametrize("name", ["manifest", "log/00000000", "log/00000001"])
+def test_a_damaged_log_is_never_believed(calls: Calls, tmp_path: Path, name: str) -> None:
+    ds = squares(calls).cache(tmp_path / "cache")
+    if name == "manifest":
+        check(list(ds))
+    else:
+        check(list(ds.take(3)), last=3)
+    (path,) = (tmp_path / "cache").glob(f"*/000001/{name}")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.warns(CacheWarning, match="damaged"):
+        check(list(ds))
+    before = calls.count
+    check(list(ds))
+    assert calls.count == before
+
+
+def test_a_pipeline_that_cannot_be_repeated_is_recorded_anew_after_an_early_stop(tmp_path: Path) -> None:
+    ds = Dataset.range(N).map(lambda x: x, num_parallel_calls=2, deterministic=False).cache(tmp_path / "cache")
+    assert len(list(ds.take(5))) == 5
+    first = [int(x) for x in ds]
+    assert sorted(first) == list(range(N))
+    assert [int(x) for x in ds] == first
+
+
+def test_elements_are_read_as_views_that_do_not_die_with_the_iterator(calls: Calls, tmp_path: Path) -> None:
+    ds = squares(calls).cache(tmp_path / "cache")
+    list(ds)
+    kept = [element["rows"] for element in ds]
+    assert all(not rows.flags.writeable and not rows.flags.owndata for rows in kept)
+    assert [rows.tolist() for rows in kept] == [[[x] * 3] * 2 for x in range(N)]
+
+
+def test_an_idle_writer_gives_its_lease_back(calls: Calls, tmp_path: Path) -> None:
+    ds = squares(calls).cache(tmp_path / "cache", lease_seconds=0.2)
+    with iter(ds) as elements:
+        check([next(elements)], last=1)
+        log = next((tmp_path / "cache").glob("*/000001/log"))
+        wait_for(lambda: any(b"release" in path.read_bytes() for path in log.iterdir()), what="the release")
+        check(list(elements), first=1)
+    check(list(ds))
+    assert calls.count == N
+
+
+def test_a_read_only_folder_is_read_and_not_written(calls: Calls, tmp_path: Path, read_only: Any) -> None:
+    ds = squares(calls).cache(tmp_path / "cache")
+    list(ds)
+    with read_only(tmp_path / "cache"):
+        check(list(ds))
+    assert calls.count == N
+
+
+def test_where_nothing_can_be_written_the_pass_runs_without_the_cache(
+    calls: Calls, tmp_path: Path, read_only: Any
+) -> None:
+    ds = squares(calls).cache(tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    with read_only(tmp_path / "cache"), pytest.warns(CacheWarning, match="failed: Read-only file system"):
+        check(list(ds))
+    assert calls.count == N
+
+
+@pytest.fixture
+def read_only() -> Any:
+    """A folder whose file system refuses writes: root, who runs tests in containers, is refused by nothing else."""
+    import errno
+    from contextlib import contextmanager
+
+    from dsnb.cache.faults import hooked
+
+    @contextmanager
+    def refused(folder: Path) -> Iterator[None]:
+        def hook(name: str, when: str) -> None:
+            if when == "before":
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        with hooked(hook):
+            yield
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    "step,number",
+    [(step, n) for step in ("slot write", "slot sync", "slot name", "segment write", "segment sync") for n in (0, 3)]
+    + [("segment make", 0)],
+)
+def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path: Path, step: str, number: int) -> None:
+    import errno
+
+    from dsnb.cache.faults import hooked
+
+    left = [number]
+
+    def hook(name: str, when: str) -> None:
+        if (name, when) == (step, "before"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ds = squares(calls).cache(tmp_path / "cache", chunk_bytes=5 * 58)
+    with hooked(hook), pytest.warns(CacheWarning, match="No space left on device"):
+        check(list(ds))
+    assert calls.count == N
+    check(list(ds))
+    check(list(ds))
+    assert calls.count <= 2 * N
+
+
+def test_a_stage_that_is_drained_twice_stays_at_its_end(calls: Calls, where: str | None) -> None:
+    stage = squares(calls, 5).cache(where).operation.build(context())
+    assert len(drain(stage, [2])) == 5
+    stage.close()
