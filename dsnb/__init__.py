@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dsnb.client.distribute import distribute as distribute
     from dsnb.client.distribute import from_dataset_id as from_dataset_id
     from dsnb.client.distribute import register_dataset as register_dataset
-    from dsnb.client.options import CrossTrainerCache as CrossTrainerCache
     from dsnb.client.options import ShardingPolicy as ShardingPolicy
+    from dsnb.client.trainer_cache import CrossTrainerCache as CrossTrainerCache
     from dsnb.dispatcher.config import DispatcherConfig as DispatcherConfig
     from dsnb.dispatcher.server import DispatchServer as DispatchServer
     from dsnb.elements.spec import TensorSpec as TensorSpec
@@ -56,7 +56,7 @@ _HOMES = {
     "INFINITE_CARDINALITY": "dsnb.pipeline.operation",
     "SHARD_HINT": "dsnb.pipeline.operations.shard",
     "UNKNOWN_CARDINALITY": "dsnb.pipeline.operation",
-    "CrossTrainerCache": "dsnb.client.options",
+    "CrossTrainerCache": "dsnb.client.trainer_cache",
     "DataLossWarning": "dsnb.errors",
     "DataService": "dsnb.notebook.service",
     "Dataset": "dsnb.pipeline.dataset",

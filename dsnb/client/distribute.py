@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from dsnb import errors
-from dsnb.client.options import CrossTrainerCache, ServiceAddress, ShardingPolicy, check_compression, read_options
+from dsnb.client.options import ServiceAddress, ShardingPolicy, check_compression, read_options
 from dsnb.client.options import service_address as _address
 from dsnb.client.source import FromService, check_cache
 from dsnb.client.tasks import check_protocol
+from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_json
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset

@@ -6,9 +6,11 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.errors import InvalidArgumentError, UnimplementedError
 from dsnb.wire import discovery
 from dsnb.wire.channel import split_target
+from dsnb.wire.messages import Manner
 
 AUTO = "AUTO"
 LOCAL = "LOCAL"
@@ -39,36 +41,6 @@ class ShardingPolicy(enum.IntEnum):
 _ALIASES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class CrossTrainerCache:
-    """Share one preprocessing pass with the other trainers of a job.
-
-    Each worker keeps a sliding window of the elements it produced; every trainer of the job reads from it at its own
-    pace. One that falls out of the window is moved on, and what it missed is counted as skipped. As in the tf.data
-    service, the job needs a name and an endless dataset.
-
-    Args:
-        trainer_id: Who reads. Readers of one id share one place, so among them each element comes once.
-
-    Raises:
-        InvalidArgumentError: for an empty id.
-
-    Example:
-        >>> CrossTrainerCache("lr=0.1")
-        CrossTrainerCache(trainer_id='lr=0.1')
-    """
-
-    trainer_id: str
-
-    def __init__(self, trainer_id: str) -> None:
-        if not isinstance(trainer_id, str) or not trainer_id:
-            raise InvalidArgumentError(
-                f"the cross-trainer cache requires a non-empty trainer ID, got {trainer_id!r}",
-                hint='give each trainer a name of its own: CrossTrainerCache("lr=0.1")',
-            )
-        object.__setattr__(self, "trainer_id", trainer_id)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """The checked arguments of `distribute` and `from_dataset_id`, apart from service and dataset."""
@@ -79,6 +51,7 @@ class ReadOptions:
     protocol: str | None = None
     compression: str = AUTO
     trainer_id: str = ""
+    manner: Manner | None = None
     target_workers: str = AUTO
 
     @property
@@ -197,6 +170,7 @@ def read_options(
         protocol=data_transfer_protocol,
         compression=check_compression(compression),
         trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else "",
+        manner=cross_trainer_cache.manner if cross_trainer_cache else None,
         target_workers=target,
     )
 

@@ -128,6 +128,7 @@ class TaskTable:
             task_id=hold.info.task_id,
             client_id=self._client_id,
             trainer_id=self._options.trainer_id,
+            manner=self._options.manner,
             max_bytes=hold.max_bytes,
             granted=account.granted,
             received=account.received,

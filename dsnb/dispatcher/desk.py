@@ -19,9 +19,18 @@ from dsnb.dispatcher.ledger import Ledger
 from dsnb.dispatcher.records import DatasetDropped
 from dsnb.dispatcher.state import Task
 from dsnb.dispatcher.status import snapshot
-from dsnb.errors import UnavailableError
+from dsnb.errors import NotFoundError, UnavailableError
 from dsnb.monitor.snapshot import EventStatus, Snapshot
-from dsnb.wire.messages import ClientReport, ClientUpdate, Loss, TaskInfo, TaskOrder, WorkerOrder, WorkerReport
+from dsnb.wire.messages import (
+    ClientReport,
+    ClientUpdate,
+    Dismissal,
+    Loss,
+    TaskInfo,
+    TaskOrder,
+    WorkerOrder,
+    WorkerReport,
+)
 
 Message = TypeVar("Message")
 
@@ -177,6 +186,28 @@ class Desk:
         """A worker's owner saw it die."""
         with self._changed:
             self.handle(e.WorkerLeaves(uid=uid, death=how + self.ledger.last_produced(uid)))
+
+    def dismiss(self, job_name: str, trainer_id: str) -> None:
+        """Have the workers keep nothing for a trainer any longer.
+
+        Raises:
+            NotFoundError: there is no such job, or it has no such trainer.
+        """
+        with self._changed:
+            job = self.core.state.jobs.get(job_name)
+            if job is None:
+                raise NotFoundError(f"there is no job {job_name!r}", hint="svc.status().jobs lists them")
+            known = self.ledger.job(job_name).trainer_ids()
+            if trainer_id not in known:
+                raise NotFoundError(
+                    f"the job {job_name!r} has no trainer {trainer_id!r}",
+                    did="nothing was changed",
+                    hint=f"its trainers are {', '.join(map(repr, known)) or 'none yet'}",
+                )
+            for task in [self.core.state.tasks[t] for i in job.iterations.values() for t in i.tasks]:
+                dismissal = Dismissal(task_id=task.task_id, trainer_id=trainer_id)
+                self._order(task.worker, WorkerOrder(dismiss=(dismissal,)))
+            self.announce(f"trainer {trainer_id!r} of job {job_name!r} was sent away", "info")
 
     def announce(self, text: str, level: str) -> None:
         """Add a line to the events that people read."""

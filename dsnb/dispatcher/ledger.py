@@ -26,6 +26,7 @@ class TrainerTotals:
     hits: int = 0
     misses: int = 0
     skipped: int = 0
+    spilled: int = 0
 
     def add_client(self, report: ClientReport) -> None:
         self.elements += report.elements
@@ -51,6 +52,12 @@ class JobTotals:
 
     def trainer(self, trainer_id: str) -> TrainerTotals:
         return self.trainers.setdefault(trainer_id, TrainerTotals())
+
+    def trainer_ids(self) -> list[str]:
+        """All trainers, in the order in which they came; without the cache, clients stand for themselves."""
+        reading = [trainer_id for trainer_id, _ in self.clients.values()]
+        in_tasks = [t.trainer_id for task in self.tasks.values() for t in task.trainers if t.trainer_id]
+        return list(dict.fromkeys([*self.trainers, *in_tasks, *reading]))
 
 
 class Ledger:
@@ -109,6 +116,7 @@ class Ledger:
                 total.hits += trainer.hits
                 total.misses += trainer.misses
                 total.skipped += trainer.skipped
+                total.spilled += trainer.spilled
         for key, stage in _places(report):
             # What a stage held is gone with it; what it did stays counted.
             totals.stages[key] = _sum([totals.stages.get(key), replace(stage, buffered=0, capacity=0)])

@@ -35,6 +35,7 @@ class DispatcherService:
             methods.JOIN: self.join,
             methods.FOLLOW: self.follow,
             methods.CONFIRM_END: self.confirm_end,
+            methods.DISMISS: self.dismiss,
             methods.FORGET: self.forget,
             methods.SESSION: self.session,
             methods.GET_TASK: self.get_task,
@@ -132,6 +133,10 @@ class DispatcherService:
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
         self._desk.handle(e.ForgetJob(name=request.job_name))
+        return m.Empty()
+
+    def dismiss(self, request: m.DismissRequest, _context: grpc.ServicerContext) -> m.Empty:
+        self._desk.dismiss(request.job_name, request.trainer_id)
         return m.Empty()
 
     def follow(self, reports: Iterator[m.ClientReport], context: grpc.ServicerContext) -> Iterator[m.ClientUpdate]:

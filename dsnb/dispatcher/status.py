@@ -80,7 +80,7 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tup
 
 def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
     newest = job.iterations[max(job.iterations)]
-    trainers = tuple(_trainer(core, job, totals, name) for name in _trainer_ids(totals))
+    trainers = tuple(_trainer(core, job, totals, name) for name in totals.trainer_ids())
     return JobStatus(
         name=job.name,
         anonymous=job.anonymous,
@@ -126,15 +126,9 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
         window_bytes=report.window_bytes,
         capacity_bytes=report.capacity_bytes,
         evicted=report.evicted,
+        spill_bytes=report.spill_bytes,
         errors=report.errors,
     )
-
-
-def _trainer_ids(totals: JobTotals) -> list[str]:
-    """The ids of all trainers, in the order in which they came; without the cache, clients stand for themselves."""
-    reading = [trainer_id for trainer_id, _ in totals.clients.values()]
-    in_tasks = [t.trainer_id for task in totals.tasks.values() for t in task.trainers if t.trainer_id]
-    return list(dict.fromkeys([*totals.trainers, *in_tasks, *reading]))
 
 
 def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> TrainerStatus:
@@ -150,6 +144,11 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
         hits=past.hits + sum(t.hits for _, t in here if job.cached),
         misses=past.misses + sum(t.misses for _, t in here if job.cached),
         skipped=past.skipped + sum(t.skipped for _, t in here if job.cached),
+        spilled=past.spilled + sum(t.spilled for _, t in here if job.cached),
+        lag_bytes=sum(t.lag_bytes for _, t in here),
+        on_lag=next((t.on_lag for _, t in here if t.on_lag), ""),
+        rate=sum(t.rate for _, t in here),
+        falls_off_s=min((t.falls_off_s for _, t in here if t.falls_off_s), default=0.0),
         lost=past.lost + sum(r.lost for r in reports),
         wait_ns=past.wait_ns + sum(r.wait_ns for r in reports),
         active_ns=past.active_ns + sum(r.active_ns for r in reports),

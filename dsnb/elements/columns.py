@@ -333,3 +333,10 @@ def lay_out(columns: Sequence[Column], start: int, stop: int) -> tuple[list[Layo
         buffers += column.buffers(start, stop)
         offset = layout.offset + layout.nbytes
     return layouts, buffers, offset
+
+
+def bytes_of(buffer: Buffer) -> memoryview:
+    """A buffer's bytes, copied only where they are not contiguous; scalars of dates and records are taken too."""
+    if isinstance(buffer, (np.ndarray, np.generic)):
+        buffer = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
+    return memoryview(buffer).cast("B")

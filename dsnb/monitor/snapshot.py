@@ -55,6 +55,11 @@ class TrainerStatus:
         wait_ns: Time its `next()` calls spent waiting for data.
         active_ns: Time since it began to read.
         places: Where it stands, task by task.
+        spilled: Elements sent to it that came from a worker's disk.
+        lag_bytes: Bytes of what was produced and it has not consumed, over all tasks.
+        on_lag: What happens when it falls behind: "skip", "wait" or "spill"; empty without the cache.
+        rate: Elements a second that it consumes at present.
+        falls_off_s: Seconds until it misses elements, at the present rates; 0 if it does not.
     """
 
     trainer_id: str
@@ -67,6 +72,11 @@ class TrainerStatus:
     wait_ns: int = 0
     active_ns: int = 0
     places: tuple[PlaceStatus, ...] = ()
+    spilled: int = 0
+    lag_bytes: int = 0
+    on_lag: str = ""
+    rate: float = 0.0
+    falls_off_s: float = 0.0
 
     @property
     def lag(self) -> int:
@@ -85,6 +95,7 @@ class TaskStatus:
         window_bytes: Bytes of the elements in memory.
         capacity_bytes: The most that it may hold.
         evicted: Elements that were pushed out to make room.
+        spill_bytes: Bytes on disk, for trainers that lag behind and asked for it.
         errors: Elements whose place is taken by an error.
     """
 
@@ -99,6 +110,7 @@ class TaskStatus:
     capacity_bytes: int = 0
     evicted: int = 0
     errors: int = 0
+    spill_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

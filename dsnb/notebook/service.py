@@ -20,8 +20,8 @@ from dsnb.notebook.cluster import Cluster, ClusterSettings
 from dsnb.notebook.whole import whole
 from dsnb.wire import discovery, forks
 from dsnb.wire.channel import open_channel, split_target
-from dsnb.wire.messages import ForgetRequest
-from dsnb.wire.methods import FORGET
+from dsnb.wire.messages import DismissRequest, ForgetRequest
+from dsnb.wire.methods import DISMISS, FORGET
 
 
 class DataService:
@@ -131,6 +131,20 @@ class DataService:
         channel = open_channel(self.target, self.token)
         try:
             channel.call(FORGET, ForgetRequest(job_name=job_name))
+        finally:
+            channel.close()
+
+    def send_away(self, job_name: str, trainer_id: str) -> None:
+        """Keep nothing for a trainer of the cross-trainer cache any longer, and let nobody wait for it.
+
+        If it reads on, it goes on with what is there, and what it missed is counted.
+
+        Raises:
+            NotFoundError: there is no such job, or it has no such trainer.
+        """
+        channel = open_channel(self.target, self.token)
+        try:
+            channel.call(DISMISS, DismissRequest(job_name=job_name, trainer_id=trainer_id))
         finally:
             channel.close()
 

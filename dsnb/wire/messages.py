@@ -171,6 +171,11 @@ class TrainerReport:
     hits: int = 0
     misses: int = 0
     skipped: int = 0
+    spilled: int = 0
+    lag_bytes: int = 0
+    on_lag: str = ""
+    rate: float = 0.0
+    falls_off_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +205,7 @@ class TaskReport:
     readers: int = 0
     clients: tuple[str, ...] = ()
     grants: tuple[SplitGrant, ...] = ()
+    spill_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +248,19 @@ class WorkerOrder:
     clients_gone: tuple[str, ...] = ()
     collect: int = 0
     welcome: bool = False
+    dismiss: tuple[Dismissal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismissal:
+    task_id: str = ""
+    trainer_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DismissRequest:
+    job_name: str = ""
+    trainer_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +290,23 @@ class WatchRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a trainer of the cross-trainer cache wants to be treated; see `client.trainer_cache`.
+
+    Attributes:
+        on_lag: What happens when it falls behind: "wait", "spill", or else it is moved on.
+        start: Where it begins: with the "newest" element, the next to be produced, or else with the oldest there is.
+        timeout_s: Seconds without a sign of life after which it no longer holds others up; 0 for none.
+        together: Nobody is given anything before so many trainers are there.
+    """
+
+    on_lag: str = ""
+    start: str = ""
+    timeout_s: float = 0.0
+    together: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
     task_id: str = ""
     client_id: str = ""
@@ -281,3 +317,4 @@ class ReadRequest:
     max_bytes: int = 0
     recall: bool = False
     leave: bool = False
+    manner: Manner | None = None

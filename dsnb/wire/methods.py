@@ -38,6 +38,7 @@ GET_BLOB = Method(_DISPATCHER, "GetBlob", m.BlobRequest, m.BlobPiece, "unary_str
 JOIN = Method(_DISPATCHER, "Join", m.JoinRequest, m.JoinReply)
 FOLLOW = Method(_DISPATCHER, "Follow", m.ClientReport, m.ClientUpdate, "stream_stream")
 CONFIRM_END = Method(_DISPATCHER, "ConfirmEnd", m.EndRequest, m.EndReply)
+DISMISS = Method(_DISPATCHER, "Dismiss", m.DismissRequest, m.Empty)
 FORGET = Method(_DISPATCHER, "Forget", m.ForgetRequest, m.Empty)
 SESSION = Method(_DISPATCHER, "Session", m.WorkerReport, m.WorkerOrder, "stream_stream")
 GET_TASK = Method(_DISPATCHER, "GetTask", m.TaskRequest, m.TaskOrder)

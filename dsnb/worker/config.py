@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from dsnb.errors import InvalidArgumentError
@@ -26,6 +27,9 @@ class WorkerConfig:
         heartbeat_interval_ms: How often it reports when nobody watches.
         dispatcher_timeout_ms: How long it waits for a dispatcher that is away before its readers are told.
         cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all its tasks.
+        spill_dir: Where elements are put for trainers that asked for `on_lag="spill"` and fall behind; None for the
+            system's temporary folder. Nothing in it has a name, so nothing can be left behind.
+        spill_size_bytes: Bytes on disk that all tasks may take together.
         read_ahead_bytes: Bytes produced ahead of demand, for each task.
         max_readers: Streams served at once.
 
@@ -47,6 +51,8 @@ class WorkerConfig:
     heartbeat_interval_ms: int = 500
     dispatcher_timeout_ms: int = 60_000
     cross_trainer_cache_size_bytes: int = 512 * MIB
+    spill_dir: str | None = None
+    spill_size_bytes: int = 10 * 1024 * MIB
     read_ahead_bytes: int = 16 * MIB
     max_readers: int = 256
     isolation: str = "process"
@@ -64,7 +70,10 @@ class WorkerConfig:
             "dispatcher_timeout_ms",
             "cross_trainer_cache_size_bytes",
             "read_ahead_bytes",
+            "spill_size_bytes",
             "max_readers",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"{name} is {getattr(self, name)}", hint="use a number above 0")
+        if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
+            raise InvalidArgumentError(f"spill_dir {self.spill_dir!r} is no folder", hint="make it first")

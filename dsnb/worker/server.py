@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import tempfile
 import threading
 import time
 import uuid
@@ -19,9 +20,11 @@ from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.grpc import ReadService
 from dsnb.wire.transfer.handover import Opening, Reading, Sink
+from dsnb.worker.budget import share
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.patience import ATTEMPT_S, Patience
 from dsnb.worker.pipelines import builder
+from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
 
@@ -61,6 +64,7 @@ class WorkerServer:
         self._reads = ReadService(self, config.max_readers)
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
+        self._disk = SpillLimit(config.spill_size_bytes)
         self._ending: list[Task] = []
         self._fetching: dict[str, int] = {}
         """Tasks that readers asked for before their order came, with how many ask."""
@@ -223,7 +227,10 @@ class WorkerServer:
             task = self._tasks.get(opening.task_id)
         if task is None:  # the client was faster than the order
             task = self._fetch(opening.task_id)
-        return task.open(opening, sink)
+        reading = task.open(opening, sink)
+        with self._lock:
+            self._share_budget()  # a task that nobody read had only what it held
+        return reading
 
     def _fetch(self, task_id: str) -> Task:
         """Ask for a task's order. The word to drop it may overtake the answer: a task that began then would stay."""
@@ -258,6 +265,10 @@ class WorkerServer:
         for client in order.clients_gone:
             for task in tasks:
                 task.leave(client)
+        for dismissal in order.dismiss:
+            for task in tasks:
+                if task.order.task_id == dismissal.task_id:
+                    task.dismiss(dismissal.trainer_id)
         if order.collect and self._session is not None:
             self._session.report_now(order.collect)
 
@@ -285,6 +296,7 @@ class WorkerServer:
                 capacity=self.config.cross_trainer_cache_size_bytes,
                 on_end=lambda _task_id: self._ended(),
                 note=f"on worker {self.name}, job {order.job_name!r}",
+                spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._disk) if order.cached else None,
             )
             self._tasks[order.task_id] = task
             self._share_budget()
@@ -312,8 +324,9 @@ class WorkerServer:
     def _share_budget(self) -> None:
         """Divide the cache's bytes among the tasks that keep elements for other trainers."""
         cached = [task for task in self._tasks.values() if task.order.cached]
-        for task in cached:
-            task.resize(max(1, self.config.cross_trainer_cache_size_bytes // len(cached)))
+        shares = share(self.config.cross_trainer_cache_size_bytes, [task.wants() for task in cached])
+        for task, nbytes in zip(cached, shares, strict=True):
+            task.resize(nbytes)
 
     def _ended(self) -> None:
         if self._session is not None:
@@ -330,6 +343,9 @@ class WorkerServer:
         with self._lock:
             tasks = list(self._tasks.values())
             last, self._last_reports = self._last_reports, []
+            self._share_budget()
+        for task in tasks:
+            task.tidy(time.monotonic())
         reports = [task.report() for task in tasks]
         return WorkerReport(
             uid=self.uid,

@@ -9,12 +9,16 @@ from dataclasses import replace
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage, reports
-from dsnb.wire.messages import StageReport, TaskOrder, TaskReport, TrainerReport
+from dsnb.wire.messages import Manner, StageReport, TaskOrder, TaskReport, TrainerReport
 from dsnb.wire.transfer.handover import Opening, Piece, Sink
+from dsnb.worker.pace import Pace, seconds_until
 from dsnb.worker.producer import FRAME_BYTES, Producer
+from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.window import Window
 
+_HEAD = "\0head"
+"""The name of the pipeline's own pace, which no trainer has."""
 _ALL = ""
 """The one trainer of a task that is not cached: all readers share its place."""
 
@@ -27,9 +31,10 @@ class Task:
         build: Makes the pipeline's stage.
         feed: Where the pipeline's splits come from, in DYNAMIC mode.
         ahead: Bytes to produce ahead of demand.
-        capacity: Bytes that the window may hold, if the job is cached.
+        capacity: Most bytes that the window may ever hold, if the job is cached; `resize` says how many at present.
         on_end: Called once when everything is produced and consumed, under the task's lock.
         note: Where this task runs, for the errors of user code.
+        spill: The disk for trainers that asked to be served from there when they fall behind.
     """
 
     def __init__(
@@ -42,10 +47,14 @@ class Task:
         capacity: int,
         on_end: Callable[[str], None],
         note: str,
+        spill: Spill | None = None,
     ) -> None:
         self.order = order
         self._changed = threading.Condition()
-        self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached)
+        self._spill = spill
+        self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached, store=spill)
+        self._most_bytes = capacity
+        self._pace = Pace()
         self._readings: dict[str, TaskReading] = {}
         self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note)
         self._feed = feed
@@ -74,13 +83,14 @@ class Task:
             old = self._readings.pop(client, None)
             if old is not None:  # its connection broke, and we have not noticed
                 old.sink.fail(CancelledError("the same client opened this task again"))
-            self._window.attach(client, trainer, opening.received, opening.consumed)
+            manner = opening.manner or Manner()
+            self._window.attach(client, trainer, opening.received, opening.consumed, manner)
             reading = self._readings[client] = TaskReading(self, client, sink)
             if not self._started:
                 self._started = True
                 self._producer.start()
             self._window.credit(client, opening.granted, opening.consumed, opening.max_bytes)
-            self._pump(reading)
+            self._pump_all() if manner.together else self._pump(reading)
             self._changed.notify_all()
             return reading
 
@@ -106,6 +116,21 @@ class Task:
             self._window.leave(client, consumed)
             self._pump_all()
             self._note_end()
+            self._changed.notify_all()
+
+    def dismiss(self, trainer_id: str) -> None:
+        """Keep nothing for a trainer any longer."""
+        with self._changed:
+            self._window.dismiss(trainer_id)
+            self._changed.notify_all()
+
+    def tidy(self, now: float) -> None:
+        """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
+        with self._changed:
+            self._window.tidy(now)
+            self._pace.see(_HEAD, self._window.head, now)
+            for name, trainer in self._window.trainers.items():
+                self._pace.see(name, trainer.consumed, now)
             self._changed.notify_all()
 
     def _note_end(self) -> None:
@@ -145,7 +170,7 @@ class Task:
         return max(1, min(FRAME_BYTES, self._window.capacity // 8))
 
     def element_bytes(self) -> int:
-        return self._window.capacity if self.order.cached else 1 << 62
+        return self._most_bytes if self.order.cached else 1 << 62
 
     def gathered(self, count: int) -> None:
         if self._feed is not None:
@@ -154,6 +179,8 @@ class Task:
 
     def add(self, frame: Frame) -> None:
         with self._changed:
+            if self._stopped:
+                return
             self._errors += frame.failure is not None
             self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
             self._pump_all()
@@ -173,6 +200,12 @@ class Task:
 
     # ---- the worker's side
 
+    def wants(self) -> int | None:
+        """Bytes that its window has use for: what it holds, or None for more, while somebody reads and more comes."""
+        with self._changed:
+            idle = self._started and not self._readings
+            return self._window.nbytes if idle or self._window.finished else None
+
     def resize(self, capacity: int) -> None:
         """Change the bytes that the window may hold; what is over is let go with the next frame."""
         with self._changed:
@@ -187,6 +220,8 @@ class Task:
             self._changed.notify_all()
             readings = list(self._readings.values())
             self._readings.clear()
+            if self._spill is not None:
+                self._spill.close()
         if self._producer.stage is not None:
             self._producer.stage.cancel()
         for reading in readings:
@@ -220,6 +255,7 @@ class Task:
                 stages=self._stages(),
                 splits_done=self._splits_done(consumed),
                 readers=len(self._readings),
+                spill_bytes=self._spill.nbytes if self._spill is not None else 0,
                 clients=tuple(window.readers),
                 grants=self._feed.grants() if self._feed is not None else (),
             )
@@ -245,7 +281,21 @@ class Task:
             hits=trainer.hits,
             misses=trainer.misses,
             skipped=trainer.skipped,
+            spilled=trainer.spilled,
+            lag_bytes=self._window.lag_bytes(name),
+            on_lag=(trainer.manner.on_lag or "skip") if self.order.cached else "",
+            rate=self._pace.of(name),
+            falls_off_s=self._falls_off_s(name),
         )
+
+    def _falls_off_s(self, name: str) -> float:
+        """Seconds until a trainer that skips misses something, at the present pace."""
+        window = self._window
+        if not self.order.cached or window.finished or window.trainers[name].holds or window.head == window.tail:
+            return 0.0
+        free = (window.capacity - window.nbytes) * (window.head - window.tail) / max(1, window.nbytes)
+        drift = self._pace.of(_HEAD) - self._pace.of(name)
+        return seconds_until(window.offset(name) - window.tail + free, drift)
 
     def _state(self) -> str:
         if not self._started:

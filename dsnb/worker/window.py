@@ -3,17 +3,25 @@
 A pure core: no threads, no clock, no sockets.
 
 Theory of operation. A task produces one sequence of elements, numbered from 0. The window holds a contiguous piece of
-it, `tail` up to `head`, as frames. *Trainers* walk along the sequence, each with its own place (`next`: the first
-element not sent to it). A trainer has any number of *readers* (clients); they share the trainer's place, so among them
-each element goes out once. A reader gets what its credit allows, and tells how much of it was consumed; what was sent
-and not consumed goes back to its trainer when the reader leaves, and is sent to the next one first.
+it as frames: `base` up to `tail` on disk, if anybody asked for that, and `tail` up to `head` in memory. *Trainers* walk
+along the sequence, each with its own place (`next`: the first element not sent to it). A trainer has any number of
+*readers* (clients); they share the trainer's place, so among them each element goes out once. A reader gets what its
+credit allows, and tells how much of it was consumed; what was sent and not consumed goes back to its trainer when the
+reader leaves, and is sent to the next one first.
 
 A job without the cross-trainer cache is the same thing with one trainer for all, and one difference, `keep`:
 
     keep = False   an element is let go when it has been consumed (first come, first served: all readers of a job share
                    one pass). Nothing is ever evicted, so the producer waits.
-    keep = True    an element stays until its bytes are needed for a new one (the cross-trainer cache). A trainer that
-                   falls behind the tail is moved on, and what it missed is counted as skipped.
+    keep = True    an element stays until its bytes are needed for a new one (the cross-trainer cache). What happens to
+                   a trainer that would then miss it is the trainer's own choice, `on_lag`:
+
+                   skip     it is moved on, and what it missed is counted as skipped
+                   wait     the element stays, and the producer waits for the trainer
+                   spill    the element is put on disk, and the trainer is served from there
+
+A trainer that holds others up has to show life: when it has consumed nothing for `timeout_s` seconds, `tidy` lets it
+go (if it has no reader) or moves it on like one that skips (until it reads again).
 
 `frontier` is the furthest `next` of all trainers. Elements behind it are hits for whoever comes later; those beyond it
 are misses for the trainer that goes there first. What lies beyond the frontier is never evicted.
@@ -27,89 +35,17 @@ An error in an element's place goes to the trainers that were there when it happ
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections import deque
-from dataclasses import dataclass, field
+from bisect import insort
 from typing import Any
+
+from dsnb.wire.messages import Manner
+from dsnb.worker.places import Reader, Run, Taken, Trainer
+from dsnb.worker.shelf import Entry, Shelf, Store
 
 _FIRST_AHEAD = 128 << 10
 
 
-@dataclass(slots=True)
-class Entry:
-    """One frame in the window; `left` counts its elements that were not consumed (only used without `keep`)."""
-
-    first: int
-    count: int
-    nbytes: int
-    frame: Any
-    failed: bool
-    left: int
-
-    @property
-    def end(self) -> int:
-        return self.first + self.count
-
-
-@dataclass(slots=True, order=True)
-class Run:
-    """Consecutive elements sent to one reader; those below `hits_until` were asked for by another trainer before."""
-
-    first: int
-    count: int
-    nbytes: int
-    hits_until: int
-
-    @property
-    def end(self) -> int:
-        return self.first + self.count
-
-    def cut(self, count: int) -> Run:
-        """Take the first `count` elements off this run and return them."""
-        nbytes = self.nbytes * count // self.count
-        head = Run(self.first, count, nbytes, self.hits_until)
-        self.first += count
-        self.count -= count
-        self.nbytes -= nbytes
-        return head
-
-
-@dataclass(slots=True)
-class Trainer:
-    """One place in the sequence, shared by all readers of one trainer id."""
-
-    next: int
-    since: int
-    readers: set[str] = field(default_factory=set)
-    returned: list[Run] = field(default_factory=list)
-    consumed: int = 0
-    hits: int = 0
-    misses: int = 0
-    skipped: int = 0
-
-
-@dataclass(slots=True)
-class Reader:
-    """One client's hold: counters are cumulative over its reading, `runs` is what was sent and not consumed."""
-
-    trainer: str
-    max_bytes: int = 0
-    granted: int = 0
-    sent: int = 0
-    consumed: int = 0
-    runs: deque[Run] = field(default_factory=deque)
-    nbytes: int = 0
-    starved: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What goes out to a reader: `count` elements of a frame from `start` on, the first one numbered `index`."""
-
-    frame: Any
-    index: int
-    start: int
-    count: int
+_USUAL = Manner()
 
 
 class Window:
@@ -119,52 +55,67 @@ class Window:
         capacity: Most bytes in memory; with `keep` only, where room is made by evicting.
         ahead: Most bytes to produce beyond the furthest trainer.
         keep: Whether elements stay for other trainers after they were consumed.
+        store: Takes what trainers asked to be spilled; None where there is no place for it.
     """
 
-    def __init__(self, *, capacity: int, ahead: int, keep: bool) -> None:
+    def __init__(self, *, capacity: int, ahead: int, keep: bool, store: Store | None = None) -> None:
         self.capacity = capacity
         self.ahead = ahead
         self.keep = keep
-        self.head = 0
-        self.nbytes = 0
-        self.evicted = 0
         self.finished = False
         self.frontier = 0
         self.trainers: dict[str, Trainer] = {}
         self.readers: dict[str, Reader] = {}
-        self._entries: list[Entry] = []
+        self._shelf = Shelf(store)
+        self._gathered = False
         self._unsent = 0
         self._ahead_now = min(ahead, _FIRST_AHEAD)
         self._stopped_at_bound = False
 
     @property
+    def head(self) -> int:
+        """The number of elements produced so far; the index of the next."""
+        return self._shelf.head
+
+    @property
     def tail(self) -> int:
         """The first element in memory; `head` where there is none."""
-        return self._entries[0].first if self._entries else self.head
+        return self._shelf.tail
+
+    @property
+    def base(self) -> int:
+        """The first element that is kept, in memory or on disk; `head` where there is none."""
+        return self._shelf.base
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self._shelf.nbytes
+
+    @property
+    def evicted(self) -> int:
+        """Elements that were let go to make room."""
+        return self._shelf.evicted
 
     @property
     def done(self) -> bool:
         """Whether everything was produced and, without `keep`, consumed: a reader that comes now gets nothing."""
-        return self.finished and (self.keep or not self._entries)
+        return self.finished and (self.keep or not self._shelf.entries)
 
     # ---- the producer's side
 
     def wants_more(self) -> bool:
         """Whether another frame should be produced now."""
-        if self.finished:
+        if self.finished or self._blocked():
             return False
         return self._unsent < self._bound or self.frontier == self.head
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
         """Add a frame at the head; evicts from the tail what is over the capacity and not beyond the frontier."""
         charge = max(nbytes, count)  # elements without bytes still take room
-        while self.keep and self.nbytes + charge > self.capacity and self._entries:
-            if self._entries[0].end > self.frontier:
-                break
-            self._evict_first()
-        self._entries.append(Entry(self.head, count, charge, frame, failed, count))
-        self.head += count
-        self.nbytes += charge
+        while self.nbytes + charge > self.capacity and self._make_room():
+            pass
+        self._shelf.add(frame, count, charge, failed)
         self._unsent += charge
         self._stopped_at_bound |= self._unsent >= self._bound
 
@@ -172,22 +123,51 @@ class Window:
         """Learn that the sequence has come to its end."""
         self.finished = True
 
-    def _evict_first(self) -> None:
-        entry = self._entries.pop(0)
-        self.nbytes -= entry.nbytes
-        self.evicted += entry.count
+    def _can_make_room(self) -> bool:
+        """Whether the first frame in memory may leave it."""
+        entry = self._shelf.first_in_memory
+        if not self.keep or entry is None or entry.end > self.frontier or self._held(entry, "wait"):
+            return False
+        return not self._held(entry, "spill") or self._shelf.can_spill()
+
+    def _make_room(self) -> bool:
+        """Have the first frame in memory leave it, for the disk or for ever; False where it has to stay."""
+        entry = self._shelf.first_in_memory
+        if entry is None or not self._can_make_room():
+            return False
+        if self._held(entry, "spill"):
+            return self._shelf.spill_first()
+        while self._shelf.on_disk:  # nobody needs this one, so nobody needs those before it
+            self._shelf.drop_first()
+        self._shelf.drop_first()
+        return True
+
+    def _held(self, entry: Entry, *manners: str) -> bool:
+        """Whether a trainer that asked to be treated so needs an element of a frame."""
+        return any(
+            trainer.holds and trainer.manner.on_lag in manners and self.offset(name) < entry.end
+            for name, trainer in self.trainers.items()
+        )
+
+    def _clear_disk(self) -> None:
+        """Let go of the frames on disk that nobody needs any more."""
+        while self._shelf.on_disk and not self._held(self._shelf.entries[0], "spill", "wait"):
+            self._shelf.drop_first()
 
     # ---- the readers' side
 
-    def attach(self, client: str, trainer: str, received: int = 0, consumed: int = 0) -> None:
+    def attach(self, client: str, trainer: str, received: int = 0, consumed: int = 0, manner: Manner = _USUAL) -> None:
         """Let a client read; one that comes back after its connection broke goes on behind what it received."""
         if client in self.readers:
             self._reattach(self.readers[client], received, consumed)
             return
         place = self.trainers.get(trainer)
         if place is None:
-            place = self.trainers[trainer] = Trainer(next=self.tail, since=self.head)
+            place = self.trainers[trainer] = Trainer(next=self._begin(manner), since=self.head, manner=manner)
+            self._advance(place.next)
+        place.manner, place.gone = manner, False
         place.readers.add(client)
+        self._gathered |= len(self.trainers) >= manner.together
         # A reader that comes with counters of its own was known to an earlier incarnation: it starts at nought here.
         self.readers[client] = Reader(trainer, sent=received, consumed=received, granted=received)
 
@@ -212,6 +192,37 @@ class Window:
         reader.max_bytes = min(max_bytes, self.capacity // 4) if self.keep else max_bytes
         self._consume(reader, consumed)
 
+    def tidy(self, now: float) -> None:
+        """Let go of trainers that left, and move on those that hold others up and give no sign of life.
+
+        Args:
+            now: Seconds, by any clock that goes forward.
+        """
+        for trainer in self.trainers.values():
+            if trainer.consumed != trainer.seen_consumed:
+                trainer.seen, trainer.seen_consumed, trainer.waived = now, trainer.consumed, False
+            elif trainer.holds and 0 < trainer.manner.timeout_s <= now - trainer.seen:
+                trainer.gone = not trainer.readers
+                trainer.waived = bool(trainer.readers) and self._blocked()
+        self._clear_disk()
+
+    def dismiss(self, trainer_id: str) -> None:
+        """Have a trainer no longer count, until it comes again: what it has not consumed is not kept for it."""
+        trainer = self.trainers.get(trainer_id)
+        if trainer is not None:
+            trainer.gone = True
+            self._clear_disk()
+
+    def _blocked(self) -> bool:
+        """Whether a frame has no room because of a trainer; a frame is an eighth of the window at the most."""
+        return self.keep and self.nbytes + self.capacity // 8 > self.capacity and not self._can_make_room()
+
+    def _begin(self, manner: Manner) -> int:
+        """Where a new trainer begins."""
+        if manner.start == "newest":
+            return self.head
+        return self.base if manner.on_lag in {"wait", "spill"} else self.tail
+
     def recall(self, client: str) -> int:
         """Take back credit that is not used; what is left is what was sent."""
         reader = self.readers[client]
@@ -235,7 +246,7 @@ class Window:
         """The next elements for a reader, as far as its credit goes; None where there are none or no credit."""
         reader = self.readers[client]
         room = reader.granted - reader.sent
-        if room <= 0 or (reader.runs and reader.nbytes >= reader.max_bytes):
+        if room <= 0 or not self._gathered or (reader.runs and reader.nbytes >= reader.max_bytes):
             return None
         trainer = self.trainers[reader.trainer]
         run = self._returned(trainer, room) or self._fresh(trainer, room)
@@ -243,11 +254,12 @@ class Window:
             self._note_starving(reader)
             return None
         reader.starved = False
-        entry = self._entry_at(run.first)
+        entry = self._shelf.entry_at(run.first)
         reader.runs.append(run)
         reader.sent += run.count
         reader.nbytes += run.nbytes
-        return Taken(entry.frame, run.first, run.first - entry.first, run.count)
+        trainer.spilled += run.count if entry.place is not None else 0
+        return Taken(self._shelf.frame_of(entry), run.first, run.first - entry.first, run.count)
 
     def at_end(self, client: str) -> bool:
         """Whether nothing more will come for this reader."""
@@ -261,6 +273,10 @@ class Window:
         # Not only the oldest run of each: what came back from another reader lies behind it, and was sent later.
         firsts += [run.first for client in trainer.readers for run in self.readers[client].runs]
         return min([self._next(trainer), *firsts])
+
+    def lag_bytes(self, trainer_id: str) -> int:
+        """Bytes of what was produced and a trainer has not consumed, as far as it is kept."""
+        return self._shelf.bytes_between(self.offset(trainer_id), self.head)
 
     # ---- inside
 
@@ -281,12 +297,13 @@ class Window:
         """What came back from a reader that left, as far as it is still in memory."""
         while trainer.returned:
             run = trainer.returned[0]
-            if run.first < self.tail:
-                gone = min(run.count, self.tail - run.first)
+            floor = self._floor(trainer)
+            if run.first < floor:
+                gone = min(run.count, floor - run.first)
                 run.cut(gone)
                 trainer.skipped += gone
             if run.count:
-                entry = self._entry_at(run.first)
+                entry = self._shelf.entry_at(run.first)
                 part = run.cut(min(run.count, room, entry.end - run.first))
                 if not run.count:
                     trainer.returned.pop(0)
@@ -295,25 +312,32 @@ class Window:
         return None
 
     def _fresh(self, trainer: Trainer, room: int) -> Run | None:
-        if trainer.next < self.tail:
-            trainer.skipped += self.tail - trainer.next
+        trainer.skipped += max(0, self._floor(trainer) - trainer.next)
         trainer.next = first = self._next(trainer)
         if first >= self.head:
             return None
-        entry = self._entry_at(first)
+        entry = self._shelf.entry_at(first)
         count = min(room, entry.end - first)
         run = Run(first, count, entry.nbytes * count // entry.count, self.frontier)
         trainer.next = first + count
-        if trainer.next > self.frontier:
-            self._unsent -= self._bytes_between(self.frontier, trainer.next)
-            self.frontier = trainer.next
+        self._advance(trainer.next)
         return run
+
+    def _advance(self, place: int) -> None:
+        """Learn that a trainer is at that place, which may be further than any other's."""
+        if place > self.frontier:
+            self._unsent -= self._shelf.bytes_between(self.frontier, place)
+            self.frontier = place
+
+    def _floor(self, trainer: Trainer) -> int:
+        """The first element that there is for a trainer: what is on disk is not for those that skip."""
+        return self.base if trainer.wants_all and not trainer.waived else self.tail
 
     def _next(self, trainer: Trainer) -> int:
         """A trainer's next element: in memory, and past errors that happened before it came."""
-        at = max(trainer.next, self.tail)
+        at = max(trainer.next, self._floor(trainer))
         while at < min(self.head, trainer.since):
-            entry = self._entry_at(at)
+            entry = self._shelf.entry_at(at)
             if not entry.failed:
                 break
             at = entry.end
@@ -335,46 +359,13 @@ class Window:
             trainer.hits += hits
             trainer.misses += part.count - hits
             if not self.keep:
-                self._release(part)
-
-    def _release(self, run: Run) -> None:
-        """Let consumed elements go: a frame's memory when its last element is consumed."""
-        at = run.first
-        while at < run.end:
-            entry = self._entry_at(at)
-            part = min(run.end, entry.end) - at
-            entry.left -= part
-            at += part
-            if not entry.left:
-                self.nbytes -= entry.nbytes
-                entry.frame = None
-        while self._entries and not self._entries[0].left:
-            self._entries.pop(0)
-
-    def _entry_at(self, index: int) -> Entry:
-        return self._entries[bisect_right(self._entries, index, key=lambda entry: entry.first) - 1]
-
-    def _bytes_between(self, first: int, end: int) -> int:
-        """Bytes charged for the elements from `first` to `end`; exact over whole frames."""
-        total = 0
-        at = max(first, self.tail)
-        while at < end:
-            entry = self._entry_at(at)
-            stop = min(end, entry.end)
-            total += _share(entry, stop) - _share(entry, at)
-            at = stop
-        return total
+                self._shelf.release(part)
+        self._clear_disk()
 
     def validate(self) -> None:
         """Check what must hold between any two calls."""
-        at = self.tail
-        for entry in self._entries:
-            assert entry.first == at, "frames are not consecutive"
-            assert 0 <= entry.left <= entry.count, "an element was consumed twice"
-            at = entry.end
-        assert at == self.head, "the last frame does not end at the head"
-        assert self.nbytes == sum(e.nbytes for e in self._entries if self.keep or e.left), "bytes are miscounted"
-        assert self._unsent == self._bytes_between(self.frontier, self.head), "unsent bytes are miscounted"
+        self._shelf.validate(keep=self.keep)
+        assert self._unsent == self._shelf.bytes_between(self.frontier, self.head), "unsent bytes are miscounted"
         assert self.frontier <= self.head, "something was sent before it was produced"
         for name, trainer in self.trainers.items():
             assert trainer.next <= max(self.frontier, self.tail, trainer.since), "a trainer is beyond the frontier"
@@ -384,8 +375,3 @@ class Window:
         for reader in self.readers.values():
             assert reader.consumed + sum(run.count for run in reader.runs) == reader.sent, "sent elements are missing"
             assert reader.nbytes == sum(run.nbytes for run in reader.runs), "a reader's bytes are miscounted"
-
-
-def _share(entry: Entry, index: int) -> int:
-    """Bytes charged for a frame's elements before `index`."""
-    return entry.nbytes * (index - entry.first) // entry.count

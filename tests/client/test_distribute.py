@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.client.options import CrossTrainerCache
+from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.errors import DsnbWarning, InvalidArgumentError, NotFoundError, UnimplementedError
 from tests.pipeline.driving import plain
 from tests.support.cluster import Cluster

@@ -7,8 +7,8 @@ import cloudpickle
 import pytest
 
 import dsnb
-from dsnb.client.options import CrossTrainerCache
 from dsnb.client.source import FromService
+from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.dispatcher import events as e
 from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from tests.support.cluster import Cluster

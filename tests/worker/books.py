@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dsnb.worker.window import Taken, Window
+from dsnb.wire.messages import Manner
+from dsnb.worker.places import Taken
+from dsnb.worker.window import Window
 
 
 @dataclass(slots=True)
@@ -45,11 +47,39 @@ class BookedReader:
     outstanding: list[int] = field(default_factory=list)
 
 
+class Disk:
+    """Where frames are spilled, with room for so many bytes; it knows what is there."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.frames: dict[int, BookedFrame] = {}
+
+    def put(self, frame: BookedFrame) -> int | None:
+        assert frame.first not in self.frames, "a frame was spilled twice"
+        if not self.has_room():
+            return None
+        self.frames[frame.first] = frame
+        return frame.first
+
+    def get(self, place: int) -> BookedFrame:
+        return self.frames[place]
+
+    def drop(self, place: int) -> None:
+        del self.frames[place]
+
+    def has_room(self) -> bool:
+        return sum(frame.charge for frame in self.frames.values()) < self.limit
+
+
 class Books:
     """Drives a window and compares it, after each call, with what is written here."""
 
-    def __init__(self, *, capacity: int, ahead: int, keep: bool) -> None:
-        self.window = Window(capacity=capacity, ahead=ahead, keep=keep)
+    def __init__(self, *, capacity: int, ahead: int, keep: bool, disk: int = 0) -> None:
+        self.disk = Disk(disk)
+        self.window = Window(capacity=capacity, ahead=ahead, keep=keep, store=self.disk)
+        self.manners: dict[str, Manner] = {}
+        self.moved_on: set[str] = set()
+        """Trainers that may miss something: they skip, or were dismissed or moved on at some time."""
         self.frames: list[BookedFrame] = []
         self.trainers: dict[str, BookedTrainer] = {}
         self.readers: dict[str, BookedReader] = {}
@@ -72,6 +102,8 @@ class Books:
             # Room is made by letting go of what somebody was sent; there is never more than the budget, or than that
             # which nobody was sent, to the frame, together with the new one.
             most = max(self.window.capacity, sum(f.charge for f in unsent) + frame.charge)
+            if any(trainer.holds for trainer in self.window.trainers.values()):
+                most += frame.charge  # only one frame, not all, may have been able to leave
             assert self.window.nbytes <= most, "more is in memory than the capacity and what nobody was sent"
         self.check()
 
@@ -82,9 +114,14 @@ class Books:
     # ---- readers
 
     def attach(self, client: str, trainer: str, received: int = 0) -> BookedReader:
-        self.window.attach(client, trainer, received, received)
+        manner = self.manners.get(trainer, Manner())
+        self.window.attach(client, trainer, received, received, manner)
+        if manner.on_lag not in {"wait", "spill"}:
+            self.moved_on.add(trainer)
         if trainer not in self.trainers:
-            self.trainers[trainer] = BookedTrainer(self.window.tail, self.window.head, self.window.tail)
+            floor = self.window.tail if manner.on_lag not in {"wait", "spill"} else self.window.base
+            begin = self.window.head if manner.start == "newest" else floor
+            self.trainers[trainer] = BookedTrainer(begin, self.window.head, begin)
         reader = self.readers[client] = BookedReader(client, trainer, received, received, received, received)
         self.check()
         return reader
@@ -130,7 +167,7 @@ class Books:
             assert taken is None, "something was sent without credit"
             self.check()
             return None
-        self._skip_evicted(trainer)
+        self._skip_evicted(reader.trainer)
         if taken is None:
             assert not trainer.returned, "something came back and was not sent again"
             assert trainer.next == self.window.head, "there was something to send"
@@ -150,9 +187,24 @@ class Books:
 
     # ---- the books
 
-    def _skip_evicted(self, trainer: BookedTrainer) -> None:
+    def tidy(self, now: float) -> None:
+        self.window.tidy(now)
+        self.moved_on |= {name for name, there in self.window.trainers.items() if there.waived or there.gone}
+        self.check()
+
+    def dismiss(self, trainer: str) -> None:
+        self.window.dismiss(trainer)
+        self.moved_on.add(trainer)
+        self.check()
+
+    def _floor(self, name: str) -> int:
+        """The first element that there is for a trainer."""
+        skips = self.manners.get(name, Manner()).on_lag not in {"wait", "spill"} or self.window.trainers[name].waived
+        return self.window.tail if skips else self.window.base
+
+    def _skip_evicted(self, name: str) -> None:
         """Count what a trainer missed, and pass the errors that were there before it came."""
-        tail = self.window.tail
+        trainer, tail = self.trainers[name], self._floor(name)
         gone = {index for index in trainer.returned if index < tail}
         # What came back is looked at first: while some of it is left, nobody looks at what else is gone.
         trainer.skipped += len(gone)
@@ -161,7 +213,7 @@ class Books:
             return
         trainer.skipped += max(0, tail - trainer.next)
         before = max(tail, trainer.next)
-        trainer.next = self._ahead(trainer)
+        trainer.next = self._ahead(name)
         trainer.passed += trainer.next - before
 
     def _book(self, reader: BookedReader, trainer: BookedTrainer, taken: Taken, frontier: int) -> None:
@@ -200,13 +252,18 @@ class Books:
         self.sound = False
         self.window.validate()
         assert self.window.tail <= self.window.frontier <= self.window.head, "what nobody was sent is gone"
-        assert self.window.wants_more() or self.window.finished or self.window.frontier < self.window.head
+        holders = [self.window.offset(name) for name, there in self.window.trainers.items() if there.holds]
+        held = min(holders, default=self.window.head)
+        assert self.window.wants_more() or self.window.finished or min(self.window.frontier, held) < self.window.head
+        on_disk = self.window._shelf.entries[: self.window._shelf.on_disk]
+        assert [entry.first for entry in on_disk] == sorted(self.disk.frames), "the disk has what nobody knows of"
+        assert not on_disk or held < on_disk[0].end, "the disk has what nobody needs"
         for name, trainer in self.trainers.items():
             self._check_trainer(name, trainer)
         for reader in self.readers.values():
             there, trainer = self.window.readers[reader.client], self.trainers[reader.trainer]
             assert (there.sent, there.consumed, there.granted) == (reader.sent, reader.consumed, reader.granted)
-            ended = self.window.finished and not trainer.returned and self._ahead(trainer) == self.window.head
+            ended = self.window.finished and not trainer.returned and self._ahead(reader.trainer) == self.window.head
             assert self.window.at_end(reader.client) is ended, "the end was told too early or not at all"
         if not self.window.keep:
             self._check_memory()
@@ -223,12 +280,14 @@ class Books:
         assert there.hits == trainer.hits
         assert there.misses == len(trainer.consumed) - trainer.hits
         assert there.skipped == trainer.skipped
-        place = min([*outstanding, *trainer.returned, self._ahead(trainer)])
+        assert name in self.moved_on or not trainer.skipped, "a trainer that asked to lose nothing lost something"
+        place = min([*outstanding, *trainer.returned, self._ahead(name)])
         assert self.window.offset(name) == place, "another place than its own"
 
-    def _ahead(self, trainer: BookedTrainer) -> int:
-        """What a trainer would get next of what it has not been sent: in memory, past errors from before its time."""
-        at = max(trainer.next, self.window.tail)
+    def _ahead(self, name: str) -> int:
+        """What a trainer would get next of what it was not sent: there for it, past errors from before its time."""
+        trainer = self.trainers[name]
+        at = max(trainer.next, self._floor(name))
         while at < min(self.window.head, trainer.since) and self.frame_at[at].failed:
             at += 1
         return at

@@ -247,7 +247,7 @@ class StageReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
-    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped")
+    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,11 @@ class TrainerReport(_message.Message):
     HITS_FIELD_NUMBER: _ClassVar[int]
     MISSES_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ON_LAG_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    FALLS_OFF_S_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     consumed: int
@@ -262,7 +267,12 @@ class TrainerReport(_message.Message):
     hits: int
     misses: int
     skipped: int
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
+    spilled: int
+    lag_bytes: int
+    on_lag: str
+    rate: float
+    falls_off_s: float
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ...) -> None: ...
 
 class SplitGrant(_message.Message):
     __slots__ = ("provider", "repetition", "cursor", "first", "end")
@@ -279,7 +289,7 @@ class SplitGrant(_message.Message):
     def __init__(self, provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants")
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +306,7 @@ class TaskReport(_message.Message):
     READERS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
+    SPILL_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: str
     head: int
@@ -312,7 +323,8 @@ class TaskReport(_message.Message):
     readers: int
     clients: _containers.RepeatedScalarFieldContainer[str]
     grants: _containers.RepeatedCompositeFieldContainer[SplitGrant]
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ...) -> None: ...
+    spill_bytes: int
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
     __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns")
@@ -371,20 +383,38 @@ class TaskOrder(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome")
+    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_GONE_FIELD_NUMBER: _ClassVar[int]
     COLLECT_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
+    DISMISS_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
     drop: _containers.RepeatedScalarFieldContainer[str]
     clients_gone: _containers.RepeatedScalarFieldContainer[str]
     collect: int
     welcome: bool
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ...) -> None: ...
+    dismiss: _containers.RepeatedCompositeFieldContainer[Dismissal]
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ...) -> None: ...
+
+class Dismissal(_message.Message):
+    __slots__ = ("task_id", "trainer_id")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    trainer_id: str
+    def __init__(self, task_id: _Optional[str] = ..., trainer_id: _Optional[str] = ...) -> None: ...
+
+class DismissRequest(_message.Message):
+    __slots__ = ("job_name", "trainer_id")
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    trainer_id: str
+    def __init__(self, job_name: _Optional[str] = ..., trainer_id: _Optional[str] = ...) -> None: ...
 
 class TaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -453,7 +483,7 @@ class PlaceStatus(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
 
 class TrainerStatus(_message.Message):
-    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "places")
+    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "places", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -464,6 +494,11 @@ class TrainerStatus(_message.Message):
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_NS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ON_LAG_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    FALLS_OFF_S_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     elements: int
@@ -474,10 +509,15 @@ class TrainerStatus(_message.Message):
     wait_ns: int
     active_ns: int
     places: _containers.RepeatedCompositeFieldContainer[PlaceStatus]
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., places: _Optional[_Iterable[_Union[PlaceStatus, _Mapping]]] = ...) -> None: ...
+    spilled: int
+    lag_bytes: int
+    on_lag: str
+    rate: float
+    falls_off_s: float
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., places: _Optional[_Iterable[_Union[PlaceStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors")
+    __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "spill_bytes")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -489,6 +529,7 @@ class TaskStatus(_message.Message):
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
+    SPILL_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     iteration: int
@@ -500,7 +541,8 @@ class TaskStatus(_message.Message):
     capacity_bytes: int
     evicted: int
     errors: int
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ...) -> None: ...
+    spill_bytes: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., spill_bytes: _Optional[int] = ...) -> None: ...
 
 class SplitStatus(_message.Message):
     __slots__ = ("source", "repetition", "total", "done", "in_hand", "lost")

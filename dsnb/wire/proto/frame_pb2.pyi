@@ -70,8 +70,20 @@ class ReadReply(_message.Message):
     data: bytes
     def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class Manner(_message.Message):
+    __slots__ = ("on_lag", "start", "timeout_s", "together")
+    ON_LAG_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    on_lag: str
+    start: str
+    timeout_s: float
+    together: int
+    def __init__(self, on_lag: _Optional[str] = ..., start: _Optional[str] = ..., timeout_s: _Optional[float] = ..., together: _Optional[int] = ...) -> None: ...
+
 class ReadRequest(_message.Message):
-    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave")
+    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "manner")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +93,7 @@ class ReadRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    MANNER_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     client_id: str
     trainer_id: str
@@ -90,4 +103,5 @@ class ReadRequest(_message.Message):
     max_bytes: int
     recall: bool
     leave: bool
-    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ...) -> None: ...
+    manner: Manner
+    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., manner: _Optional[_Union[Manner, _Mapping]] = ...) -> None: ...

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.columns import Layout, check_layouts, column_from, lay_out
+from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, lay_out
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import from_json, to_json
@@ -94,7 +94,7 @@ def _cut(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
     portion: list[memoryview] = []
     left = PART
     for buffer in buffers:
-        rest = _bytes_of(buffer)
+        rest = bytes_of(buffer)
         while len(rest):
             taken, rest = rest[:left], rest[left:]
             portion.append(taken)
@@ -106,17 +106,11 @@ def _cut(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
         yield portion
 
 
-def _bytes_of(buffer: Any) -> memoryview:
-    if isinstance(buffer, (np.ndarray, np.generic)):
-        buffer = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
-    return memoryview(buffer).cast("B")
-
-
 def _join(buffers: Sequence[Any]) -> bytes:
     try:
         return b"".join(buffers)
     except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
-        return b"".join(map(_bytes_of, buffers))
+        return b"".join(map(bytes_of, buffers))
 
 
 def _varint(value: int) -> bytes:

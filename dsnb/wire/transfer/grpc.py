@@ -103,6 +103,7 @@ def _opening(request: ReadRequest) -> Opening:
         granted=request.granted,
         received=request.received,
         consumed=request.consumed,
+        manner=request.manner,
     )
 
 
@@ -208,6 +209,7 @@ def _request(opening: Opening) -> ReadRequest:
         granted=opening.granted,
         received=opening.received,
         consumed=opening.consumed,
+        manner=opening.manner,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dsnb.elements.frame import Frame
+from dsnb.wire.messages import Manner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Opening:
     Attributes:
         trainer_id: Readers of one trainer id share one place in the task's sequence.
         received: Elements that arrived before; what was sent after them is sent again.
+        manner: How its trainer wants to be treated, in the cross-trainer cache.
         max_bytes: Bytes that may be on their way or unconsumed; one element may always be.
     """
 
@@ -35,6 +37,7 @@ class Opening:
     granted: int = 0
     received: int = 0
     consumed: int = 0
+    manner: Manner | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,168 @@
+"""The frames of a window, in order: the first of them on disk, if anybody asked for that, the others in memory.
+
+A pure core: where frames on disk really lie is a `Store`'s matter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dsnb.worker.places import Run
+
+
+class Store(Protocol):
+    """Where frames go that do not fit into memory and are still wanted."""
+
+    def put(self, frame: Any) -> Any | None:
+        """Keep a frame; gives what it is got by, or None if there is no room."""
+
+    def get(self, place: Any) -> Any:
+        """A frame that was kept."""
+
+    def drop(self, place: Any) -> None:
+        """Let a frame go."""
+
+    def has_room(self) -> bool:
+        """Whether there is room for another frame."""
+        ...
+
+
+@dataclass(slots=True)
+class Entry:
+    """One frame in the window; `left` counts its elements that were not consumed (only used without `keep`).
+
+    A frame on disk has a `place` there, and no `frame`.
+    """
+
+    first: int
+    count: int
+    nbytes: int
+    frame: Any
+    failed: bool
+    left: int
+    place: Any = None
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+
+class Shelf:
+    """Holds consecutive frames, `base` up to `tail` on disk and `tail` up to `head` in memory.
+
+    Attributes:
+        head: The index of the next element to be produced.
+        nbytes: Bytes of the frames in memory.
+        evicted: Elements that were let go without having been released.
+        entries: The frames, the first `on_disk` of them on disk.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self.head = 0
+        self.nbytes = 0
+        self.evicted = 0
+        self.entries: list[Entry] = []
+        self.on_disk = 0
+        self._store = store
+
+    @property
+    def base(self) -> int:
+        """The first element that is kept, in memory or on disk; `head` where there is none."""
+        return self.entries[0].first if self.entries else self.head
+
+    @property
+    def tail(self) -> int:
+        """The first element in memory; `head` where there is none."""
+        entry = self.first_in_memory
+        return self.head if entry is None else entry.first
+
+    @property
+    def first_in_memory(self) -> Entry | None:
+        return self.entries[self.on_disk] if len(self.entries) > self.on_disk else None
+
+    def add(self, frame: Any, count: int, nbytes: int, failed: bool) -> None:
+        """Put a frame at the head."""
+        self.entries.append(Entry(self.head, count, nbytes, frame, failed, count))
+        self.head += count
+        self.nbytes += nbytes
+
+    def can_spill(self) -> bool:
+        """Whether there is room on disk."""
+        return self._store is not None and self._store.has_room()
+
+    def spill_first(self) -> bool:
+        """Put the first frame in memory on disk; False if that does not go."""
+        entry = self.entries[self.on_disk]
+        entry.place = self._store.put(entry.frame) if self._store is not None else None
+        if entry.place is None:
+            return False
+        entry.frame = None
+        self.on_disk += 1
+        self.nbytes -= entry.nbytes
+        return True
+
+    def drop_first(self) -> None:
+        """Let the first frame go, wherever it is."""
+        entry = self.entries.pop(0)
+        self.evicted += entry.count
+        if entry.place is None:
+            self.nbytes -= entry.nbytes
+            return
+        assert self._store is not None
+        self._store.drop(entry.place)
+        self.on_disk -= 1
+
+    def frame_of(self, entry: Entry) -> Any:
+        """A frame, read from disk if it lies there."""
+        if entry.place is None:
+            return entry.frame
+        assert self._store is not None
+        return self._store.get(entry.place)
+
+    def release(self, run: Run) -> None:
+        """Let consumed elements go: a frame's memory when its last element is consumed."""
+        at = run.first
+        while at < run.end:
+            entry = self.entry_at(at)
+            part = min(run.end, entry.end) - at
+            entry.left -= part
+            at += part
+            if not entry.left:
+                self.nbytes -= entry.nbytes
+                entry.frame = None
+        while self.entries and not self.entries[0].left:
+            self.entries.pop(0)
+
+    def entry_at(self, index: int) -> Entry:
+        """The frame with the element of that index."""
+        return self.entries[bisect_right(self.entries, index, key=lambda entry: entry.first) - 1]
+
+    def bytes_between(self, first: int, end: int) -> int:
+        """Bytes charged for the elements from `first` to `end`; exact over whole frames."""
+        total = 0
+        at = max(first, self.base)
+        while at < end:
+            entry = self.entry_at(at)
+            stop = min(end, entry.end)
+            total += _share(entry, stop) - _share(entry, at)
+            at = stop
+        return total
+
+    def validate(self, *, keep: bool) -> None:
+        """Check what must hold between any two calls."""
+        at = self.base
+        for number, entry in enumerate(self.entries):
+            assert (entry.place is not None) == (number < self.on_disk), "frames on disk are not the first ones"
+            assert entry.first == at, "frames are not consecutive"
+            assert 0 <= entry.left <= entry.count, "an element was consumed twice"
+            at = entry.end
+        assert at == self.head, "the last frame does not end at the head"
+        in_memory = self.entries[self.on_disk :]
+        assert self.nbytes == sum(e.nbytes for e in in_memory if keep or e.left), "bytes are miscounted"
+
+
+def _share(entry: Entry, index: int) -> int:
+    """Bytes charged for a frame's elements before `index`."""
+    return entry.nbytes * (index - entry.first) // entry.count

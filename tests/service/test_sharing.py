@@ -1,0 +1,230 @@
+"""Trainers of different speed share one pass through the cross-trainer cache, each as it asked to be treated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsnb
+from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.monitor.snapshot import Snapshot, TrainerStatus
+from dsnb.notebook.service import DataService
+from tests.support.waiting import wait_for
+
+WINDOW = 64 * 1024
+KB = np.ones(128, np.int64)  # an element has 1 KB: 64 of them fill the window
+
+
+@pytest.fixture
+def service() -> Iterator[DataService]:
+    with dsnb.start(workers=1, cross_trainer_cache_size_bytes=WINDOW) as service:
+        yield service
+
+
+def trainer(service: DataService, name: str, on_lag: Any = "skip", transfer: str | None = None, **more: Any) -> Any:
+    cache = dsnb.CrossTrainerCache(name, on_lag=on_lag, **more)
+    shared = dsnb.distribute(
+        "parallel_epochs", service, job_name="job", cross_trainer_cache=cache, data_transfer_protocol=transfer
+    )
+    return iter(dsnb.Dataset.range(1 << 40).map(lambda x: x * KB).repeat().apply(shared))
+
+
+def read(iterator: Any, count: int) -> list[int]:
+    return [int(array[0]) for array in islice(iterator, count)]
+
+
+def seen(service: DataService, name: str) -> TrainerStatus:
+    job = service.status().job("job")
+    assert job is not None
+    found = job.trainer(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("transfer", ["local", "grpc"])
+def test_one_that_spills_loses_nothing_however_far_it_falls_behind(service: DataService, transfer: str) -> None:
+    slow, fast = trainer(service, "slow", "spill", transfer), trainer(service, "fast", transfer=transfer)
+    assert read(slow, 5) == list(range(5))
+    assert read(fast, 2000) == list(range(2000))
+    place = seen(service, "slow")
+    assert place.on_lag == "spill"
+    assert place.lag >= 1900
+    assert place.lag_bytes >= 1900 * KB.nbytes
+    assert place.falls_off_s == 0.0
+    assert read(slow, 1995) == list(range(5, 2000))
+    assert seen(service, "slow").skipped == 0
+    assert seen(service, "slow").spilled > 1000
+    slow.close()
+    fast.close()
+
+
+def test_one_that_waits_holds_the_others_up_and_loses_nothing(service: DataService) -> None:
+    slow, fast = trainer(service, "slow", "wait"), trainer(service, "fast")
+    got = read(slow, 5)
+    ahead: list[int] = []
+    reading = threading.Thread(target=lambda: ahead.extend(read(fast, 500)))
+    reading.start()
+    service.wait_until(full_window)
+    assert len(ahead) < 200
+    got += read(slow, 495)
+    reading.join(30.0)
+    assert got == ahead == list(range(500))
+    slow.close()
+    fast.close()
+
+
+def full_window(now: Snapshot) -> bool:
+    """Whether the window has no room for another frame, and the fast trainer has had all that is in it."""
+    job = now.job("job")
+    fast = job.trainer("fast") if job else None
+    return bool(job and fast and job.tasks[0].window_bytes > WINDOW * 3 // 4 and fast.lag == 0)
+
+
+def test_one_that_skips_is_told_when_it_will_fall_off(service: DataService) -> None:
+    slow, fast = trainer(service, "slow"), trainer(service, "fast")
+    read(slow, 1)
+
+    def about_to_fall() -> bool:
+        read(fast, 1)
+        return seen(service, "slow").falls_off_s > 0 or seen(service, "slow").skipped > 0
+
+    wait_for(about_to_fall, what="the slow trainer to drift", timeout=30.0)
+    read(fast, 1000)
+    read(slow, 50)
+    assert seen(service, "slow").skipped > 500
+    slow.close()
+    fast.close()
+
+
+def test_mixtures_work_each_is_treated_as_it_asked() -> None:
+    with dsnb.start(workers=2, cross_trainer_cache_size_bytes=WINDOW) as service:
+        got: dict[str, list[int]] = {}
+
+        def run(name: str, on_lag: str, pause: float) -> None:
+            iterator = trainer(service, name, on_lag)
+            got[name] = []
+            for array in islice(iterator, 400):
+                got[name].append(int(array[0]))
+                paused.wait(pause)
+            iterator.close()
+
+        paused = threading.Event()
+        threads = [
+            threading.Thread(target=run, args=arguments)
+            for arguments in (("a", "skip", 0.001), ("b", "wait", 0.002), ("c", "spill", 0.01), ("d", "spill", 0.0))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+        # Two workers produce the same sequence (parallel_epochs): each trainer has a start of it from both.
+        for name in "bcd":
+            assert whole_starts(got[name]), f"{name} missed something"
+
+
+def whole_starts(numbers: list[int]) -> bool:
+    """Whether these are the starts of two sequences 0, 1, 2, ... with nothing left out."""
+    longer = max(numbers) + 1
+    return sorted(numbers) == sorted([*range(longer), *range(len(numbers) - longer)])
+
+
+def test_what_is_kept_for_one_that_left_goes_after_its_time(service: DataService) -> None:
+    slow, fast = trainer(service, "slow", "spill", timeout=0.5), trainer(service, "fast")
+    read(slow, 5)
+    slow.close()
+    read(fast, 500)
+    assert spilled_bytes(service.status()) > 0
+    service.wait_until(lambda now: spilled_bytes(now) == 0)
+    fast.close()
+
+
+def spilled_bytes(now: Snapshot) -> int:
+    job = now.job("job")
+    assert job is not None
+    return sum(task.spill_bytes for task in job.tasks)
+
+
+def test_one_can_be_sent_away_by_hand(service: DataService) -> None:
+    slow, fast = trainer(service, "slow", "spill"), trainer(service, "fast")
+    read(slow, 5)
+    read(fast, 500)
+    service.send_away("job", "slow")
+    service.wait_until(lambda now: spilled_bytes(now) == 0)
+    assert any("'slow' of job 'job' was sent away" in event.text for event in service.status().events)
+    first = read(slow, 40)[-1]  # what it had got before, and then what is there
+    assert first > 400
+    assert seen(service, "slow").skipped > 300
+    with pytest.raises(NotFoundError, match="no trainer 'nobody'") as caught:
+        service.send_away("job", "nobody")
+    assert "'slow', 'fast'" in caught.value.hint
+    with pytest.raises(NotFoundError, match="no job 'none'"):
+        service.send_away("none", "slow")
+    slow.close()
+    fast.close()
+
+
+def test_those_that_start_together_are_given_nothing_before(service: DataService) -> None:
+    one = trainer(service, "one", start_together=2)
+    first: list[int] = []
+    reading = threading.Thread(target=lambda: first.extend(read(one, 10)))
+    reading.start()
+    service.wait_until(lambda now: bool(now.job("job") and now.job("job").tasks and now.job("job").tasks[0].head > 5))  # type: ignore[union-attr]
+    assert not first
+    other = trainer(service, "other", start_together=2)
+    assert read(other, 10) == list(range(10))
+    reading.join(10.0)
+    assert first == list(range(10))
+    one.close()
+    other.close()
+
+
+def test_one_may_begin_with_the_newest(service: DataService) -> None:
+    fast = trainer(service, "fast")
+    read(fast, 1000)
+    late = trainer(service, "late", start="newest")
+    assert read(late, 1)[0] >= 1000
+    late.close()
+    fast.close()
+
+
+@pytest.mark.parametrize(
+    "make,told",
+    [
+        (lambda: dsnb.CrossTrainerCache(""), "non-empty trainer ID"),
+        (lambda: dsnb.CrossTrainerCache("a", on_lag="block"), "on_lag is 'block'"),  # type: ignore[arg-type]
+        (lambda: dsnb.CrossTrainerCache("a", start="middle"), "start is 'middle'"),  # type: ignore[arg-type]
+        (lambda: dsnb.CrossTrainerCache("a", start_together=0), "start_together is 0"),
+        (lambda: dsnb.CrossTrainerCache("a", start_together=True), "start_together is True"),
+        (lambda: dsnb.CrossTrainerCache("a", timeout=0), "timeout is 0"),
+        (lambda: dsnb.CrossTrainerCache("a", timeout="soon"), "timeout is 'soon'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wish_that_cannot_be_is_refused_at_once(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told) as caught:
+        make()
+    assert caught.value.hint
+
+
+def test_a_cache_that_nobody_reads_leaves_its_bytes_to_the_others() -> None:
+    with dsnb.start(workers=1, cross_trainer_cache_size_bytes=4 * WINDOW) as service:
+        cache = dsnb.CrossTrainerCache("a")
+        iterators = []
+        for name in ("one", "two"):
+            shared = dsnb.distribute("parallel_epochs", service, job_name=name, cross_trainer_cache=cache)
+            iterators.append(iter(dsnb.Dataset.range(1 << 40).map(lambda x: x * KB).repeat().apply(shared)))
+            read(iterators[-1], 10)
+        iterators[0].close()
+        service.wait_until(lambda now: capacity(now, "two") > 3 * WINDOW)
+        read(iterators[1], 1000)
+        assert capacity(service.status(), "two") > 3 * WINDOW
+        iterators[1].close()
+
+
+def capacity(now: Snapshot, name: str) -> int:
+    job = now.job(name)
+    return job.tasks[0].capacity_bytes if job and job.tasks else 0
