@@ -120,6 +120,15 @@ def add_task(core: Context, job: str, number: int, worker: str, shard: int = -1)
     core.instruct(e.StartTask(worker=worker, task_id=task_id))
 
 
+def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
+    """Give the shards of a pass that nobody produces to workers that produce none."""
+    for worker in list(core.state.workers.values()):
+        shard = shards.vacant(core, iteration, worker)
+        if shard is not None:
+            add_task(core, job, iteration.number, worker.uid, shard)
+            core.instruct(e.TellClients(job=job, number=iteration.number))
+
+
 def drop_task(core: Context, task_id: str) -> None:
     """Take a task out of its pass and off its worker."""
     task = core.state.tasks[task_id]

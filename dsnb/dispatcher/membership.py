@@ -20,10 +20,10 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
         served = _whole_passes(core, before)
         known = _welcome(core, event, before)
         for job, iteration in list(core.state.unfinished()):
-            at_work = any(core.state.tasks[task].worker == event.uid for task in iteration.tasks)
-            shard = shards.vacant(core, iteration, known) if iteration.shards else -1
-            if not at_work and shard is not None and (job.name, iteration.number) not in served:
-                jobs.add_task(core, job.name, iteration.number, event.uid, shard)
+            if iteration.shards:
+                jobs.fill_shards(core, job.name, iteration)
+            elif not shards.at_work(core, iteration, known) and (job.name, iteration.number) not in served:
+                jobs.add_task(core, job.name, iteration.number, event.uid)
                 core.instruct(e.TellClients(job=job.name, number=iteration.number))
     else:
         for task in core.state.tasks_of(event.uid):
@@ -138,14 +138,16 @@ def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
 def _lose_worker(core: Context, worker: Worker, reason: str, level: str) -> None:
     core.live.workers.pop(worker.uid, None)
     lost = 0
-    for task in core.state.tasks_of(worker.uid):
+    tasks = core.state.tasks_of(worker.uid)
+    core.record(r.WorkerLeft(uid=worker.uid))
+    for task in tasks:
         if not task.ended:
             lost += _lose_task(core, task, worker, reason)
-        job, number = task.job, task.number
+        iteration = core.state.iteration(task.job, task.number)
         jobs.drop_task(core, task.task_id)
-        jobs.finish_if_over(core, job, core.state.iteration(job, number))
-        core.instruct(e.TellClients(job=job, number=number))
-    core.record(r.WorkerLeft(uid=worker.uid))
+        jobs.fill_shards(core, task.job, iteration)
+        jobs.finish_if_over(core, task.job, iteration)
+        core.instruct(e.TellClients(job=task.job, number=task.number))
     text = f"worker {worker.name} {reason}" + (f"; {lost} splits lost" if lost else "")
     core.instruct(e.Announce(level="warning" if lost else level, text=text))
 

@@ -1,7 +1,7 @@
 """Static sharding: who produces which shard of a pass.
 
 The number of shards is fixed when a pass begins: the length of the list of workers, or, where there is no list, the
-number of workers that are here. A shard whose worker is lost begins again when a worker comes for it: the one that has
+number of workers that are here. A shard whose worker is lost begins again with the next worker that has none: the one at
 its place in the list, without a list any newcomer. A shard that was produced to its end is never produced again.
 """
 
@@ -43,8 +43,15 @@ def first_owners(core: Context) -> list[tuple[int, str]]:
     return [(shard, worker.uid) for shard, worker in enumerate(present)]
 
 
+def at_work(core: Context, iteration: Iteration, worker: Worker) -> bool:
+    """Whether a worker has a task in a pass."""
+    return any(core.state.tasks[task].worker == worker.uid for task in iteration.tasks)
+
+
 def vacant(core: Context, iteration: Iteration, worker: Worker) -> int | None:
-    """The shard that a worker which has come now is to produce, if there is one."""
+    """The shard of a pass that a worker is to produce, if it has none and one is without a worker."""
+    if iteration.finished or worker.draining or at_work(core, iteration, worker):
+        return None
     held = {core.state.tasks[task].shard for task in iteration.tasks}
     free = [at for at, state in enumerate(iteration.shards) if state != ENDED and at not in held]
     if core.config.worker_addresses:

@@ -63,6 +63,17 @@ def test_a_shard_begins_again_with_the_next_worker_that_comes() -> None:
     assert shards(service, client) == {"w0": 0, "w2": 2, "new": 1}
 
 
+def test_a_successor_that_came_before_the_loss_was_seen_has_the_shard_when_it_is() -> None:
+    service, client = at_work(2)
+    service.add_worker("early")
+    assert shards(service, client) == {"w0": 0, "w1": 1}
+    service.stop(service.workers["w1"])
+    assert shards(service, client) == {"w0": 0, "early": 1}
+    service.drain(service.add_worker("drains"))
+    service.stop(service.workers["early"])
+    assert shards(service, client) == {"w0": 0}
+
+
 def test_a_worker_that_is_started_again_at_its_address_has_its_shard_again() -> None:
     service, client = at_work(2)
     service.add_worker("again", service.workers["w0"].address)
