@@ -1,8 +1,8 @@
 """Static sharding: who produces which shard of a pass.
 
 The number of shards is fixed when a pass begins: the length of the list of workers, or, where there is no list, the
-number of workers that are here. A shard whose worker is lost begins again with the next worker that has none: the one at
-its place in the list, without a list any newcomer. A shard that was produced to its end is never produced again.
+number of workers that are here. A shard whose worker is lost begins again with the next worker that has none: the one
+at its place in the list, without a list any newcomer. A shard that was produced to its end is never produced again.
 """
 
 from __future__ import annotations
