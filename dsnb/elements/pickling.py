@@ -7,12 +7,7 @@ Four things are done here that cloudpickle leaves open.
   needs. We send the names that the pickled functions really ask of it. Which these are is known only when all functions
   have been seen, and a module's function may ask for more; so modules go as empty shells first, and their names follow
   at the end, in as many rounds as there are new ones.
-* *Classes of the user's.* cloudpickle remembers a class by an id, and restoring it where it was made writes the pickled
-  methods, with a frozen copy of their globals, into the class that the notebook goes on using. Workers may be threads
-  of that very kernel. So a class comes back as a new class, and only exceptions keep their identity (`except MyError`
-  must work on the reader's side): one that was made in this process is never written to, one that came here is filled
-  with what came last. And a class comes back with all of its members: cloudpickle leaves out those that a base holds
-  too, but a class that stands between the two may hold others.
+* *Classes of the user's* come back as new ones, exceptions as themselves: see `pickling_classes`.
 * *Imports inside functions* find the sources that came with the pipeline: see `imports`.
 * *Big arrays.* Whatever is above `BLOB_BYTES` leaves the pickle by a persistent id.
 """
@@ -24,7 +19,6 @@ import functools
 import pickle
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO, TextIOWrapper
@@ -34,11 +28,12 @@ from typing import Any
 import cloudpickle as _cloudpickle
 import numpy as np
 
-from dsnb.elements.classes import named_class, note_class
+from dsnb.elements.classes import note_class
 from dsnb.elements.fingerprint_parts import encode
 from dsnb.elements.imports import Importer, Importing, Source, make_function
+from dsnb.elements.pickling_classes import detached, reduced_error
 from dsnb.elements.reach import dispatch_registry, variables
-from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namespace, namespace, user_modules
+from dsnb.elements.usercode import is_user_module, is_user_namespace, namespace, user_modules
 
 BLOB_BYTES = 1 << 20
 """An array above this size leaves the pickle."""
@@ -54,9 +49,6 @@ cloudpickle: Any = _cloudpickle  # it has no annotations
 
 # cloudpickle's registry of modules to send by value is global to the process.
 _registry = threading.RLock()
-# The exception classes that came to this process, and are not its own.
-_came: weakref.WeakSet[type] = weakref.WeakSet()
-_own: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 class Pickler(_cloudpickle.Pickler):
@@ -119,6 +111,8 @@ class Pickler(_cloudpickle.Pickler):
             return _reduce_text_file(value)
         if isinstance(value, type):
             return self._reduce_class(value)
+        if isinstance(value, BaseException):
+            return reduced_error(value)
         return self._as_cloudpickle(value)
 
     def _reduce_function(self, function: FunctionType) -> Any:
@@ -157,7 +151,7 @@ class Pickler(_cloudpickle.Pickler):
             return reduced
         note_class(cls)
         self._note_member(cls)
-        return _detach(cls, reduced, by_name=self._by_name)
+        return detached(cls, reduced, by_name=self._by_name)
 
     def _as_cloudpickle(self, value: Any) -> Any:
         return super().reducer_override(value)  # type: ignore[no-untyped-call]
@@ -189,7 +183,11 @@ class Unpickler(pickle.Unpickler):
 
 def dump_error(error: BaseException) -> bytes:
     """An error as bytes; of the users' own class by value."""
-    if not is_user_class(type(error)) and encode(error.args) is not None and not vars(error).keys() - {"__notes__"}:
+    if (
+        type(error).__module__ == "builtins"
+        and encode(error.args) is not None
+        and not vars(error).keys() - {"__notes__"}
+    ):
         return pickle.dumps((error, None), 5)  # nearly all are of this kind, and there may be one for each element
     file = BytesIO()
     Pickler(file, by_name=True).dump_graph(error)
@@ -290,62 +288,6 @@ def _reduce_text_file(file: TextIOWrapper) -> tuple[Any, ...]:
             return getattr, (sys, name)
     # cloudpickle would read the file to its end and send the text in its place.
     raise pickle.PicklingError("an open file cannot be pickled")
-
-
-def _detach(cls: type, reduced: Any, *, by_name: bool) -> Any:
-    """Let a class come back as a class of its own, or, if it is an exception, as the one that is there already."""
-    make, arguments, state, _, _, fill = reduced
-    state[0].update(_shared_with_bases(cls))
-    if issubclass(cls, BaseException):
-        if cls not in _came:
-            _own.add(cls)
-        name = (cls.__module__, cls.__qualname__) if by_name else None
-        return _exception, (name, make, arguments), (fill, state), None, None, _settle
-    # The last but one is the id by which cloudpickle finds a class again; without it, it makes a new one.
-    *first, _tracker, extra = arguments
-    return make, (*first, None, extra), state, None, None, fill
-
-
-def _exception(name: tuple[str, str] | None, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
-    """The class that bears the name here, and is meant by `except` here; else the one of that id."""
-    named = named_class(*name) if name is not None else None
-    if named is not None and issubclass(named, BaseException):
-        _own.add(named)
-        return named
-    return make(*arguments)
-
-
-def _shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
-    """The members of a class that are the very objects that its bases hold under the same names."""
-    held = {name: (base, member) for base in reversed(cls.__bases__) for name, member in vars(base).items()}
-    for name, member in vars(cls).items():
-        # The module is told when the class is made.
-        if name in held and held[name][1] is member and name != "__module__":
-            base = held[name][0]
-            yield name, member if is_user_class(base) else _LibraryMember(base, name)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _LibraryMember:
-    """Stands in the pickle for what a library's class holds: it may be something that cannot be pickled."""
-
-    cls: type
-    name: str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _member, (self.cls, self.name)
-
-
-def _member(cls: type, name: str) -> Any:
-    return vars(cls)[name]
-
-
-def _settle(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
-    fill, content = state
-    if cls not in _own:
-        # Again, if it is there: what an edit changed must not stay as it was.
-        _came.add(cls)
-        fill(cls, content)
 
 
 @contextmanager

@@ -27,10 +27,23 @@ def arrived(error: BaseException, *notes: str) -> Exception:
 
 
 class WithArguments(Exception):
-    """Cannot be rebuilt: its constructor wants more than Exception's reduction gives."""
+    """Its constructor wants more than its arguments say."""
 
     def __init__(self, path: str, line: int) -> None:
         super().__init__(f"{path}:{line}")
+        self.line = line
+
+
+class NotFound(FileNotFoundError):
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "no such file", path)
+
+
+class Lost(Exception):
+    """Cannot be rebuilt: what it says of itself is wrong."""
+
+    def __reduce__(self) -> Any:
+        return (Lost, (*self.args, 1, 2), None, None, None, None, None)
 
 
 class OfItsOwn(Exception):
@@ -79,10 +92,20 @@ def test_what_would_be_mistaken_for_control_flow_is_a_user_code_error(error: typ
     assert error.__name__ in str(came.__cause__)
 
 
+def test_an_error_whose_constructor_takes_other_arguments_arrives_as_it_was() -> None:
+    """As most do that make their text themselves. Its constructor would fail, or make it of the text once more."""
+    error: Any = arrived(WithArguments("data.csv", 3))
+    assert type(error) is WithArguments
+    assert (str(error), error.line) == ("data.csv:3", 3)
+    missing: Any = arrived(NotFound("data.csv"))
+    assert type(missing) is NotFound
+    assert (missing.errno, missing.filename) == (2, "data.csv")
+
+
 def test_what_cannot_be_rebuilt_is_a_user_code_error_with_its_name_and_text() -> None:
-    came = arrived(WithArguments("data.csv", 3))
+    came = arrived(Lost("data.csv"))
     assert type(came) is UserCodeError
-    assert "WithArguments: data.csv:3" in str(came)
+    assert "Lost: data.csv" in str(came)
     assert "reading can go on" in came.did
 
 
