@@ -14,6 +14,7 @@ from dsnb.cli.serving import told_to_stop, wait_for_end
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
     from dsnb.dispatcher.config import DispatcherConfig
+    from dsnb.dispatcher.server import DispatchServer
 
 DESCRIPTION = """\
 Run a dispatcher: the part of a service that workers and trainers turn to.
@@ -63,7 +64,7 @@ def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
     """Serve until the process is told to stop, and say where."""
     from dsnb.dispatcher.server import DispatchServer
 
-    with DispatchServer(config) as server, told_to_stop() as stop, findable(config.name, server.target, server.token):
+    with DispatchServer(config) as server, told_to_stop() as stop, findable(server):
         if args.as_json:
             print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
         else:
@@ -88,7 +89,7 @@ def claimed(name: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def findable(name: str, target: str, token: str) -> Iterator[None]:
+def findable(server: DispatchServer) -> Iterator[None]:
     """Let this user's other processes find the service by its name, and its token by its address.
 
     Raises:
@@ -96,7 +97,8 @@ def findable(name: str, target: str, token: str) -> Iterator[None]:
     """
     from dsnb.wire.discovery import publish, retract
 
-    connection = publish(name, target, token)
+    config = server.config
+    connection = publish(config.name, server.target, server.token, lasting=config.work_dir is not None)
     try:
         yield
     finally:

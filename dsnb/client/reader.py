@@ -12,6 +12,7 @@ from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import CancelledError, DataLossWarning, DeadlineExceededError, DsnbError, DsnbWarning, UnavailableError
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel
 from dsnb.wire.control import ControlStream
 from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, JoinRequest
@@ -45,6 +46,7 @@ class ReadStage(Stage):
         except BaseException:
             self._channel.close()
             raise
+        self._connection = discovery.serving(service.address)
         self._client_id = joined.client_id
         self._losses_heard = joined.losses
         self._ended = joined.finished
@@ -276,12 +278,20 @@ class ReadStage(Stage):
 
         Raises:
             DeadlineExceededError: the service has no worker.
-            UnavailableError: neither dispatcher nor workers can be reached.
+            UnavailableError: neither dispatcher nor workers can be reached, or the service is known to have ended.
         """
         broken_since = self._control.broken_since
         if len(self._tasks) and (broken_since is None or self._tasks.any_open):
             self._reachable_at = now
             return
+        ended = discovery.ending(self._connection) if self._connection and broken_since is not None else ""
+        if ended:
+            assert self._connection is not None
+            raise UnavailableError(
+                f"the service {self._connection.name!r} has ended: {ended}",
+                did="what had come from it was read to its end",
+                hint="start it again, in its notebook or in this one (dsnb.start()), and begin to read anew",
+            )
         if now - self._reachable_at < _NOBODY_S:
             return
         if broken_since is None:

@@ -27,6 +27,7 @@ from tornado.websocket import WebSocketClosedError
 from dsnb.dashboard.app import application
 from dsnb.dashboard.feed import Feed, Source
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError
+from dsnb.wire import forks
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 START_DEADLINE_S = 30.0
@@ -135,6 +136,7 @@ class DashboardServer:
         server.start()
         assert server.port is not None  # it is None only on a Unix socket
         self.port = server.port
+        forks.listens(self.port)
         # The port is known only now; a page of another origin must not get at the numbers.
         server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 

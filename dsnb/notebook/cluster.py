@@ -71,7 +71,9 @@ class Cluster:
         self.dispatcher = DispatchServer(config)
         self.dispatcher.ask_for_stderr(self._stderr_of)
         try:
-            self.connection = discovery.publish(name, self.dispatcher.target, self.dispatcher.token)
+            self.connection = discovery.publish(
+                name, self.dispatcher.target, self.dispatcher.token, lasting=settings.work_dir is not None
+            )
         except BaseException:
             self.dispatcher.stop()
             raise

@@ -27,16 +27,21 @@ _LOCK_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach one service."""
+    """How to reach one service.
+
+    Attributes:
+        lasting: Whether it keeps its state in a folder, so that it may come back when its process is gone.
+    """
 
     name: str
     target: str
     token: str
     pid: int
     started: str
+    lasting: bool = False
 
 
-_KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str}
+_KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str, "lasting": bool}
 
 
 def runtime_dir() -> Path:
@@ -86,8 +91,8 @@ def claim(name: str | None = None) -> Connection:
         return _write(folder, name, "", "")
 
 
-def publish(name: str, target: str, token: str) -> Connection:
-    """Write the connection file of a service of this process.
+def publish(name: str, target: str, token: str, *, lasting: bool = False) -> Connection:
+    """Write the connection file of a service of this process; `lasting` if it can be started again where it was.
 
     Raises:
         AlreadyExistsError: another service has the name.
@@ -97,7 +102,7 @@ def publish(name: str, target: str, token: str) -> Connection:
         there = _parse(folder / f"{name}.json")
         if there is not None and _lives(there) and there.target != target and not (_own(there) and not there.target):
             raise _taken(there)
-        return _write(folder, name, target, token)
+        return _write(folder, name, target, token, lasting=lasting)
 
 
 def retract(connection: Connection) -> None:
@@ -174,9 +179,9 @@ def _lock_now(handle: int) -> bool:
     return True
 
 
-def _write(folder: Path, name: str, target: str, token: str) -> Connection:
-    pid = os.getpid()
-    connection = Connection(name=name, target=target, token=token, pid=pid, started=_start_time(pid))
+def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = False) -> Connection:
+    pid, started = os.getpid(), _start_time(os.getpid())
+    connection = Connection(name=name, target=target, token=token, pid=pid, started=started, lasting=lasting)
     # Written aside with the right mode and renamed, so nobody sees half a file or a readable token.
     handle, path = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -243,6 +248,21 @@ def find(service: str | None = None) -> Connection:
     if not found:
         raise NotFoundError("no dsnb service of this user runs here", hint="start one: svc = dsnb.start()")
     raise NotFoundError(f"{len(found)} services run here and none was named", hint=_list(found))
+
+
+def serving(target: str) -> Connection | None:
+    """The connection of the service at an address, if it is one of this user on this host."""
+    address = split_target(target)
+    return next((c for c in _living(runtime_dir()) if c.target and split_target(c.target) == address), None)
+
+
+def ending(connection: Connection) -> str:
+    """How a service ended, as in "its process 123 is gone"; empty while it runs or may come back."""
+    if connection.lasting:
+        return ""
+    if not _lives(connection):
+        return f"its process {connection.pid} is gone"
+    return "" if _parse(_path(connection.name)) == connection else "it was stopped"
 
 
 _lock = threading.Lock()

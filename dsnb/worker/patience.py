@@ -22,16 +22,19 @@ class Patience:
     """Makes a call again and again while nobody answers.
 
     Args:
-        seconds: How long, at the most.
+        seconds: How long there may be no connection.
         given_up: Whether nobody needs the answer any more.
+        connected: Whether there is a connection, so that only the answer is late: a cell may hold the interpreter that
+            the dispatcher lives in for a minute. The connection to one that is gone, or stopped for good, breaks.
 
     Example:
-        >>> patience = Patience(seconds=60.0, given_up=lambda: task.stopped)
+        >>> patience = Patience(seconds=60.0, given_up=lambda: task.stopped, connected=lambda: session.connected)
         >>> patience(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S))
     """
 
     seconds: float
     given_up: Callable[[], bool]
+    connected: Callable[[], bool]
 
     def __call__(self, call: Callable[[], T]) -> T:
         """The call's answer.
@@ -46,6 +49,8 @@ class Patience:
             except UnavailableError as error:
                 if self.given_up():
                     raise
+                if self.connected():
+                    deadline = time.monotonic() + self.seconds
                 if time.monotonic() > deadline:
                     raise UnavailableError(
                         f"{error.what} for {self.seconds:g} seconds",

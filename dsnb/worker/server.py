@@ -14,7 +14,13 @@ from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, Unava
 from dsnb.wire import discovery, forks
 from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
-from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
+from dsnb.wire.messages import (
+    TaskOrder,
+    TaskReport,
+    TaskRequest,
+    WorkerOrder,
+    WorkerReport,
+)
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
@@ -280,7 +286,11 @@ class WorkerServer:
             if self._channel is None or self._stopped.is_set():
                 raise UnavailableError(f"the worker {self.name} is stopping")
             channel = self._channel
-            patience = Patience(seconds=self.config.dispatcher_timeout_ms / 1000, given_up=lambda: not self._has(order))
+            patience = Patience(
+                seconds=self.config.dispatcher_timeout_ms / 1000,
+                given_up=lambda: not self._has(order),
+                connected=lambda: self._session is not None and self._session.broken_since is None,
+            )
             feed: DispatcherFeed | None = None
             if order.mode == "DYNAMIC":
                 feed = DispatcherFeed(

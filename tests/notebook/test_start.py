@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import dsnb
-from dsnb.errors import AlreadyExistsError, FailedPreconditionError
+from dsnb.errors import AlreadyExistsError, FailedPreconditionError, UnavailableError
 from dsnb.wire import discovery
 from tests.support.processes import python
-from tests.support.reading import at_once
+from tests.support.reading import at_once, numbers
+from tests.support.requires import require_module
 
 ANOTHER_KERNEL = "import dsnb; service = dsnb.start(workers=0{}); print('READY', service.name, flush=True); input()"
 
@@ -80,6 +82,19 @@ def test_a_service_that_is_read_is_replaced_only_on_request(capsys: pytest.Captu
     ]
 
 
+@pytest.mark.filterwarnings("ignore::dsnb.DataLossWarning")
+def test_a_reader_of_a_service_that_was_stopped_learns_of_it_at_once() -> None:
+    service = dsnb.start(workers=1)
+    with iter(dsnb.Dataset.range(10**9).apply(dsnb.distribute("parallel_epochs", service))) as elements:
+        next(elements)
+        service.stop()
+        began = time.monotonic()
+        with pytest.raises(UnavailableError, match="the service 'default' has ended: it was stopped") as caught:
+            numbers(elements)  # what had come before is read first
+        assert time.monotonic() - began < 10
+        assert "dsnb.start()" in caught.value.hint
+
+
 def test_a_with_block_stops_only_the_service_that_it_started() -> None:
     first = dsnb.start(workers=1)
     with dsnb.start(workers=1) as again, dsnb.connect() as connected:
@@ -94,6 +109,7 @@ def test_a_with_block_stops_only_the_service_that_it_started() -> None:
 
 
 def test_all_handles_of_a_service_share_its_dashboard() -> None:
+    require_module("panel")
     first = dsnb.start(workers=1)
     assert first.dashboard_url() == dsnb.start(workers=1).dashboard_url()
     first.stop()

@@ -18,6 +18,7 @@ from dsnb.wire.discovery import (
     Connection,
     check_name,
     claim,
+    ending,
     find,
     forget,
     publish,
@@ -26,6 +27,7 @@ from dsnb.wire.discovery import (
     retract,
     running,
     runtime_dir,
+    serving,
     sweep,
     token_for,
 )
@@ -45,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def fields(**changes: Any) -> dict[str, Any]:
     """What a file of a service in this process holds."""
-    whole = {"name": "s", "target": TARGET, "token": "t", "pid": os.getpid(), "started": own_start()}
+    whole = {"name": "s", "target": TARGET, "token": "t", "pid": os.getpid(), "started": own_start(), "lasting": False}
     return {**whole, **changes}
 
 
@@ -124,6 +126,28 @@ def test_two_services_are_told_apart(folder: Path) -> None:
         assert running() == [mine]
         assert not (folder / "theirs.json").exists(), "whoever finds it removes it"
         assert find() == mine
+
+
+# ---- how a service ends
+
+
+def test_how_a_service_ended_is_known_from_its_file_and_process(folder: Path) -> None:
+    connection = publish("mine", TARGET, "t")
+    assert serving("localhost:5050") == serving(TARGET) == connection
+    assert serving("127.0.0.1:6060") is None
+    assert ending(connection) == ""
+    another = publish("mine", TARGET, "another token")
+    assert (ending(connection), ending(another)) == ("it was stopped", "")
+    retract(another)
+    assert ending(another) == "it was stopped"
+    assert ending(Connection(**fields(pid=2**22 + 1))) == "its process 4194305 is gone"
+
+
+def test_a_service_that_keeps_its_state_may_come_back(folder: Path) -> None:
+    connection = publish("mine", TARGET, "t", lasting=True)
+    assert running() == [connection]
+    retract(connection)
+    assert ending(connection) == ""
 
 
 # ---- what is not a living service
