@@ -26,22 +26,36 @@ AWAY = UnavailableError("nobody answers at host:1")
 
 
 def test_an_answer_that_comes_late_is_an_answer() -> None:
-    assert Patience(seconds=30.0, given_up=lambda: False)(answering([AWAY, AWAY, "here"])) == "here"
+    assert (
+        Patience(seconds=30.0, given_up=lambda: False, connected=lambda: False)(answering([AWAY, AWAY, "here"]))
+        == "here"
+    )
 
 
 def test_what_is_no_absence_is_raised_at_once() -> None:
     with pytest.raises(NotFoundError, match="the task is unknown"):
-        Patience(seconds=30.0, given_up=lambda: False)(answering([AWAY, NotFoundError("the task is unknown"), "never"]))
+        Patience(seconds=30.0, given_up=lambda: False, connected=lambda: False)(
+            answering([AWAY, NotFoundError("the task is unknown"), "never"])
+        )
 
 
 def test_an_absence_that_lasts_is_told_with_what_to_do() -> None:
     with pytest.raises(UnavailableError, match=r"nobody answers at host:1 for 0\.1 seconds") as error:
-        Patience(seconds=0.1, given_up=lambda: False)(answering([AWAY]))
+        Patience(seconds=0.1, given_up=lambda: False, connected=lambda: False)(answering([AWAY]))
     assert "its work_dir and port" in error.value.hint
 
 
 def test_whoever_is_not_needed_any_more_does_not_wait() -> None:
     began = time.monotonic()
     with pytest.raises(UnavailableError, match=r"nobody answers at host:1$"):
-        Patience(seconds=30.0, given_up=lambda: True)(answering([AWAY]))
+        Patience(seconds=30.0, given_up=lambda: True, connected=lambda: False)(answering([AWAY]))
     assert time.monotonic() - began < 5.0
+
+
+def test_an_answer_that_is_only_late_is_waited_for_while_the_connection_stands() -> None:
+    lives = iter([True] * 5)
+    patience = Patience(seconds=0.1, given_up=lambda: False, connected=lambda: next(lives, False))
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match=r"for 0\.1 seconds"):
+        patience(answering([AWAY]))
+    assert time.monotonic() - began > 0.3, "the time counts from when the connection broke"

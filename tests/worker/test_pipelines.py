@@ -18,7 +18,7 @@ from dsnb.worker.pipelines import builder, fetch
 from tests.pipeline.driving import drain, plain
 from tests.support.cluster import Cluster
 
-PATIENCE = Patience(seconds=1.0, given_up=lambda: False)
+PATIENCE = Patience(seconds=1.0, given_up=lambda: False, connected=lambda: False)
 ARRAY = np.arange(400_000, dtype=np.int64).reshape(-1, 4)
 
 
