@@ -6,6 +6,8 @@ what others print meanwhile is not the function's. In a kernel, what is displaye
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -41,8 +43,9 @@ class Recorder:
         if message.get("header", {}).get("msg_type") == "display_data":
             # A widget lives in the kernel that made it: what it says of itself in text is all that can be kept.
             data = {kind: item for kind, item in content.get("data", {}).items() if kind != _WIDGET}
-            if data and self._has_room(len(str(data))):
-                self.outputs.append(["display", data, content.get("metadata", {})])
+            text = json.dumps(["display", data, content.get("metadata", {})], default=_as_sent)
+            if data and self._has_room(len(text)):
+                self.outputs.append(json.loads(text))
         return message
 
     def _has_room(self, size: int) -> bool:
@@ -52,6 +55,11 @@ class Recorder:
         if self._left < 0:
             self.outputs.append(["stdout", "\n(what was printed after this was not kept)\n"])
         return self._left >= 0
+
+
+def _as_sent(value: Any) -> str:
+    """What a kernel makes of a value that JSON has not: the bytes of pictures."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else repr(value)
 
 
 class _Heard(threading.local):

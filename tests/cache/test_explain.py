@@ -87,6 +87,7 @@ def test_a_new_helper_is_told_where_it_is_called_and_by_itself() -> None:
 def test_a_change_inside_of_a_nested_function_is_told_by_the_lines_around_it() -> None:
     source = SOURCE.replace("y = x + 1", "y = sum(v + 1 for v in [x])")
     after = source.replace("v + 1", "v + 2")
+    assert changed("y = x + 1", "y = sum(v + 1 for v in [x])").count("\n") == 1
     assert told(maker(source), maker(after)).endswith(
         "line 2: `y = sum(v + 1 for v in [x])` is now `y = sum(v + 2 for v in [x])`"
     )

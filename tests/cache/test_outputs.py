@@ -70,6 +70,9 @@ def test_widgets_are_kept_as_their_text() -> None:
     assert recorder.display(message) is message
     assert recorder.outputs == [["display", {"text/plain": "a bar"}, {}]]
     recorder.display({"header": {"msg_type": "clear_output"}, "content": {}})
+    picture = {"image/png": b"\x89PNG", "text/plain": "a picture"}
+    recorder.display({"header": {"msg_type": "display_data"}, "content": {"data": picture}})
+    assert recorder.outputs.pop() == ["display", {"image/png": "iVBORw==", "text/plain": "a picture"}, {}]
     assert len(recorder.outputs) == 1
 
 
