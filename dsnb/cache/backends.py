@@ -79,6 +79,10 @@ class Shelf(Protocol):
     key: tuple[str, str]
     """What is the same for all who mean the same recordings in this process: the place, and the pipeline's key."""
 
+    def explain(self) -> str:
+        """Why there is no recording of this pipeline, although there is one of another like it; empty if not."""
+        ...
+
     def newest(self) -> int:
         """The number of the newest recording; 0 if there is none yet."""
         ...

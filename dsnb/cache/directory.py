@@ -1,11 +1,9 @@
-"""Recordings in a directory, for any number of processes at once, on one host or several.
+"""One recording in a directory, for any number of processes at once, on one host or several.
 
-    root/format.json                              what wrote here
-    root/<key>/about.json                         the pipeline, for people and for explanations
-    root/<key>/<number>/log/00000000              the slots
-    root/<key>/<number>/seg/<writer>-<random>.seg   the frames
-    root/<key>/<number>/beat/<epoch>              the holder's pulse
-    root/<key>/<number>/manifest                  all records in one file, once the recording has ended
+    log/00000000                  the slots
+    seg/<writer>-<random>.seg     the frames
+    beat/<epoch>                  the holder's pulse
+    manifest                      all records in one file, once the recording has ended
 
 Slots are made whole and exclusively (`cache/files`). When a recording ends its records are folded into the manifest and
 the slots go. A writer that slept through that could then claim one of their numbers again: so who has made a slot looks
@@ -16,14 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from dsnb.cache import files
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.faults import Point
-from dsnb.cache.filesystem import filesystem_of
+from dsnb.cache.frames import nbytes_of
 from dsnb.cache.recording import Chunk, Place, decode
 from dsnb.cache.segments import SegmentReader, SegmentWriter, sweep_segments
 from dsnb.elements.frame import Frame
@@ -47,15 +45,17 @@ class DirectoryStore:
     Args:
         folder: Its folder, which need not be there yet.
         local: Whether the file system is this host's own.
+        make_room: Called with the bytes that are about to be written.
     """
 
     shared = True
 
-    def __init__(self, folder: str, *, local: bool) -> None:
+    def __init__(self, folder: str, *, local: bool, make_room: Callable[[int], None] = lambda _: None) -> None:
         self.place = folder
         self.poll = 0.05 if local else 1.0
         self._manifest: list[bytes] | None = None
         self._beats = 0
+        self._make_room = make_room
         self._writer = SegmentWriter(self._path("seg"), growing=local)
         self._reader = SegmentReader(self._path("seg"))
 
@@ -137,6 +137,7 @@ class DirectoryStore:
 
     def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
         with self._writing():
+            self._make_room(nbytes_of(frames))
             return self._writer.write(frames)
 
     def frame(self, place: Place) -> Frame:
@@ -179,28 +180,3 @@ class DirectoryStore:
 def _named(records: Sequence[bytes]) -> set[str]:
     found = map(decode, records)
     return {place.name for record in found if isinstance(record, Chunk) for place in record.frames}
-
-
-class DirectoryShelf:
-    """The recordings of one pipeline below a directory.
-
-    Args:
-        root: The directory; it is made when something is recorded.
-        key: The digest of all that the recording depends on.
-        local: Whether the file system is this host's own; None to find out.
-    """
-
-    def __init__(self, root: str, key: str, *, local: bool | None = None) -> None:
-        self.root = os.path.abspath(root)
-        self.folder = os.path.join(self.root, key)
-        self.key = (self.root, key)
-        self.local = filesystem_of(self.root).local if local is None else local
-
-    def newest(self) -> int:
-        return max((int(name) for name in files.names_in(self.folder) if name.isdigit()), default=0)
-
-    def open(self, number: int) -> DirectoryStore:
-        return DirectoryStore(os.path.join(self.folder, f"{number:06d}"), local=self.local)
-
-    def close(self) -> None:
-        """Nothing stays open."""

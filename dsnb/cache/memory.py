@@ -96,6 +96,9 @@ class MemoryShelf:
         self._lock = threading.Lock()
         self._stores: dict[int, MemoryStore] = {}
 
+    def explain(self) -> str:
+        return ""
+
     def newest(self) -> int:
         return max(self._stores, default=0)
 

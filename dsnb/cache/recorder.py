@@ -241,7 +241,7 @@ class Recorder:
             return
         self._settle_once()
         if self._log.begin is None:
-            self._slots.claim(self._plan.begin)
+            self._begin()
             return
         seen = any(known.position for known in self._readers)
         match decide(self._log, position, seen=seen, holder_lost=self._holder_lost()):
@@ -256,6 +256,11 @@ class Recorder:
                 self._move()
             case Next.STRANDED:
                 raise self._alone(reader)
+
+    def _begin(self) -> None:
+        why = self._shelf.explain() if self._number == 1 else ""
+        if self._slots.claim(self._plan.begin) and why:
+            _warn(f"the pipeline has changed: {why}", f"it is recorded anew in {self._store.place}", "")
 
     def _settle_once(self) -> None:
         """Finish the work of a writer that died while it put its recording in order."""

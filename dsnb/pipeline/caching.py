@@ -41,7 +41,9 @@ class Caching:
 
         Args:
             where: A directory; None for the memory of this process.
-            limit_bytes: Most bytes to keep in memory; what is beyond is produced in each pass. None for no limit.
+            limit_bytes: Most bytes to keep in memory, or of all recordings in the directory; None for no limit. To stay
+                within it, recordings that nobody reads are removed, the longest unused first. What is beyond it is
+                produced in each pass.
             content: Tell a changed file by its content, which is read for it, and not by its size and time of change.
             chunk_bytes: How much is written at once, at least once a second.
             lease_seconds: After how long a writer that shows no sign of life is taken over.
@@ -60,10 +62,12 @@ class Caching:
             >>> [int(x) for x in ds], [int(x) for x in ds], len(calls)
             ([0, 1, 4], [0, 1, 4], 3)
         """
+        limit = optional_whole("limit_bytes", limit_bytes, 0)
         operation = Cache(
             inputs=(self.operation,),
             where=place_of(where),
-            memory=Memory(optional_whole("limit_bytes", limit_bytes, 0)),
+            memory=Memory(limit),
+            limit=limit,
             content=flag("content", content),
             chunk_bytes=whole("chunk_bytes", chunk_bytes, 1),
             lease_s=positive("lease_seconds", lease_seconds),

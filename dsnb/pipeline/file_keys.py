@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import xxhash
 
@@ -14,23 +13,14 @@ from dsnb.pipeline.splits import FileSource
 _PIECE = 1 << 20
 
 
-class FileKey(NamedTuple):
-    """One file: its size and time of change, or the digest of its content instead of the time."""
-
-    path: str
-    size: int
-    changed_ns: int
-    digest: str
-
-
-def file_keys(operation: Operation, *, content: bool) -> tuple[FileKey, ...]:
-    """What is known of all files that a pipeline's sources name.
+def file_keys(operation: Operation, *, content: bool) -> dict[str, str]:
+    """What is known of all files that a pipeline's sources name, by path.
 
     Args:
         operation: The pipeline.
         content: Read the files, instead of believing the time of their last change.
     """
-    return tuple(_key(path, content) for path in _paths(operation))
+    return {path: _state(path, content) for path in _paths(operation)}
 
 
 def _paths(operation: Operation) -> Iterator[str]:
@@ -39,15 +29,13 @@ def _paths(operation: Operation) -> Iterator[str]:
             yield from step.files
 
 
-def _key(path: str, content: bool) -> FileKey:
+def _state(path: str, content: bool) -> str:
     try:
         found = os.stat(path)
-        if content:
-            return FileKey(path, found.st_size, 0, _digest(path))
+        changed = f"content {_digest(path)}" if content else f"changed at {found.st_mtime_ns}"
     except OSError:
-        # Reading will say so; once it is there it is another recording.
-        return FileKey(path, -1, 0, "")
-    return FileKey(path, found.st_size, found.st_mtime_ns, "")
+        return "not there"  # reading will say so; once it is there it is another recording
+    return f"{found.st_size} bytes, {changed}"
 
 
 def _digest(path: str) -> str:

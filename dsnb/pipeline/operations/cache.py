@@ -6,19 +6,20 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from dsnb.cache.about import About
 from dsnb.cache.backends import Shelf
-from dsnb.cache.directory import DirectoryShelf
 from dsnb.cache.frames import Run, framed, rows
 from dsnb.cache.memory import Memory
 from dsnb.cache.reader import Reader
 from dsnb.cache.recorder import Alone
 from dsnb.cache.recording import Begin
+from dsnb.cache.shelf import DirectoryShelf, check_format
 from dsnb.cache.writer import Plan
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage, as_list
-from dsnb.pipeline.file_keys import FileKey, file_keys
+from dsnb.pipeline.file_keys import file_keys
 from dsnb.pipeline.operation import BuildContext, Operation, walk
 from dsnb.pipeline.splits import FileSource
 
@@ -33,6 +34,7 @@ class Cache(Operation):
     Attributes:
         where: A directory; None for memory.
         memory: What is kept, if it is memory.
+        limit: Most bytes of all recordings in the place; None for no limit.
         content: Whether files count by their content, and not by size and time.
         chunk_bytes: What is committed at once, in bytes.
         lease_s: After how long a silent writer is taken over, in seconds.
@@ -40,6 +42,7 @@ class Cache(Operation):
 
     where: str | None
     memory: Memory
+    limit: int | None = None
     content: bool = False
     chunk_bytes: int = CHUNK_BYTES
     lease_s: float = LEASE_S
@@ -91,28 +94,28 @@ class Cache(Operation):
         """
         if self.where is None:
             return self.memory.shelf(_cut_of(self.inputs[0]))
-        return DirectoryShelf(self.where, self.key())
-
-    def key(self) -> str:
-        """What a recording depends on, in hexadecimal digits: the pipeline and the files that it names.
-
-        Raises:
-            FailedPreconditionError: something in the pipeline has no value to tell a changed one by.
-        """
-        return fingerprint(self.keyed()).digest
-
-    def keyed(self) -> tuple[Operation, tuple[FileKey, ...]]:
-        """What a recording depends on."""
-        return self.inputs[0], file_keys(self.inputs[0], content=self.content)
+        found = fingerprint(self.inputs[0])
+        refuse_unhashable(found, self.name)
+        known = file_keys(self.inputs[0], content=self.content)
+        key = fingerprint((found.digest, known)).digest
+        about = About.of(described(self.inputs[0]), found, tuple(known.items()))
+        return DirectoryShelf(self.where, key, about, limit=self.limit)
 
     def check(self) -> None:
-        """Look whether the pipeline has a key.
+        """Look whether the pipeline has a key, and the place can be read.
 
         Raises:
-            FailedPreconditionError: as `key` does.
+            FailedPreconditionError: something in the pipeline has no value to tell a changed one by; or a newer version
+                of dsnb has recorded there.
         """
         if self.where is not None:
+            check_format(self.where)
             refuse_unhashable(fingerprint(self.inputs[0]), self.name)
+
+
+def described(operation: Operation) -> str:
+    """A pipeline in one line."""
+    return " | ".join(step.name for step in walk(operation))
 
 
 def _cut_of(operation: Operation) -> str:
@@ -144,12 +147,12 @@ class CacheStage(Stage):
         super().__init__(operation.name)
         (self._operation,) = operation.inputs
         # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
-        self._context = BuildContext(entropy=context.entropy)
+        self._context = BuildContext(entropy=context.entropy, prompt=context.prompt)
         self._pipeline: Pipeline | None = None
         begin = Begin(
             entropy=secrets.randbits(64),
             repeatable=all(step.repeatable for step in walk(self._operation)),
-            pipeline=" | ".join(step.name for step in walk(self._operation)),
+            pipeline=described(self._operation),
         )
         plan = Plan(begin=begin, open=self._open, chunk_bytes=operation.chunk_bytes, lease_s=operation.lease_s)
         self._reader = Reader(operation.shelf(), plan)

@@ -39,7 +39,7 @@ class Interleave(Operation):
     @property
     def repeatable(self) -> bool:
         """Unless several threads hand on what is ready."""
-        return self.deterministic or self.calls in (None, 1)
+        return self.deterministic is not False or self.calls in (None, 1)
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads several inner datasets."""

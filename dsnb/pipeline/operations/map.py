@@ -45,7 +45,7 @@ class Map(Operation):
     @property
     def repeatable(self) -> bool:
         """Unless several threads hand on what is ready."""
-        return self.deterministic or self.calls in (None, 1)
+        return self.deterministic is not False or self.calls in (None, 1)
 
     def build(self, context: BuildContext) -> Stage:
         """A serial or a parallel stage."""

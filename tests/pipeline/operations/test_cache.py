@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -293,8 +294,66 @@ def test_a_changed_pipeline_never_reads_an_old_recording(tmp_path: Path) -> None
         return [int(x) for x in Dataset.range(4).map(lambda x: x * factor).cache(tmp_path / "cache")]
 
     assert scaled(2) == [0, 2, 4, 6]
-    assert scaled(3) == [0, 3, 6, 9]
+    with pytest.warns(
+        CacheWarning, match=r"has changed: map\(<lambda>\), function, closure factor: 3 against 2 before"
+    ):
+        assert scaled(3) == [0, 3, 6, 9]
     assert scaled(2) == [0, 2, 4, 6]
+
+
+def test_another_pipeline_in_the_same_directory_is_no_changed_one(calls: Calls, tmp_path: Path) -> None:
+    check(list(squares(calls).cache(tmp_path / "cache")))
+    assert [int(x) for x in Dataset.range(3).cache(tmp_path / "cache")] == [0, 1, 2]
+    check(list(squares(calls).cache(tmp_path / "cache")))
+    assert calls.count == N
+
+
+def test_a_directory_of_a_newer_version_is_refused_at_the_call_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "dsnb-recordings.json").write_text('{"format": 2}')
+    with pytest.raises(FailedPreconditionError, match="newer version"):
+        Dataset.range(3).cache(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["dsnb-recordings.json"]
+
+
+# ------------------------------------------------------------------------------------------------ limits of a directory
+
+
+def recorded(tmp_path: Path, start: int, limit: int | None = None) -> Dataset:
+    rows = Dataset.range(start, start + 10).map(lambda x: np.full(12_500, x))
+    return rows.cache(tmp_path / "cache", limit_bytes=limit)
+
+
+def starts(tmp_path: Path) -> list[str]:
+    from dsnb.cache.catalogue import entries
+
+    return sorted(entry.pipeline.split("(")[1].split(",")[0] for entry in entries(str(tmp_path / "cache")))
+
+
+@pytest.mark.filterwarnings("ignore:the pipeline has changed")
+def test_the_longest_unused_recordings_are_evicted_to_stay_within_the_limit(tmp_path: Path) -> None:
+    for start in (100, 200, 300):
+        list(recorded(tmp_path, start))
+    list(recorded(tmp_path, 100))  # used again
+    list(recorded(tmp_path, 400, limit=3_500_000))
+    assert starts(tmp_path) == ["100", "300", "400"]
+
+
+@pytest.mark.filterwarnings("ignore:the pipeline has changed")
+def test_what_somebody_reads_is_never_evicted(tmp_path: Path) -> None:
+    list(recorded(tmp_path, 100))
+    with iter(recorded(tmp_path, 100)) as elements:
+        next(elements)
+        with pytest.warns(CacheWarning, match="larger than the 1,500,000 bytes"):
+            assert len(list(recorded(tmp_path, 200, limit=1_500_000))) == 10
+        assert "100" in starts(tmp_path)
+        assert len(list(elements)) == 9
+
+
+def test_a_dataset_larger_than_the_limit_is_read_whole_and_kept_as_far_as_it_fits(tmp_path: Path) -> None:
+    ds = recorded(tmp_path, 0, limit=500_000)
+    for _ in range(2):
+        with pytest.warns(CacheWarning, match="would be larger than the 500,000 bytes"):
+            assert [int(row[0]) for row in ds] == list(range(10))
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -307,10 +366,12 @@ def test_a_changed_file_is_another_recording(tmp_path: Path, content: bool) -> N
     assert list(ds) == ["a", "b"]
     path.write_text("c\nd\n")
     os.utime(path, ns=(1, 1))
-    assert list(ds) == ["c", "d"]
+    with pytest.warns(CacheWarning, match=f"has changed: the file {path} changed"):
+        assert list(ds) == ["c", "d"]
     os.utime(path, ns=(2, 2))
     before = len(list((tmp_path / "cache").iterdir()))
-    assert list(ds) == ["c", "d"]
+    with nullcontext() if content else pytest.warns(CacheWarning, match="has changed"):
+        assert list(ds) == ["c", "d"]
     assert (len(list((tmp_path / "cache").iterdir())) == before) is content
 
 

@@ -1,0 +1,116 @@
+"""What a recording is of: kept beside it for people, and to tell why another pipeline does not find it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from dsnb.elements.fingerprint import Component, Fingerprint
+
+_ALIKE = 0.5
+"""Pipelines that have less of their parts in common are no versions of each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What is recorded.
+
+    Attributes:
+        pipeline: It in one line.
+        components: What its fingerprint covers.
+        files: What is known of each file that it names, by path.
+    """
+
+    pipeline: str
+    components: tuple[Component, ...]
+    files: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, pipeline: str, found: Fingerprint, files: Sequence[tuple[str, str]]) -> About:
+        """From a fingerprint."""
+        return cls(pipeline=pipeline, components=found.components, files=tuple(files))
+
+    def to_json(self) -> bytes:
+        """For a file."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+
+def from_json(data: bytes) -> About | None:
+    """What `to_json` wrote; None for anything else: an explanation may be missing."""
+    try:
+        values = json.loads(data)
+        return About(
+            pipeline=str(values["pipeline"]),
+            components=tuple(Component(**component) for component in values["components"]),
+            files=tuple((str(path), str(state)) for path, state in values["files"]),
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def difference(now: About, others: Iterable[About]) -> str:
+    """What tells a pipeline from the one that is most like it, in words; empty if none is like it.
+
+    Example:
+        >>> difference(now, [before])
+        'map(decode), function, global SCALE: 3.0 against 4.0 before'
+    """
+    nearest = max(others, key=lambda other: _shared(now, other), default=None)
+    if nearest is None or _shared(now, nearest) < _ALIKE:
+        return ""
+    return _part(now, nearest) or _file(now, nearest)
+
+
+def _shared(now: About, other: About) -> float:
+    """The share of parts that both have."""
+    mine, its = _by_path(now), _by_path(other)
+    alike = sum(path in its and its[path].digest == part.digest for path, part in mine.items())
+    return alike / max(1, len(mine), len(its)) if now.pipeline == other.pipeline else 0.0
+
+
+def _by_path(about: About) -> dict[str, Component]:
+    # Python's version first: another one changes all code, and is the one thing to say then.
+    ordered = sorted(about.components, key=lambda part: part.kind != "python")
+    return {part.path: part for part in ordered}
+
+
+def _part(now: About, before: About) -> str:
+    mine, its = _by_path(now), _by_path(before)
+    for path, part in mine.items():
+        if path not in its:
+            return f"{_place(path, mine)}: {part.detail} is new"
+        if (part.kind, part.digest) != (its[path].kind, its[path].digest):
+            return f"{_place(path, mine)}: {_against(part, its[path])}"
+    gone = next((path for path in its if path not in mine), "")
+    return f"{_place(gone, its)}: {its[gone].detail} is gone" if gone else ""
+
+
+def _place(path: str, parts: dict[str, Component]) -> str:
+    """A path from the nearest operation on, which is called by its name."""
+    steps = path.split(" > ")
+    for length in range(len(steps), 0, -1):
+        part = parts.get(" > ".join(steps[:length]))
+        if part is not None and part.kind == "operation":
+            return ", ".join([part.detail, *steps[length:]])
+    return ", ".join(steps)
+
+
+def _against(now: Component, before: Component) -> str:
+    if now.detail != before.detail:
+        return f"{now.detail} against {before.detail} before"
+    what = {"function": "what it refers to differs", "code": "its code differs", "array": "its contents differ"}
+    return f"{what.get(now.kind, 'it differs')} ({now.detail})"
+
+
+def _file(now: About, before: About) -> str:
+    known = dict(before.files)
+    changed = [path for path, state in now.files if known.get(path) != state]
+    if not changed:
+        gone = sorted(known.keys() - dict(now.files).keys())
+        return f"the file {gone[0]}{_more(gone)} is gone" if gone else ""
+    return f"the file {changed[0]}{_more(changed)} {'changed' if changed[0] in known else 'is new'}"
+
+
+def _more(paths: list[str]) -> str:
+    return f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""

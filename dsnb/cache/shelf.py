@@ -1,0 +1,238 @@
+"""The recordings below one directory: found by the key of their pipeline, kept while they are read, evicted when old.
+
+    root/dsnb-recordings.json     which version of dsnb wrote here
+    root/<key>/about.json         the pipeline
+    root/<key>/used               when it was last read, by a counter: clocks jump
+    root/<key>/lock               locked, shared, by all who read; so nobody removes it under them
+    root/<key>/<number>/          a recording (`cache/directory`); the newest counts
+
+The lock is the kernel's and ends with its holder. On file systems where it means nothing to other hosts, what was used
+within a day is not evicted either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from dsnb.cache import files
+from dsnb.cache.about import About, difference, from_json
+from dsnb.cache.backends import Unwritable
+from dsnb.cache.directory import DirectoryStore
+from dsnb.cache.faults import Point
+from dsnb.cache.filesystem import filesystem_of
+from dsnb.errors import FailedPreconditionError, ResourceExhaustedError
+
+FORMAT: Final = 1
+_FORMAT_FILE: Final = "dsnb-recordings.json"
+_DAY_S: Final = 86_400.0
+
+_FORMAT_STEPS = files.Steps("format")
+_ABOUT_STEPS = files.Steps("about")
+_USED_STEPS = files.Steps("used")
+_FOLDER_MAKE = Point("shelf folder")
+_EVICT = Point("shelf evict")
+_SWEEP = Point("shelf sweep")
+
+
+class DirectoryShelf:
+    """The recordings of one pipeline.
+
+    Args:
+        root: The directory; it is made when something is recorded.
+        key: The digest of all that the recording depends on.
+        about: What that is.
+        limit: Most bytes of all recordings below the directory; None for no limit.
+        local: Whether the file system is this host's own; None to find out.
+    """
+
+    def __init__(
+        self, root: str, key: str, about: About, *, limit: int | None = None, local: bool | None = None
+    ) -> None:
+        self.root = os.path.abspath(root)
+        self.folder = os.path.join(self.root, key)
+        self.key = (self.root, key)
+        self._about = about
+        self._limit = limit
+        self._local = filesystem_of(self.root).local if local is None else local
+        self._lock: int | None = None
+
+    def newest(self) -> int:
+        check_format(self.root)
+        return numbers(self.folder)[-1] if numbers(self.folder) else 0
+
+    def open(self, number: int) -> DirectoryStore:
+        self._hold()
+        folder = os.path.join(self.folder, f"{number:06d}")
+        return DirectoryStore(folder, local=self._local, make_room=self._make_room)
+
+    def _hold(self) -> None:
+        """Make the folder, keep others from removing it, and note that it is used; as far as that can be."""
+        if self._lock is not None:
+            return
+        try:
+            files.make_folder(self.folder, _FOLDER_MAKE)
+            if not os.path.exists(os.path.join(self.root, _FORMAT_FILE)):
+                files.replace(os.path.join(self.root, _FORMAT_FILE), _format(), _FORMAT_STEPS)
+            self._lock = _shared_lock(self.folder)
+            for folder in (self.root, self.folder):
+                files.sweep(folder, _SWEEP)
+            sweep_trash(self.root)
+            if not os.path.exists(os.path.join(self.folder, "about.json")):
+                files.replace(os.path.join(self.folder, "about.json"), self._about.to_json(), _ABOUT_STEPS)
+            newest_use = max((used(other) for other in folders(self.root)), default=0)
+            files.replace(os.path.join(self.folder, "used"), b"%d" % (newest_use + 1), _USED_STEPS)
+        except OSError:
+            return  # a folder that cannot be written to can still be read; recording there says what is wrong
+
+    def explain(self) -> str:
+        abouts = (files.read(os.path.join(other, "about.json")) for other in folders(self.root) if other != self.folder)
+        return difference(self._about, filter(None, map(from_json, filter(None, abouts))))
+
+    def _make_room(self, nbytes: int) -> None:
+        """Evict other recordings, the longest unused first, until so many bytes more are within the limit.
+
+        Raises:
+            Unwritable: there is nothing more to evict.
+        """
+        if self._limit is None:
+            return
+        over = size_of(self.root) + nbytes - self._limit
+        for folder in sorted(folders(self.root), key=used):
+            if over <= 0:
+                return
+            if folder != self.folder:
+                over -= evict(folder, local=self._local)
+        if over > 0:
+            page = ResourceExhaustedError(
+                f"the recordings in {self.root} would be larger than the {self._limit:,} bytes of `limit_bytes`",
+                did="what is recorded stays; the rest of the pass runs the pipeline",
+                hint="raise `limit_bytes`, or remove recordings: dsnb cache rm",
+            )
+            raise Unwritable(page)
+
+    def close(self) -> None:
+        """Let others remove it."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+def check_format(root: str) -> None:
+    """Look who wrote a directory.
+
+    Raises:
+        FailedPreconditionError: a newer version of dsnb.
+    """
+    data = files.read(os.path.join(root, _FORMAT_FILE))
+    if data is None:
+        return
+    try:
+        version = int(json.loads(data)["format"])
+    except (ValueError, TypeError, KeyError):
+        return  # a file that lost its content; the recordings have checksums of their own
+    if version > FORMAT:
+        raise FailedPreconditionError(
+            f"the recordings in {root} were written by a newer version of dsnb (format {version}, here {FORMAT})",
+            did="nothing there was read or changed",
+            hint="update dsnb here, or give `cache` another directory",
+        )
+
+
+def _format() -> bytes:
+    return json.dumps({"format": FORMAT}).encode()
+
+
+def _shared_lock(folder: str) -> int:
+    """Lock a folder for reading; made again if it was evicted meanwhile."""
+    while True:
+        files.make_folder(folder, _FOLDER_MAKE)
+        path = os.path.join(folder, "lock")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            os.utime(descriptor)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+@contextmanager
+def exclusively(folder: str, *, local: bool = True) -> Iterator[bool]:
+    """Whether nobody reads the recordings in a folder, and nobody begins to while the block runs."""
+    try:
+        descriptor = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True  # its maker died before it was used
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield local or time.time() - os.fstat(descriptor).st_mtime > _DAY_S
+    finally:
+        os.close(descriptor)
+
+
+def evict(folder: str, *, local: bool = True) -> int:
+    """Remove all recordings of one pipeline; the bytes that became free, 0 if somebody reads them."""
+    with exclusively(folder, local=local) as alone:
+        if not alone:
+            return 0
+        nbytes = size_of(folder)
+        # By a rename first, so that nobody finds a part of it.
+        trash = os.path.join(os.path.dirname(folder), f".trash-{secrets.token_hex(8)}")
+        with contextlib.suppress(FileNotFoundError):
+            with _EVICT:
+                os.rename(folder, trash)
+            shutil.rmtree(trash, ignore_errors=True)
+        return nbytes
+
+
+def sweep_trash(root: str) -> None:
+    """Remove what one who died left of an eviction."""
+    for name in files.names_in(root):
+        if name.startswith(".trash-"):
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+
+
+def folders(root: str) -> list[str]:
+    """The folders of all pipelines below a directory."""
+    found = (os.path.join(root, name) for name in files.names_in(root) if not name.startswith("."))
+    return [path for path in found if numbers(path)]
+
+
+def numbers(folder: str) -> list[int]:
+    """The numbers of a pipeline's recordings, the newest last."""
+    return sorted(int(name) for name in files.names_in(folder) if name.isdigit())
+
+
+def used(folder: str) -> int:
+    """When a folder was last read, by the counter."""
+    data = files.read(os.path.join(folder, "used")) or b""
+    return int(data) if data.isdigit() else 0
+
+
+def size_of(folder: str) -> int:
+    """Bytes of all files below a folder."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(path, name)).st_size
+    return total

@@ -1,0 +1,106 @@
+"""`dsnb cache`: what `Dataset.cache` has recorded below a directory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from dsnb.cli.options import add_command, add_json
+from dsnb.cli.report import size, table
+
+if TYPE_CHECKING:
+    from dsnb.cache.catalogue import Entry
+    from dsnb.cli.options import Commands
+
+DESCRIPTION = """\
+List, check and remove what `Dataset.cache` has recorded.
+
+Recordings that somebody reads are never removed."""
+EXAMPLES = """\
+  dsnb cache ls /data/cache              each recording with its pipeline, the one read last first
+  dsnb cache verify /data/cache          read everything and compare it with its checksums
+  dsnb cache rm /data/cache 1f3a         remove the recordings whose key begins so; all without a key
+  dsnb cache size /data/cache --json     how many bytes there are, for a script"""
+_SHOWN = 60
+
+
+def add_to(commands: Commands) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "cache", run, DESCRIPTION, EXAMPLES)
+    actions = {
+        "ls": "list the recordings",
+        "verify": "compare them with their checksums; the exit code is 1 if one is damaged",
+        "rm": "remove them",
+        "size": "tell how large they are",
+    }
+    parser.add_argument("action", choices=actions, help="; ".join(f"{name}: {does}" for name, does in actions.items()))
+    parser.add_argument("directory", help="what was given to `cache`")
+    parser.add_argument(
+        "keys", nargs="*", metavar="KEY", help="the beginnings of keys, as `ls` shows them; all without"
+    )
+    add_json(parser, "print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one of the four."""
+    return {"ls": _list, "verify": _verify, "rm": _remove, "size": _size}[args.action](args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = _entries(args)
+    if args.as_json:
+        print(json.dumps({"recordings": list(map(asdict, found))}))
+        return 0
+    header = ["key", "state", "elements", "size", "in use", "pipeline"]
+    print("\n".join(table(header, list(map(_row, found)))) or f"nothing is recorded in {args.directory}")
+    return 0
+
+
+def _entries(args: argparse.Namespace) -> list[Entry]:
+    from dsnb.cache.catalogue import entries
+
+    found = entries(args.directory)
+    return [entry for entry in found if not args.keys or any(map(entry.key.startswith, args.keys))]
+
+
+def _row(entry: Entry) -> list[str]:
+    pipeline = entry.pipeline if len(entry.pipeline) <= _SHOWN else f"{entry.pipeline[: _SHOWN - 1]}…"
+    used = "yes" if entry.in_use else "no"
+    return [entry.key[:12], entry.state, f"{entry.elements:,}", size(entry.nbytes), used, pipeline]
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from dsnb.cache.catalogue import verify
+
+    found = [result for key in args.keys or [None] for result in verify(args.directory, key)]
+    damaged = {key: problem for key, problem in found if problem}
+    if args.as_json:
+        print(json.dumps({"checked": len(found), "damaged": damaged}))
+    else:
+        print(
+            "\n".join([*(f"{key[:12]} {problem}" for key, problem in damaged.items()), _sum(len(found), len(damaged))])
+        )
+    return 1 if damaged else 0
+
+
+def _sum(checked: int, damaged: int) -> str:
+    recordings = f"{checked} recording{'' if checked == 1 else 's'}"
+    if damaged:
+        return f"{damaged} of {recordings} are damaged: nothing damaged is served; the next run records it anew"
+    return f"{recordings}: all as they were written"
+
+
+def _remove(args: argparse.Namespace) -> int:
+    from dsnb.cache.catalogue import remove
+
+    freed = remove(args.directory, args.keys)
+    print(json.dumps({"freed_bytes": freed}) if args.as_json else f"{size(freed)} became free")
+    return 0
+
+
+def _size(args: argparse.Namespace) -> int:
+    nbytes = sum(entry.nbytes for entry in _entries(args))
+    print(json.dumps({"bytes": nbytes}) if args.as_json else size(nbytes))
+    return 0
