@@ -43,8 +43,10 @@ def read(dataset: dsnb.Dataset, service: Any, transfer: str | None = None, **opt
     return list(dataset.apply(dsnb.distribute("parallel_epochs", service, data_transfer_protocol=transfer, **options)))
 
 
-def test_line_001_distribute_basic(cluster: MakeCluster, transfer: str) -> None:
-    elements = read(dsnb.Dataset.range(10), cluster(1).service, transfer)
+@pytest.mark.parametrize("kept", [True, False, None], ids=["fault tolerant", "work folder", "memory"])
+def test_line_001_distribute_basic(cluster: MakeCluster, transfer: str, kept: bool | None, tmp_path: Path) -> None:
+    settings = {} if kept is None else {"work_dir": tmp_path, "fault_tolerant_mode": kept}
+    elements = read(dsnb.Dataset.range(10), cluster(1, dispatcher=settings).service, transfer)
 
     assert numbers(elements) == list(range(10))
     assert {(type(element), element.dtype) for element in elements} == {(np.int64, np.dtype(np.int64))}

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -255,6 +256,17 @@ def test_line_120_worker_restart(cluster: MakeCluster, transfer: str, same_port:
         assert first(100, reader) == list(range(100))
         with pytest.warns(DataLossWarning, match=r"worker w0 was .* \(job 'job'\): .*reading goes on") as told:
             read_over_a_restart(lambda: one.restart_worker(same_port=same_port), reader, told)
+
+
+@pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
+def test_line_121_dispatcher_restart(cluster: MakeCluster, transfer: str, limit: int | None, tmp_path: Path) -> None:
+    one = cluster(1, dispatcher={"work_dir": tmp_path})
+    with Job(one.service, transfer) as job:
+        reader = job.reader("Trainer", max_outstanding_requests=limit)
+        assert first(100, reader) == list(range(100))
+        one.restart_dispatcher()
+        assert first(100, reader) == list(range(100, 200))
+        assert first(100, job.reader("Trainer 2")) == list(range(100))
 
 
 def read_over_a_restart(restart: Callable[[], object], reader: Iterator[Any], told: pytest.WarningsRecorder) -> None:

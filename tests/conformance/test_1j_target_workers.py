@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,15 @@ def test_line_158_epochs_begin_at_0_after_a_worker_restart(mixed: Mixed) -> None
         with iter(dataset) as elements:
             assert first(5, elements) == list(range(5))
         service.restart_worker(same_port=True)
+
+
+def test_line_159_epochs_begin_at_0_after_a_dispatcher_restart(cluster: MakeCluster, tmp_path: Path) -> None:
+    service = cluster(1, dispatcher={"work_dir": tmp_path})
+    dataset = read(dsnb.Dataset.range(1 << 40), service.service)
+    for _ in range(3):
+        with iter(dataset) as elements:
+            assert first(5, elements) == list(range(5))
+        service.restart_dispatcher()
 
 
 @pytest.mark.parametrize("mode,told", [
