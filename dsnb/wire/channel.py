@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from dsnb.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.errors import CancelledError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import forks
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
@@ -81,19 +81,22 @@ class Channel:
         """
         stub = self._stub(method)
         deadline = time.monotonic() + timeout
+        told: DsnbError | None = None
         while True:
             left = max(0.001, deadline - time.monotonic())
             try:
                 return stub(request, timeout=left, metadata=self._credentials, wait_for_ready=True)  # type: ignore[no-any-return]
             except grpc.RpcError as error:
-                code = error.code()
+                stated = error_from(error, self.address)
+                passing = isinstance(stated, UnavailableError | CancelledError)  # a server that stops cancels its calls
+                if passing and stated.hint:  # the server's own words are better than ours
+                    told = stated
                 out_of_time = time.monotonic() >= deadline - 0.01
-                if code is grpc.StatusCode.UNAVAILABLE and not out_of_time:
+                if passing and not out_of_time:
                     time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
                     continue
-                if out_of_time and code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-                    raise self._unreachable(timeout) from None
-                stated = error_from(error, self.address)
+                if passing or (out_of_time and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise told or self._unreachable(timeout) from None
                 raise stated from stated.__cause__
             except ValueError as error:  # "Cannot invoke RPC on closed channel!"
                 raise UnavailableError(f"the connection to {self.address} was closed") from error

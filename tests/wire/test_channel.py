@@ -223,3 +223,35 @@ def test_a_channel_that_is_collected_inside_open_channel_may_be_closed_there() -
         with channels._lock:  # as it is while open_channel works
             held.close()
     assert channels._channels == {}
+
+
+def test_a_call_that_a_stopping_server_cuts_off_is_made_again_to_its_successor() -> None:
+    """gRPC cancels what runs when a server stops: that is the server's end, and no answer."""
+    entered, over = threading.Event(), threading.Event()
+
+    def hang(request: Any, context: grpc.ServicerContext) -> Empty:
+        entered.set()
+        over.wait(60)
+        return Empty()
+
+    done: list[Empty] = []
+    with serving({FORGET: hang}) as server, channel_to(address(server)) as channel:
+        caller = threading.Thread(target=lambda: done.append(channel.call(FORGET, ForgetRequest(), timeout=30)))
+        caller.start()
+        assert entered.wait(30)
+        stopping = threading.Thread(target=server.stop, args=(0,))
+        stopping.start()
+        over.set()
+        stopping.join(30)
+        with serving({FORGET: answer}, port=server.port):
+            caller.join(30)
+    assert done == [Empty()]
+
+
+def test_what_a_server_says_of_its_trouble_is_told_when_it_lasts() -> None:
+    def full(request: Any, context: grpc.ServicerContext) -> Empty:
+        raise UnavailableError("the journal cannot be written", hint="make room")
+
+    with connected({FORGET: full}) as channel, pytest.raises(UnavailableError, match="journal cannot") as error:
+        channel.call(FORGET, ForgetRequest(), timeout=0.3)
+    assert error.value.hint == "make room"
