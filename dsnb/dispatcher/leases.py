@@ -30,11 +30,10 @@ def give(core: Context, event: e.SplitsRequested) -> e.Splits:
     if given and (given.repetition, given.cursor) == (event.repetition, event.cursor):
         return e.Splits(first=given.first, end=given.end)
     _check_cursor(task, event)
-    if event.repetition < provider.repetition:
+    if event.repetition < provider.repetition or task.refused:
         return e.Splits(done=True)
     if core.state.workers[task.worker].draining and _left(provider, event.repetition):
-        if not task.refused:
-            core.record(r.SplitsRefused(task_id=task.task_id))
+        core.record(r.SplitsRefused(task_id=task.task_id))
         return e.Splits(done=True)
     if event.repetition > provider.repetition:
         _begin(core, task, event.provider, event.repetition)

@@ -50,7 +50,8 @@ def at_work(core: Context, iteration: Iteration, worker: Worker) -> bool:
 
 def vacant(core: Context, iteration: Iteration, worker: Worker) -> int | None:
     """The shard of a pass that a worker is to produce, if it has none and one is without a worker."""
-    if iteration.finished or worker.draining or at_work(core, iteration, worker):
+    silent = core.live.workers.get(worker.uid, core.now) < core.now  # about to be counted as lost
+    if iteration.finished or worker.draining or silent or at_work(core, iteration, worker):
         return None
     held = {core.state.tasks[task].shard for task in iteration.tasks}
     free = [at for at, state in enumerate(iteration.shards) if state != ENDED and at not in held]

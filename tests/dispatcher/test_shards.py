@@ -74,6 +74,16 @@ def test_a_successor_that_came_before_the_loss_was_seen_has_the_shard_when_it_is
     assert shards(service, client) == {"w0": 0}
 
 
+def test_a_worker_that_is_lost_in_the_same_moment_gets_no_shard() -> None:
+    service, client = at_work(1)
+    service.add_worker("idle")
+    for worker in list(service.workers.values()):
+        service.break_worker(worker)
+    service.wait(4 * CONFIG.reconnect_ms / 1000, service.keep_alive)
+    assert not service.core.state.workers
+    assert [loss.worker for loss in client.losses] == ["w0"]
+
+
 def test_a_worker_that_is_started_again_at_its_address_has_its_shard_again() -> None:
     service, client = at_work(2)
     service.add_worker("again", service.workers["w0"].address)
