@@ -76,7 +76,6 @@ DIFFERS = {
     202: "the ways to hand over are built in; a reader may insist on one",
     203: "a worker of another process cannot be read in place: the reader goes to gRPC by itself, unless it insists",
     204: "the reader moves when a worker of its process is followed by one elsewhere; its pass begins again there",
-    209: "lines of text files in place of TFRecord in this section; who reads a file is what it is about",
     225: "a hint that leaves a worker no file is no error: the user's own numbers would not be either",
     232: "the class is FailedPreconditionError, a RuntimeError, raised where the worker starts",
     234: "the original refuses; without a list the workers that are there when a pass begins are numbered",

@@ -6,6 +6,7 @@ As in the original's tests five workers stand in a fixed list, and one of them, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +40,39 @@ def listed(cluster: MakeCluster) -> Listed:
     return start
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@dataclass(frozen=True)
+class Folder:
     """Ten files of ten records each: 0 to 99."""
+
+    path: Path
+    reader: type[dsnb.Dataset]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(str(path) for path in self.path.iterdir())
+
+    def listed(self, *, shuffle: bool = False) -> dsnb.Dataset:
+        return dsnb.Dataset.list_files(str(self.path / "*"), shuffle=shuffle)
+
+    def read(self, *, shuffle: bool = False) -> dsnb.Dataset:
+        return self.listed(shuffle=shuffle).flat_map(self.reader)
+
+
+@pytest.fixture(params=[dsnb.TFRecordDataset, dsnb.TextLineDataset])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     for file in range(10):
-        (tmp_path / f"{file}.txt").write_text("".join(f"{10 * file + record}\n" for record in range(10)))
-    return tmp_path
+        lines = [str(record) for record in records(file)]
+        if request.param is dsnb.TextLineDataset:
+            (tmp_path / str(file)).write_text("".join(f"{line}\n" for line in lines))
+        else:
+            with dsnb.TFRecordWriter(tmp_path / str(file)) as writer:
+                for line in lines:
+                    writer.write(line.encode())
+    return Folder(tmp_path, request.param)
 
 
 def records(*files: int) -> list[int]:
     return [10 * file + record for file in files for record in range(10)]
-
-
-def in_files(folder: Path, shuffle: bool = False) -> dsnb.Dataset:
-    return dsnb.Dataset.list_files(str(folder / "*.txt"), shuffle=shuffle).flat_map(dsnb.TextLineDataset)
 
 
 def read(dataset: dsnb.Dataset, service: Any, mode: Any, target: str = "LOCAL", **options: Any) -> ElementIterator:
@@ -110,56 +130,56 @@ def test_line_216_a_list_of_one_worker(listed: Listed, mode: Any) -> None:
 @pytest.mark.parametrize("mode", [FILE, DATA, FILE_OR_DATA, HINT])
 @pytest.mark.parametrize("target", ["AUTO", "ANY"])
 def test_line_217_all_workers_together_have_everything_once(
-    listed: Listed, folder: Path, mode: Any, target: str
+    listed: Listed, folder: Folder, mode: Any, target: str
 ) -> None:
     service = listed().service
     hint = (dsnb.SHARD_HINT, dsnb.SHARD_HINT)
     if mode != FILE:
         dataset = dsnb.Dataset.range(20).shard(*hint) if mode == HINT else dsnb.Dataset.range(20)
         assert sorted(numbers(read(dataset, service, mode, target))) == list(range(20))
-    files = in_files(folder).shard(*hint) if mode == HINT else in_files(folder)
+    files = folder.read().shard(*hint) if mode == HINT else folder.read()
     assert sorted(numbers(read(files, service, mode, target))) == list(range(100))
 
 
-def test_line_218_no_local_worker(listed: Listed, folder: Path) -> None:
+def test_line_218_no_local_worker(listed: Listed, folder: Folder) -> None:
     with pytest.raises(InvalidArgumentError, match=r"Static sharding policy <FILE_OR_DATA> .*requires local workers"):
-        read(in_files(folder), listed(None, workers=3).service, FILE_OR_DATA)
+        read(folder.read(), listed(None, workers=3).service, FILE_OR_DATA)
 
 
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
-def test_line_219_by_file(listed: Listed, folder: Path, mode: Any) -> None:
+def test_line_219_by_file(listed: Listed, folder: Folder, mode: Any) -> None:
     service = listed(3).service
-    assert numbers(read(in_files(folder), service, mode)) == records(3, 8)
-    lines = dsnb.TextLineDataset(sorted(folder.glob("*.txt")))
+    assert numbers(read(folder.read(), service, mode)) == records(3, 8)
+    lines = folder.reader(folder.names)
     assert numbers(read(lines, service, mode)) == records(3, 8)
 
 
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
-def test_line_220_shuffled_file_list(listed: Listed, folder: Path, mode: Any) -> None:
-    assert sorted(numbers(read(in_files(folder, shuffle=True), listed(3).service, mode))) == records(3, 8)
+def test_line_220_shuffled_file_list(listed: Listed, folder: Folder, mode: Any) -> None:
+    assert sorted(numbers(read(folder.read(shuffle=True), listed(3).service, mode))) == records(3, 8)
 
 
-def test_line_221_by_data(listed: Listed, folder: Path) -> None:
-    assert numbers(read(in_files(folder), listed(3).service, DATA)) == list(range(3, 100, 5))
+def test_line_221_by_data(listed: Listed, folder: Folder) -> None:
+    assert numbers(read(folder.read(), listed(3).service, DATA)) == list(range(3, 100, 5))
 
 
-def test_line_222_by_a_hint_behind_reading(listed: Listed, folder: Path) -> None:
-    dataset = in_files(folder).shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)
+def test_line_222_by_a_hint_behind_reading(listed: Listed, folder: Folder) -> None:
+    dataset = folder.read().shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)
     assert numbers(read(dataset, listed(3).service, HINT)) == list(range(3, 100, 5))
 
 
-def test_line_223_by_a_hint_before_reading(listed: Listed, folder: Path) -> None:
-    files = dsnb.Dataset.list_files(str(folder / "*.txt"), shuffle=False).shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)
-    assert numbers(read(files.flat_map(dsnb.TextLineDataset), listed(3).service, HINT)) == records(3, 8)
+def test_line_223_by_a_hint_before_reading(listed: Listed, folder: Folder) -> None:
+    files = folder.listed().shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)
+    assert numbers(read(files.flat_map(folder.reader), listed(3).service, HINT)) == records(3, 8)
 
 
-def test_line_224_files_without_shards(listed: Listed, folder: Path) -> None:
-    assert numbers(read(in_files(folder), listed(3).service, OFF)) == list(range(100))
+def test_line_224_files_without_shards(listed: Listed, folder: Folder) -> None:
+    assert numbers(read(folder.read(), listed(3).service, OFF)) == list(range(100))
 
 
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
-def test_line_225_fewer_files_than_workers(listed: Listed, folder: Path, mode: Any) -> None:
-    four = dsnb.TextLineDataset(sorted(folder.glob("*.txt"))[:4])
+def test_line_225_fewer_files_than_workers(listed: Listed, folder: Folder, mode: Any) -> None:
+    four = folder.reader(folder.names[:4])
     service = listed(3).service
     with pytest.raises(InvalidArgumentError, match="not enough for the required 5 shards/workers") as error:
         read(four, service, mode)
@@ -168,17 +188,17 @@ def test_line_225_fewer_files_than_workers(listed: Listed, folder: Path, mode: A
     assert numbers(read(four, service, DATA)) == list(range(3, 40, 5))
 
 
-def test_line_225_fewer_files_than_workers_by_hint(listed: Listed, folder: Path) -> None:
+def test_line_225_fewer_files_than_workers_by_hint(listed: Listed, folder: Folder) -> None:
     """Here a hint before the reading is no different from one behind: a worker without a file produces nothing."""
-    files = dsnb.Dataset.from_tensor_slices(sorted(map(str, folder.glob("*.txt")))[:4])
-    dataset = files.shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT).flat_map(dsnb.TextLineDataset)
+    files = dsnb.Dataset.from_tensor_slices(folder.names[:4])
+    dataset = files.shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT).flat_map(folder.reader)
     assert numbers(read(dataset, listed(4).service, HINT)) == []
 
 
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
-def test_line_226_interleaved_files(listed: Listed, folder: Path, mode: Any) -> None:
-    names = dsnb.Dataset.from_tensor_slices(sorted(map(str, folder.glob("*.txt"))))
-    dataset = names.interleave(dsnb.TextLineDataset, cycle_length=10)
+def test_line_226_interleaved_files(listed: Listed, folder: Folder, mode: Any) -> None:
+    names = dsnb.Dataset.from_tensor_slices(folder.names)
+    dataset = names.interleave(folder.reader, cycle_length=10)
     assert numbers(read(dataset, listed(3).service, mode)) == [x for pair in zip(*PAIR, strict=True) for x in pair]
 
 
@@ -186,15 +206,15 @@ PAIR = (records(3), records(8))
 
 
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
-def test_line_227_zipped_files(listed: Listed, folder: Path, mode: Any) -> None:
-    dataset = dsnb.Dataset.zip(in_files(folder), in_files(folder))
+def test_line_227_zipped_files(listed: Listed, folder: Folder, mode: Any) -> None:
+    dataset = dsnb.Dataset.zip(folder.read(), folder.read())
     pairs = [(int(left), int(right)) for left, right in read(dataset, listed(3).service, mode)]
     assert pairs == [(x, x) for x in records(3, 8)]
 
 
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
-def test_line_228_concatenated_files(listed: Listed, folder: Path, mode: Any) -> None:
-    dataset = in_files(folder).concatenate(in_files(folder))
+def test_line_228_concatenated_files(listed: Listed, folder: Folder, mode: Any) -> None:
+    dataset = folder.read().concatenate(folder.read())
     assert numbers(read(dataset, listed(3).service, mode)) == 2 * records(3, 8)
 
 
@@ -275,9 +295,9 @@ def test_line_239_names_of_modes_and_targets() -> None:
             dsnb.distribute(OFF, "127.0.0.1:9", target_workers=wrong)
 
 
-def test_line_240_every_policy_runs(listed: Listed, folder: Path) -> None:
+def test_line_240_every_policy_runs(listed: Listed, folder: Folder) -> None:
     service = listed().service
-    counts = {mode: len(list(read(in_files(folder), service, mode, "AUTO"))) for mode in dsnb.ShardingPolicy}
+    counts = {mode: len(list(read(folder.read(), service, mode, "AUTO"))) for mode in dsnb.ShardingPolicy}
     assert counts == {OFF: 500, DYNAMIC: 100, FILE: 100, DATA: 100, FILE_OR_DATA: 100, HINT: 500}
 
 
