@@ -52,6 +52,8 @@ def job_lines(job: JobStatus) -> Iterator[str]:
     for split in job.splits:
         lost = f", {split.lost} lost" if split.lost else ""
         yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
+    for shard in job.shards:
+        yield f"  shard {shard.shard} of {len(job.shards)}: {shard.state}{shard.worker and f' on {shard.worker}'}"
     header = ["trainer" if job.cached else "client", "elements", "hits", "misses", "lag", "skipped", "lost"]
     yield from table(header, list(map(trainer_row, job.trainers)))
 

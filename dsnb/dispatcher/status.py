@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
-from dsnb.dispatcher.state import Iteration, Job, Worker
+from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
 from dsnb.monitor.snapshot import (
     VERSION,
     EventStatus,
     JobStatus,
     PlaceStatus,
+    ShardStatus,
     Snapshot,
     SplitStatus,
     StageStatus,
@@ -97,6 +98,7 @@ def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
         tasks=tuple(_task(core, task, totals.tasks.get(task)) for i in job.iterations.values() for task in i.tasks),
         trainers=trainers,
         splits=_splits(core, newest),
+        shards=_shards(core, newest),
         stages=tuple(
             StageStatus(
                 name=s.name,
@@ -163,6 +165,16 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
             if task.task_id in core.state.tasks
         ),
     )
+
+
+def _shards(core: Core, iteration: Iteration) -> tuple[ShardStatus, ...]:
+    tasks = {task.shard: task for task in map(core.state.tasks.__getitem__, iteration.tasks)}
+    rows = []
+    for shard, state in enumerate(iteration.shards):
+        worker = core.state.workers[tasks[shard].worker].name if shard in tasks else ""
+        told = ("running" if worker else "lost") if state == BEGUN else state
+        rows.append(ShardStatus(shard=shard, state=told, worker=worker))
+    return tuple(rows)
 
 
 def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:

@@ -134,18 +134,35 @@ class SplitStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStatus:
+    """One worker's share of an iteration in a static mode (FILE, DATA, FILE_OR_DATA, HINT).
+
+    Attributes:
+        state: "never begun" (its worker has not come), "running", "ended", or "lost" (its worker is gone, and it begins
+            again with the next one).
+        worker: Who produces it now; empty where nobody does.
+    """
+
+    shard: int
+    state: str
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """One job and its newest iteration.
 
     Attributes:
         name: The job's name; of an anonymous job, a generated one.
         pipeline: The operations, as in `list_files | map(decode) | batch(32)`.
-        mode: "OFF" or "DYNAMIC".
+        mode: The name of a `ShardingPolicy`, as in "DYNAMIC".
         cached: Whether its readers share through the cross-trainer cache.
         iteration: The number of the newest iteration; 0 is the first pass.
         state: "running", "finished" (the newest iteration is), or "idle" (nobody reads).
         produced: Elements that all tasks produced, over all iterations.
         consumed: Elements that all readers consumed, over all iterations.
+        splits: Of the newest iteration, in the mode DYNAMIC.
+        shards: Of the newest iteration, in the static modes.
     """
 
     name: str
@@ -164,6 +181,7 @@ class JobStatus:
     trainers: tuple[TrainerStatus, ...] = ()
     splits: tuple[SplitStatus, ...] = ()
     stages: tuple[StageStatus, ...] = ()
+    shards: tuple[ShardStatus, ...] = ()
 
     @property
     def elements_produced(self) -> int:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dsnb.cli.report import duration, report, size, table
+from dsnb.cli.report import duration, job_lines, report, size, table
 from dsnb.monitor.snapshot import (
     EventStatus,
     JobStatus,
     PlaceStatus,
+    ShardStatus,
     Snapshot,
     SplitStatus,
     TrainerStatus,
@@ -115,3 +118,9 @@ def test_sizes_read_well(count: int, text: str) -> None:
 )
 def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_shards_are_told_with_their_workers() -> None:
+    shards = (ShardStatus(shard=0, state="running", worker="w0"), ShardStatus(shard=1, state="never begun"))
+    lines = list(job_lines(replace(JOB, mode="DATA", splits=(), shards=shards)))
+    assert lines[3:5] == ["  shard 0 of 2: running on w0", "  shard 1 of 2: never begun"]

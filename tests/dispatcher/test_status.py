@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dsnb.dispatcher.ledger import Ledger
@@ -9,7 +10,7 @@ from dsnb.dispatcher.status import snapshot
 from dsnb.monitor.snapshot import EventStatus, JobStatus, Snapshot, SplitStatus
 from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
-from tests.dispatcher.simulation import Service
+from tests.dispatcher.simulation import CONFIG, Service
 
 
 def status(service: Service, ledger: Ledger | None = None) -> Snapshot:
@@ -167,3 +168,22 @@ def test_without_the_cache_only_a_single_reader_has_a_place_of_its_own() -> None
     second = service.join(dataset, "train")
     ledger.client_joined(second.client_id, "train", "")
     assert [trainer.places for trainer in job_of(service, ledger).trainers] == [(), ()]
+
+
+def test_each_shard_is_told_with_what_became_of_it() -> None:
+    service = Service(replace(CONFIG, worker_addresses=["a", "b", "c", "d"]))
+    for host in "abc":
+        service.add_worker(host, f"{host}:5000")
+    client = service.join(service.register(9), "train", "DATA")
+    service.finish(service.workers["a"], service.task(service.workers["a"]))
+    service.stop(service.workers["b"])
+    assert [(row.shard, row.state, row.worker) for row in job_of(service).shards] == [
+        (0, "ended", "w0"),
+        (1, "lost", ""),
+        (2, "running", "w2"),
+        (3, "never begun", ""),
+    ]
+    service.finish(service.workers["c"], service.task(service.workers["c"]))
+    service.close(client)
+    service.tick()
+    assert [row.state for row in job_of(service).shards] == ["ended", "lost", "ended", "never begun"]
