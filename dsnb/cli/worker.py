@@ -42,6 +42,9 @@ def add_to(commands: Commands) -> None:
         help="the address at which readers reach this worker, if it is not the one it listens on",
     )
     parser.add_argument("--cache-bytes", metavar="SIZE", help="the most bytes of elements to hold, as in 500MB or 2GiB")
+    parser.add_argument(
+        "--max-readers", type=int, metavar="N", help="the most readers to serve at once; the next is refused"
+    )
     add_token_file(parser)
     add_json(parser, "print the line as JSON, with `address` and `dispatcher`")
 
@@ -61,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.cache_bytes is not None:
         config = replace(config, cross_trainer_cache_size_bytes=size_of(args.cache_bytes))
+    if args.max_readers is not None:
+        config = replace(config, max_readers=args.max_readers)
     keep_modules()
     with WorkerServer(config) as server, told_to_stop() as stop:
         if args.as_json:

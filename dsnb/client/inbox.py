@@ -27,6 +27,8 @@ class Hold:
         self.local = False
         self.retry_at = 0.0
         self.attempts = 0
+        self.given_up = False
+        """Whether it ended for this reader by an error, and not by its own word."""
         self.told = 0
         """Up to where the worker was told what is consumed."""
         self.untold_bytes = 0

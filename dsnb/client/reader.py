@@ -18,7 +18,6 @@ from dsnb.wire.control import ControlStream
 from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, JoinRequest
 from dsnb.wire.methods import CONFIRM_END, FOLLOW, JOIN
 
-_REPORT_S = 0.5
 _CONFIRM_S = 0.2
 _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
@@ -70,7 +69,7 @@ class ReadStage(Stage):
             FOLLOW,
             report=self._report,
             receive=self._hear,
-            interval_s=_REPORT_S,
+            interval_s=joined.report_ms / 1000,
             failed=self._inbox.refuse,
         )
         self._control.start()
@@ -217,6 +216,7 @@ class ReadStage(Stage):
             if self._inbox.pieces or self._inbox.cancelled:
                 return True
         if self._lasting:  # behind what came before it
+            self._tasks.try_refused()
             raise self._lasting.pop(0)
         if self._tasks.all_ended:
             if self._confirmed_end(now):
@@ -237,7 +237,7 @@ class ReadStage(Stage):
             refusal = self._inbox.refusal
         if refusal is not None and not self._tasks.all_ended:
             raise refusal
-        self._lasting += [error for hold, error in failed if not self._tasks.broken(hold, error)]
+        self._lasting += [lasting for hold, error in failed if (lasting := self._tasks.broken(hold, error))]
         self._tasks.follow(updates)
 
     def _confirmed_end(self, now: float) -> bool:
@@ -252,7 +252,7 @@ class ReadStage(Stage):
         except DsnbError:
             return True  # all known tasks have ended, and nobody is there who could know of more
         self._unconfirmed_since = None
-        if reply.finished:
+        if reply.finished or self._tasks.any_given_up:  # what will not come to this reader is not waited for
             return True
         self._tasks.set_tasks(reply.tasks)
         self._confirm_at = now + _CONFIRM_S

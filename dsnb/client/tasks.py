@@ -5,6 +5,7 @@ One whose connection breaks is opened again with what it had.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -12,7 +13,13 @@ from dsnb import errors
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
 from dsnb.client.options import ReadOptions, ShardingPolicy
-from dsnb.errors import DataLossWarning, FailedPreconditionError, NotFoundError, UnavailableError
+from dsnb.errors import (
+    DataLossWarning,
+    FailedPreconditionError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.grpc import GrpcEndpoint
@@ -20,6 +27,9 @@ from dsnb.wire.transfer.handover import Endpoint, Opening
 
 BUFFER_BYTES = 16 << 20
 """Bytes on their way or unconsumed, over all tasks of one reader."""
+
+ATTEMPTS = 30
+"""How often to try a worker that the dispatcher names and that was never heard of here; half a minute."""
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _PROTOCOLS = (None, "grpc", "local")
@@ -59,8 +69,14 @@ class TaskTable:
         """Whether each known task has delivered everything; False where none is known."""
         return bool(self._holds) and all(hold.account.ended for hold in self._holds.values())
 
+    @property
+    def any_given_up(self) -> bool:
+        """Whether something will not come that others may still read."""
+        return any(hold.given_up for hold in self._holds.values())
+
     def ended_ids(self) -> tuple[str, ...]:
-        return tuple(task_id for task_id, hold in self._holds.items() if hold.account.ended)
+        """The tasks that told this reader of their end."""
+        return tuple(task_id for task_id, hold in self._holds.items() if hold.account.ended and not hold.given_up)
 
     # ---- what the dispatcher says
 
@@ -96,6 +112,8 @@ class TaskTable:
                 self._disconnect(hold)
                 hold.info = info
                 hold.attempts, hold.retry_at = 0, 0.0
+                if hold.given_up:  # what comes now is another worker's
+                    hold.account.ended = hold.given_up = False
 
     def _announce(self, loss: Loss) -> None:
         what = (
@@ -137,7 +155,9 @@ class TaskTable:
         try:
             hold.reading = self._endpoint(hold).open(opening, sink)
         except (UnavailableError, NotFoundError) as error:
-            self.broken(hold, error)
+            lasting = self.broken(hold, error)
+            if lasting is not None:
+                raise lasting from None
 
     def _endpoint(self, hold: Hold) -> Endpoint:
         in_process = None if self._options.protocol == "grpc" else local.find(hold.info.worker_uid)
@@ -153,18 +173,32 @@ class TaskTable:
             )
         return GrpcEndpoint(hold.info.address, self._token)
 
-    def broken(self, hold: Hold, error: Exception) -> bool:
-        """A reading broke: try again later if it may heal. False for an error that lasts."""
+    def broken(self, hold: Hold, error: Exception) -> Exception | None:
+        """A reading broke: try again later if it may heal. Else the error that the reader's user must hear of."""
         hold.reading = None
         with self._inbox.changed:
             hold.account.let_go()
             hold.account.away = True
-        if not isinstance(error, (UnavailableError, NotFoundError)):
-            hold.account.ended = True
-            return False
-        hold.retry_at = time.monotonic() + _RETRY_S[min(hold.attempts, len(_RETRY_S) - 1)]
+        if isinstance(error, ResourceExhaustedError):
+            hold.retry_at = math.inf  # it may heal, but nobody knows when
+            return error
         hold.attempts += 1
-        return True
+        if not isinstance(error, (UnavailableError, NotFoundError)):
+            return self._give_up(hold, error)
+        if hold.attempts >= ATTEMPTS and not hold.account.received:
+            return self._give_up(hold, _unreachable(hold, error))
+        hold.retry_at = time.monotonic() + _RETRY_S[min(hold.attempts, len(_RETRY_S)) - 1]
+        return None
+
+    def _give_up(self, hold: Hold, error: Exception) -> Exception:
+        hold.account.ended = hold.given_up = True
+        return error
+
+    def try_refused(self) -> None:
+        """Ask again where this reader was refused: its user has heard of it and wants more all the same."""
+        for hold in self._holds.values():
+            if hold.retry_at == math.inf:
+                hold.retry_at = 0.0
 
     def _move_credit(self, now: float) -> float:
         with self._inbox.changed:
@@ -242,6 +276,14 @@ class TaskTable:
         reading, hold.reading = hold.reading, None
         if reading is not None:
             reading.leave(hold.account.consumed)
+
+
+def _unreachable(hold: Hold, error: Exception) -> UnavailableError:
+    return UnavailableError(
+        f"worker {hold.info.worker} cannot be reached at {hold.info.address} ({error})",
+        did=f"it was tried {hold.attempts} times; its part of the data will not come",
+        hint="the dispatcher hears from it, so it runs: is the address that it tells (worker_address) right from here?",
+    )
 
 
 def check_protocol(protocol: str | None) -> None:

@@ -83,6 +83,11 @@ class DispatcherConfig:
                 f"job_gc_timeout_ms is {self.job_gc_timeout_ms}", hint="use milliseconds above 0, or -1 for never"
             )
 
+    @property
+    def client_report_ms(self) -> int:
+        """How often clients report unless they are asked; hundreds that do nothing shall cost little."""
+        return min(2_000, max(500, self.client_timeout_ms // 4))
+
 
 def _addresses(entries: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(entries, str) or not all(isinstance(entry, str) and entry for entry in entries or ()):

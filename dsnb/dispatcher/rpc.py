@@ -123,6 +123,7 @@ class DispatcherService:
                 readers=joined.readers,
                 absent=joined.absent,
                 losses=joined.losses,
+                report_ms=desk.config.client_report_ms,
             )
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:

@@ -98,33 +98,36 @@ class Schema:
         return describe(self.structure, map(str, self.leaves))
 
 
-def frames_of(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Iterator[Frame | Exception]:
+def frames_of(
+    run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None, *, packed: bool = False
+) -> Iterator[Frame | Exception]:
     """Lay a run of elements out as frames.
 
     Args:
         run: Elements that dsnb owns; an array stands for its rows.
         schema: What the elements must agree with; None for the first run of a task.
+        packed: Whether little memory matters more than readers in this process, who would get references.
 
     Yields:
         Frames that together hold the run, in order; an exception stands in the place of an element that does not
         agree with the first.
     """
-    laid_out = _attempt(run, schema)
+    laid_out = _attempt(run, schema, packed)
     if isinstance(laid_out, Frame) or len(run) == 1:
         yield laid_out
         return
     # Halving finds the odd ones out in a few steps, and costs nothing where there are none.
     middle = len(run) // 2
     for half in (run[:middle], run[middle:]):
-        for part in frames_of(half, schema):
+        for part in frames_of(half, schema, packed=packed):
             if schema is None and isinstance(part, Frame):
                 schema = part.schema
             yield part
 
 
-def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Frame | Exception:
+def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None, packed: bool) -> Frame | Exception:
     try:
-        frame = _lay_out(run, schema)
+        frame = _lay_out(run, schema, packed)
     except StructureMismatch:
         return _disagreement(schema, _described(run[0]))
     except InvalidArgumentError as error:
@@ -134,7 +137,7 @@ def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -
     return _disagreement(schema, str(frame.schema))
 
 
-def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -> Frame:
+def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None, packed: bool = False) -> Frame:
     if isinstance(run, np.ndarray) and run.dtype.hasobject:
         run = list(run)  # what is in there decides, one by one
     if isinstance(run, np.ndarray):
@@ -142,8 +145,8 @@ def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None) -
         rows.flags.writeable = False
         return Frame(LEAF, (Dense(run.dtype, run.shape[1:], rows),), len(run))
     structure = schema.structure if schema else structure_of(run[0])
-    columns = [column_of(values) for values in columns_of(structure, run)]
-    return Frame(structure, columns, len(run), run=run if _shareable(structure) else None)
+    columns = [column_of(values, packed) for values in columns_of(structure, run)]
+    return Frame(structure, columns, len(run), run=run if _shareable(structure) and not packed else None)
 
 
 def _shareable(structure: Structure) -> bool:

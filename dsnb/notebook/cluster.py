@@ -34,6 +34,7 @@ class ClusterSettings:
     token: str | None = None
     work_dir: str | None = None
     cross_trainer_cache_size_bytes: int | None = None
+    max_readers: int | None = None
 
     def __post_init__(self) -> None:
         if self.isolation not in {"thread", "process"}:
@@ -135,8 +136,8 @@ class Cluster:
             host=self.settings.host,
             isolation=self.settings.isolation,
         )
-        size = self.settings.cross_trainer_cache_size_bytes
-        return config if size is None else replace(config, cross_trainer_cache_size_bytes=size)
+        sizes = {name: getattr(self.settings, name) for name in ("cross_trainer_cache_size_bytes", "max_readers")}
+        return replace(config, **{name: size for name, size in sizes.items() if size is not None})
 
     def _new_thread(self) -> WorkerServer:
         return WorkerServer(self._config())

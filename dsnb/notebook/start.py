@@ -27,6 +27,7 @@ def start(
     token: str | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     cross_trainer_cache_size_bytes: int | None = None,
+    max_readers: int | None = None,
     replace: bool = False,
 ) -> DataService:
     """Start a data service: a dispatcher in this process, and workers as its threads or processes.
@@ -46,6 +47,8 @@ def start(
         work_dir: A folder of this service's own, made if it is not there. Jobs, splits and the token are kept in it, so
             that a service that is started there again carries on; None to forget all with the process.
         cross_trainer_cache_size_bytes: Bytes of elements that each worker keeps for other trainers.
+        max_readers: Readers of other processes that each worker serves at once; 256 if left out. The next one gets a
+            ResourceExhaustedError.
         replace: Whether a changed service takes the place of one that is being read, too.
 
     Returns:
@@ -72,6 +75,7 @@ def start(
         token=token,
         work_dir=None if work_dir is None else os.path.abspath(work_dir),
         cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes,
+        max_readers=max_readers,
     )
     forks.check_grpc()
     with _lock:

@@ -103,6 +103,7 @@ class JoinReply:
     readers: int = 0
     absent: tuple[str, ...] = ()
     losses: int = 0
+    report_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

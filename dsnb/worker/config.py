@@ -31,7 +31,7 @@ class WorkerConfig:
             system's temporary folder. Nothing in it has a name, so nothing can be left behind.
         spill_size_bytes: Bytes on disk that all tasks may take together.
         read_ahead_bytes: Bytes produced ahead of demand, for each task.
-        max_readers: Streams served at once.
+        max_readers: Readers of other processes that are served at once; the next one gets a ResourceExhaustedError.
 
     Raises:
         InvalidArgumentError: for a value that can never be right.

@@ -61,14 +61,16 @@ class Producer(threading.Thread):
         build: Makes the pipeline's stage; called on the thread.
         outlet: Takes the frames.
         note: What errors of the pipeline are told about where they happened.
+        packed: Whether frames are laid out for readers of other processes.
     """
 
-    def __init__(self, name: str, build: Callable[[], Stage], outlet: Outlet, note: str) -> None:
+    def __init__(self, name: str, build: Callable[[], Stage], outlet: Outlet, note: str, *, packed: bool) -> None:
         super().__init__(name=name, daemon=True)
         self.stage: Stage | None = None
         self._build = build
         self._outlet = outlet
         self._note = note
+        self._packed = packed
         self._added = 0
         self._schema: Schema | None = None
         self._want = 1
@@ -154,7 +156,7 @@ class Producer(threading.Thread):
             run = as_list(run)  # text of any length, not of the width that this run happens to have
         self._pending, self._gathered = [], 0
         try:
-            for part in frames_of(run, self._schema):
+            for part in frames_of(run, self._schema, packed=self._packed):
                 if isinstance(part, Exception):
                     self._add_failure(part)
                 else:
@@ -176,7 +178,7 @@ class Producer(threading.Thread):
             return
         middle = frame.count // 2
         for start, stop in ((0, middle), (middle, frame.count)):
-            for part in frames_of(list(frame.elements(start, stop)), self._schema):
+            for part in frames_of(list(frame.elements(start, stop)), self._schema, packed=self._packed):
                 if isinstance(part, Frame):
                     self._add(part)
 

@@ -307,6 +307,7 @@ class WorkerServer:
                 on_end=lambda _task_id: self._ended(),
                 note=f"on worker {self.name}, job {order.job_name!r}",
                 spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._disk) if order.cached else None,
+                packed=self.config.isolation == "process",
             )
             self._tasks[order.task_id] = task
             self._share_budget()

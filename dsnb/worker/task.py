@@ -35,6 +35,7 @@ class Task:
         on_end: Called once when everything is produced and consumed, under the task's lock.
         note: Where this task runs, for the errors of user code.
         spill: The disk for trainers that asked to be served from there when they fall behind.
+        packed: Whether its readers are in other processes.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Task:
         on_end: Callable[[str], None],
         note: str,
         spill: Spill | None = None,
+        packed: bool = False,
     ) -> None:
         self.order = order
         self._changed = threading.Condition()
@@ -56,7 +58,7 @@ class Task:
         self._most_bytes = capacity
         self._pace = Pace()
         self._readings: dict[str, TaskReading] = {}
-        self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note)
+        self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note, packed=packed)
         self._feed = feed
         self._on_end = on_end
         self._started = self._stopped = self._end_noted = False

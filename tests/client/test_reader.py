@@ -16,10 +16,12 @@ from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
 from dsnb.errors import (
     CancelledError,
+    DataLossError,
     DataLossWarning,
     DeadlineExceededError,
     DsnbWarning,
     NotFoundError,
+    ResourceExhaustedError,
     UnavailableError,
 )
 from dsnb.pipeline.engine.stage import as_list
@@ -161,6 +163,38 @@ def test_a_pass_goes_on_with_another_worker_when_the_only_one_is_drained(cluster
     ended.join(20.0)
     assert sorted(got) == list(range(400))
     stage.close()
+
+
+def test_a_reader_over_the_limit_is_told_at_its_own_call_each_time_until_there_is_room() -> None:
+    with Cluster(workers=1, worker={"max_readers": 2}) as cluster:
+        settings = {"protocol": "grpc", "max_outstanding_requests": 1}
+        stages = [stage_of(cluster, dsnb.Dataset.range(100), **settings) for _ in range(3)]
+        for stage in stages[:2]:
+            pull(stage, 1)
+        for _ in range(2):
+            with pytest.raises(ResourceExhaustedError, match="serves 2 readers of other processes at once") as caught:
+                stages[2].pull(1)
+            assert "max_readers" in caught.value.hint
+        stages[0].close()
+        wait_for(lambda: cluster.workers[0]._reads._streams == 1, what="the place to be free")
+        assert len(pull(stages[2], 5)) == 5
+        for stage in stages:
+            stage.close()
+
+
+def test_a_pass_that_one_reader_gives_up_goes_on_for_the_others(cluster: Cluster) -> None:
+    """Its task has ended for that reader alone, which is not for the dispatcher to hear."""
+    reader, other = (stage_of(cluster, dsnb.Dataset.range(100), max_outstanding_requests=1) for _ in range(2))
+    got = pull(reader, 1)
+    [sink] = reader._tasks._sinks.values()
+    sink.fail(DataLossError("a damaged message arrived"))
+    with pytest.raises(DataLossError):
+        pull(reader, 100)
+    assert rest(reader) == []
+    reader.close()
+    assert cluster.job("job").state == "running"
+    assert len(set(rest(other) + got)) >= 99
+    other.close()
 
 
 # ---- when nobody is there

@@ -12,7 +12,14 @@ import pytest
 from dsnb.client.inbox import Inbox
 from dsnb.client.options import ReadOptions, ShardingPolicy
 from dsnb.client.tasks import TaskTable, check_protocol
-from dsnb.errors import DataLossWarning, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.errors import (
+    DataLossWarning,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from dsnb.pipeline.dataset import Dataset
 from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo, TaskOrder
 from dsnb.wire.transfer import local
@@ -85,8 +92,9 @@ class Client:
         """One look at everything, as a reader takes that waits: it consumes what is there."""
         while self.inbox.failed:
             hold, error = self.inbox.failed.popleft()
-            if not self.tasks.broken(hold, error):
-                raise error
+            lasting = self.tasks.broken(hold, error)
+            if lasting is not None:
+                raise lasting
         while self.inbox.pieces:
             hold, piece = self.inbox.pieces.popleft()
             self.got += [int(element) for element in piece.elements()]
@@ -199,6 +207,54 @@ def test_an_error_that_lasts_is_raised_and_the_task_given_up(workers: list[Worke
     with pytest.raises(InvalidArgumentError, match="finite"):
         client.turn()
     assert client.tasks.all_ended
+
+    assert client.tasks.ended_ids() == (), "others may read on: the dispatcher is not told that it ended"
+    assert client.tasks.any_given_up
+
+
+def test_a_worker_that_was_never_reached_is_told_in_the_end(
+    workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs, or the dispatcher would not name it: the address that it tells is not one for this reader."""
+    monkeypatch.setattr("dsnb.client.tasks.ATTEMPTS", 5)
+    workers[0].refuses = UnavailableError("connection refused")
+    client.tasks.set_tasks((workers[0].info(),))
+    [hold] = client.tasks._holds.values()
+    for _ in range(4):
+        client.tasks.tend(hold.retry_at)
+    with pytest.raises(UnavailableError, match=r"worker w0 cannot be reached at .*connection refused") as caught:
+        client.tasks.tend(hold.retry_at)
+    assert "tried 5 times" in caught.value.did
+    assert "worker_address" in caught.value.hint
+
+
+def test_a_worker_that_was_reached_once_is_waited_for(
+    workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsnb.client.tasks.ATTEMPTS", 2)
+    client.tasks.set_tasks((workers[0].info(),))
+    client.read(10)
+    [hold] = client.tasks._holds.values()
+    workers[0].refuses = UnavailableError("restarting")
+    client.tasks._sinks["of w0"].fail(UnavailableError("the connection broke"))
+    for _ in range(5):
+        client.turn()
+        hold.retry_at = 0.0
+    workers[0].refuses = None
+    assert client.read(50) == list(range(50))
+
+
+def test_a_reader_that_is_refused_asks_again_when_its_user_does(workers: list[Worker], client: Client) -> None:
+    workers[0].refuses = UnavailableError("")
+    client.tasks.set_tasks((workers[0].info(),))
+    [hold] = client.tasks._holds.values()
+    assert client.tasks.broken(hold, ResourceExhaustedError("full")) is not None
+    for _ in range(3):
+        client.tasks.tend(time.monotonic() + 1000.0)
+    assert workers[0].openings == [], "not by itself"
+    workers[0].refuses = None
+    client.tasks.try_refused()
+    assert client.read(50) == list(range(50))
 
 
 def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: Client) -> None:

@@ -82,7 +82,7 @@ def produce() -> Iterator[Produce]:
     made: list[tuple[Producer, Shelf]] = []
 
     def start(dataset: Dataset, shelf: Shelf) -> Producer:
-        producer = Producer("producer", lambda: dataset.operation.build(context()), shelf, "on w0")
+        producer = Producer("producer", lambda: dataset.operation.build(context()), shelf, "on w0", packed=False)
         made.append((producer, shelf))
         producer.start()
         return producer

@@ -67,9 +67,10 @@ class ReadService:
         with self._lock:
             if self._streams >= self._max_streams:
                 raise ResourceExhaustedError(
-                    f"the worker serves {self._streams} readers at once, which is its limit",
+                    f"the worker serves {self._streams} readers of other processes at once, which is its limit",
                     did="this reader was refused; the others read on",
-                    hint="raise WorkerConfig(max_readers=...), add workers, or let readers share an iterator",
+                    hint="allow more: dsnb.start(max_readers=...), WorkerConfig(max_readers=...), "
+                    "`dsnb worker --max-readers`; or close iterators that nobody reads, or share one among threads",
                 )
             self._streams += 1
         try:
