@@ -9,7 +9,7 @@ from typing import Any
 from dsnb import errors
 from dsnb.client.options import ServiceAddress, ShardingPolicy, check_compression, read_options
 from dsnb.client.options import service_address as _address
-from dsnb.client.source import FromService, check_cache
+from dsnb.client.source import FromService
 from dsnb.client.tasks import check_protocol
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_json
@@ -89,7 +89,6 @@ def distribute(
     address = _address(service)
 
     def apply(dataset: Dataset) -> Dataset:
-        check_cache(options, dataset.cardinality())
 
         def register() -> str:
             return _register(address, dataset, options.compression, dataset_id=None, mode=options.mode.name)
@@ -196,7 +195,6 @@ def from_dataset_id(
         raise InvalidArgumentError(
             f"the dataset {dataset_id!r} has elements {spec}, not {element_spec}", hint="leave element_spec out"
         )
-    check_cache(options, known.cardinality)
     check_mode(options.mode.name, Divisible(files=known.files, no_files=known.no_files, hinted=known.hinted))
     if options.mode is ShardingPolicy.DYNAMIC and known.unsplittable:
         raise UnimplementedError(known.unsplittable, hint='use the mode "parallel_epochs" (OFF)')

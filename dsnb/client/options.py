@@ -64,6 +64,11 @@ class ReadOptions:
         """Whether the job's readers share through the cross-trainer cache."""
         return bool(self.trainer_id)
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether it is to lose nothing of a pass that it shares."""
+        return self.manner is not None and self.manner.on_lag in {"wait", "spill"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAddress:

@@ -102,6 +102,7 @@ class ReadStage(Stage):
                 compression=self._options.compression,
                 target_workers=self._options.target_workers,
                 repetition=repetition,
+                whole=self._options.wants_all,
             ),
         )
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
-from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.splits import SplitProvider
@@ -79,13 +79,6 @@ class FromService(Operation):
         """Join the job's next pass."""
         del context
         repetition = next(self.passes)
-        if self.options.cached and repetition > 1:
-            raise InvalidArgumentError(
-                "the cross-trainer cache requires infinite datasets and disallows multiple repetitions of the same "
-                "dataset",
-                did="no further pass was begun",
-                hint="make one iterator, `elements = iter(dataset)`, and take from it as often as you like",
-            )
         try:
             return ReadStage(self.service, self.dataset_id, self.options, repetition)
         except NotFoundError:
@@ -110,17 +103,3 @@ def _restore(
     return FromService(
         service=service, dataset_id=dataset_id, options=options, spec=spec, registered_cardinality=cardinality
     )
-
-
-def check_cache(options: ReadOptions, cardinality: int) -> None:
-    """Refuse a finite dataset for the cross-trainer cache.
-
-    Raises:
-        InvalidArgumentError: the dataset is known to end.
-    """
-    if options.cached and cardinality >= 0:
-        raise InvalidArgumentError(
-            "the cross-trainer cache requires the input dataset to be infinite, and this one has "
-            f"{cardinality} elements",
-            hint="put .repeat() at its end, before distribute",
-        )

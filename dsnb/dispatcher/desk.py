@@ -17,6 +17,7 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.ledger import Ledger
 from dsnb.dispatcher.records import DatasetDropped
+from dsnb.dispatcher.sharing import endless
 from dsnb.dispatcher.state import Task
 from dsnb.dispatcher.status import snapshot
 from dsnb.errors import NotFoundError, UnavailableError
@@ -231,6 +232,7 @@ class Desk:
             shards=len(iteration.shards),
             shard=max(0, task.shard),
             entropy=iteration.entropy,
+            endless=endless(self.core, job),
         )
 
     def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:
@@ -276,9 +278,10 @@ class Desk:
     def worker_reported(self, report: WorkerReport) -> None:
         done = {task.task_id: task.splits_done for task in report.tasks if task.splits_done}
         clients = frozenset(client for task in report.tasks for client in task.clients)
+        partial = tuple(task.task_id for task in report.tasks if task.partial)
         with self._changed:
             self.ledger.worker_reported(report)
-            self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done, clients=clients))
+            self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done, clients=clients, partial=partial))
             mailbox = self.workers.get(report.uid)
             if mailbox is not None:
                 mailbox.answered = max(mailbox.answered, report.seq)

@@ -46,6 +46,7 @@ class Join:
     compression: str
     target_workers: str
     repetition: int
+    whole: bool = False
     entropy: int = 0
 
 
@@ -101,12 +102,16 @@ class WorkerArrives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeen:
-    """A worker reports: tasks whose pipelines ended, whom it serves, how many splits of each provider are done."""
+    """A worker reports: tasks whose pipelines ended, whom it serves, how many splits of each provider are done.
+
+    `partial` are tasks of cached jobs of which elements are gone.
+    """
 
     uid: str
     ended: tuple[str, ...] = ()
     done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     clients: frozenset[str] = frozenset()
+    partial: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

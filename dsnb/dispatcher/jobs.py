@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import parameters, shards
+from dsnb.dispatcher import parameters, shards, sharing
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
@@ -26,9 +26,10 @@ def join(core: Context, event: e.Join) -> e.Joined:
         raise UnimplementedError(dataset.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
     shards.check(core, event, dataset)
     job = _job(core, event)
-    iteration = job.iterations.get(event.repetition)
+    number = sharing.choose_pass(core, job, event) if job.cached else event.repetition
+    iteration = job.iterations.get(number)
     if iteration is None:
-        iteration = _create_iteration(core, job, event)
+        iteration = _create_iteration(core, job, number, event.entropy)
     readers = len(iteration.clients)
     client_id = str(core.number("client"))
     core.record(r.ClientJoined(client_id=client_id, job=job.name, number=iteration.number, trainer_id=event.trainer_id))
@@ -51,6 +52,8 @@ def end_seen(core: Context, event: e.EndSeen) -> bool:
     client = core.state.clients.get(event.client_id)
     if client is None:
         raise unknown_client(event.client_id)
+    if core.state.jobs[client.job].cached:
+        return sharing.trainer_ended(core, client, event.ended)
     for task_id in event.ended:
         task = core.state.tasks.get(task_id)
         # A task that ends early is dropped, so its own worker must say that nothing of it is on its way to anybody.
@@ -87,6 +90,8 @@ def end_task(core: Context, task_id: str) -> None:
     if task.refused:
         leave_to_others(core, task)
         return
+    if core.state.jobs[task.job].cached:
+        return  # others may still come for it; see `sharing`
     core.record(r.TaskEnded(task_id=task_id))
     finish_if_over(core, task.job, core.state.iteration(task.job, task.number))
 
@@ -194,10 +199,9 @@ def _new_name(core: Context) -> str:
     return f"anonymous-{number}"
 
 
-def _create_iteration(core: Context, job: Job, event: e.Join) -> Iteration:
-    number = event.repetition
+def _create_iteration(core: Context, job: Job, number: int, entropy: int) -> Iteration:
     count = shards.count(core) if job.mode in STATIC else 0
-    core.record(r.IterationCreated(job=job.name, number=number, shards=count, entropy=event.entropy))
+    core.record(r.IterationCreated(job=job.name, number=number, shards=count, entropy=entropy))
     for shard, worker in shards.first_owners(core):
         add_task(core, job.name, number, worker, shard if count else -1)
     return job.iterations[number]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsnb.dispatcher import datasets, jobs, leases, shards, slots
+from dsnb.dispatcher import datasets, jobs, leases, shards, sharing, slots
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
@@ -51,6 +51,8 @@ def worker_seen(core: Context, event: e.WorkerSeen) -> None:
     # Whoever left while the word of it could not come through: what it held is for others.
     for client_id in event.clients - core.state.clients.keys():
         core.instruct(e.ReleaseClient(worker=event.uid, client_id=client_id))
+    for task_id in event.partial:
+        sharing.close(core, task_id)
     for task_id in event.ended:
         jobs.end_task(core, task_id)
 
@@ -193,6 +195,7 @@ def client_leaves(core: Context, event: e.ClientLeaves) -> None:
     iteration = job.iterations[client.number]
     core.record(r.ClientLeft(client_id=client.client_id))
     core.live.clients.pop(client.client_id, None)
+    sharing.finish_if_all_ended(core, job.name, iteration)
     core.instruct(
         *(e.ReleaseClient(worker=core.state.tasks[t].worker, client_id=client.client_id) for t in iteration.tasks)
     )

@@ -86,6 +86,23 @@ class IterationCreated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IterationClosed:
+    """Elements of a shared pass are gone: who wants all of it comes too late."""
+
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerEnded:
+    """A trainer has had all of a shared pass."""
+
+    job: str
+    number: int
+    trainer_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationFinished:
     job: str
     number: int
@@ -216,6 +233,8 @@ Record = (
     | JobCreated
     | JobForgotten
     | IterationCreated
+    | IterationClosed
+    | TrainerEnded
     | IterationFinished
     | IterationDropped
     | TaskCreated

@@ -110,6 +110,7 @@ class DispatcherService:
                     compression=request.compression,
                     target_workers=request.target_workers,
                     repetition=request.repetition,
+                    whole=request.whole,
                     entropy=secrets.randbits(63),
                 )
             )

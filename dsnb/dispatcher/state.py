@@ -97,6 +97,12 @@ class Iteration:
     """What has become of each shard, in the static modes."""
     entropy: int = 0
     losses: list[Loss] = field(default_factory=list)
+    trainers: list[str] = field(default_factory=list)
+    """Trainers that have joined it, if the job is cached."""
+    ended: list[str] = field(default_factory=list)
+    """Those of them that have had all of it."""
+    closed: bool = False
+    """Whether elements of it are gone, for those who come later."""
 
 
 @dataclass(slots=True)
@@ -207,6 +213,12 @@ class State:
     def _iteration_finished(self, record: r.IterationFinished) -> None:
         self.iteration(record.job, record.number).finished = True
 
+    def _iteration_closed(self, record: r.IterationClosed) -> None:
+        self.iteration(record.job, record.number).closed = True
+
+    def _trainer_ended(self, record: r.TrainerEnded) -> None:
+        self.iteration(record.job, record.number).ended.append(record.trainer_id)
+
     def _iteration_dropped(self, record: r.IterationDropped) -> None:
         self._forget(self.jobs[record.job].iterations.pop(record.number))
 
@@ -246,7 +258,10 @@ class State:
 
     def _client_joined(self, record: r.ClientJoined) -> None:
         self.clients[record.client_id] = Client(record.client_id, record.job, record.number, record.trainer_id)
-        self.iteration(record.job, record.number).clients.append(record.client_id)
+        iteration = self.iteration(record.job, record.number)
+        iteration.clients.append(record.client_id)
+        if self.jobs[record.job].cached and record.trainer_id not in iteration.trainers:
+            iteration.trainers.append(record.trainer_id)
         self.made["client"] += 1
 
     def _client_left(self, record: r.ClientLeft) -> None:
@@ -347,6 +362,8 @@ _APPLY: dict[type, Any] = {
     r.JobCreated: State._job_created,
     r.JobForgotten: State._job_forgotten,
     r.IterationCreated: State._iteration_created,
+    r.IterationClosed: State._iteration_closed,
+    r.TrainerEnded: State._trainer_ended,
     r.IterationFinished: State._iteration_finished,
     r.IterationDropped: State._iteration_dropped,
     r.TaskCreated: State._task_created,

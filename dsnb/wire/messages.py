@@ -81,6 +81,7 @@ class JoinRequest:
     compression: str = ""
     target_workers: str = ""
     repetition: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +208,7 @@ class TaskReport:
     clients: tuple[str, ...] = ()
     grants: tuple[SplitGrant, ...] = ()
     spill_bytes: int = 0
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +241,7 @@ class TaskOrder:
     shards: int = 0
     shard: int = 0
     entropy: int = 0
+    endless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

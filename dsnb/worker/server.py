@@ -304,7 +304,7 @@ class WorkerServer:
                 feed,
                 ahead=self.config.read_ahead_bytes,
                 capacity=self.config.cross_trainer_cache_size_bytes,
-                on_end=lambda _task_id: self._ended(),
+                on_change=self._changed,
                 note=f"on worker {self.name}, job {order.job_name!r}",
                 spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._disk) if order.cached else None,
                 packed=self.config.isolation == "process",
@@ -339,7 +339,7 @@ class WorkerServer:
         for task, nbytes in zip(cached, shares, strict=True):
             task.resize(nbytes)
 
-    def _ended(self) -> None:
+    def _changed(self) -> None:
         if self._session is not None:
             self._session.report_now()
 

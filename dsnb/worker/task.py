@@ -32,7 +32,8 @@ class Task:
         feed: Where the pipeline's splits come from, in DYNAMIC mode.
         ahead: Bytes to produce ahead of demand.
         capacity: Most bytes that the window may ever hold, if the job is cached; `resize` says how many at present.
-        on_end: Called once when everything is produced and consumed, under the task's lock.
+        on_change: Called when the dispatcher should hear of the task at once (everything is produced and consumed;
+            the first elements are gone for newcomers), under the task's lock.
         note: Where this task runs, for the errors of user code.
         spill: The disk for trainers that asked to be served from there when they fall behind.
         packed: Whether its readers are in other processes.
@@ -46,7 +47,7 @@ class Task:
         *,
         ahead: int,
         capacity: int,
-        on_end: Callable[[str], None],
+        on_change: Callable[[], None],
         note: str,
         spill: Spill | None = None,
         packed: bool = False,
@@ -54,16 +55,15 @@ class Task:
         self.order = order
         self._changed = threading.Condition()
         self._spill = spill
-        self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached, store=spill)
+        self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill)
         self._most_bytes = capacity
         self._pace = Pace()
         self._readings: dict[str, TaskReading] = {}
         self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note, packed=packed)
         self._feed = feed
-        self._on_end = on_end
+        self._on_change = on_change
         self._started = self._stopped = self._end_noted = False
         self._errors = self._sent_elements = self._sent_bytes = 0
-        self._refusal: InvalidArgumentError | None = None
 
     # ---- readers
 
@@ -139,7 +139,7 @@ class Task:
         # Not when the last element was produced: a reader that joins the pass then still has its share to come.
         if self._window.done and not self._end_noted:
             self._end_noted = True
-            self._on_end(self.order.task_id)
+            self._on_change()
 
     def _pump_all(self) -> None:
         for reading in list(self._readings.values()):
@@ -154,10 +154,7 @@ class Task:
             reading.sink.deliver(piece)
         if not reading.ended and self._window.at_end(reading.client):
             reading.ended = True
-            if self._refusal is not None:
-                reading.sink.fail(self._refusal)
-            else:
-                reading.sink.end()
+            reading.sink.end()
 
     # ---- the producer's outlet
 
@@ -184,19 +181,15 @@ class Task:
             if self._stopped:
                 return
             self._errors += frame.failure is not None
+            was_whole = not self._window.base
             self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
+            if was_whole and self._window.base and self.order.cached:
+                self._on_change()  # newcomers who want everything must not come here any more
             self._pump_all()
 
     def finish(self) -> None:
         with self._changed:
             self._window.finish()
-            if self.order.cached:
-                self._refusal = InvalidArgumentError(
-                    f"the cross-trainer cache of job {self.order.job_name!r} requires the input dataset to be "
-                    f"infinite, and it ended after {self._window.head} elements",
-                    did="everything before the end was delivered",
-                    hint="put .repeat() at the end of the dataset, before distribute",
-                )
             self._pump_all()
             self._note_end()
 
@@ -258,6 +251,7 @@ class Task:
                 splits_done=self._splits_done(consumed),
                 readers=len(self._readings),
                 spill_bytes=self._spill.nbytes if self._spill is not None else 0,
+                partial=self.order.cached and window.base > 0,
                 clients=tuple(window.readers),
                 grants=self._feed.grants() if self._feed is not None else (),
             )

@@ -55,10 +55,14 @@ class Window:
         capacity: Most bytes in memory; with `keep` only, where room is made by evicting.
         ahead: Most bytes to produce beyond the furthest trainer.
         keep: Whether elements stay for other trainers after they were consumed.
+        whole: Whether all elements stay, on disk, while a trainer is there that spills: the data have an end, and
+            newcomers may want them from the beginning. Where the disk is full, the beginning is given up.
         store: Takes what trainers asked to be spilled; None where there is no place for it.
     """
 
-    def __init__(self, *, capacity: int, ahead: int, keep: bool, store: Store | None = None) -> None:
+    def __init__(
+        self, *, capacity: int, ahead: int, keep: bool, whole: bool = False, store: Store | None = None
+    ) -> None:
         self.capacity = capacity
         self.ahead = ahead
         self.keep = keep
@@ -66,6 +70,7 @@ class Window:
         self.frontier = 0
         self.trainers: dict[str, Trainer] = {}
         self.readers: dict[str, Reader] = {}
+        self._whole = whole
         self._shelf = Shelf(store)
         self._gathered = False
         self._unsent = 0
@@ -99,15 +104,22 @@ class Window:
 
     @property
     def done(self) -> bool:
-        """Whether everything was produced and, without `keep`, consumed: a reader that comes now gets nothing."""
-        return self.finished and (self.keep or not self._shelf.entries)
+        """Whether everything was produced and, by all that are there, consumed."""
+        if not self.keep:
+            return self.finished and not self._shelf.entries
+        return self.finished and all(t.gone or self.offset(name) >= self.head for name, t in self.trainers.items())
 
     # ---- the producer's side
 
     def wants_more(self) -> bool:
         """Whether another frame should be produced now."""
-        if self.finished or self._blocked():
+        if self.finished:
             return False
+        if self._blocked():
+            self._whole = False
+            self._clear_disk()
+            if self._blocked():
+                return False
         return self._unsent < self._bound or self.frontier == self.head
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
@@ -145,7 +157,9 @@ class Window:
     def _held(self, entry: Entry, *manners: str) -> bool:
         """Whether a trainer that asked to be treated so needs an element of a frame."""
         return any(
-            trainer.holds and trainer.manner.on_lag in manners and self.offset(name) < entry.end
+            trainer.holds
+            and trainer.manner.on_lag in manners
+            and (self.offset(name) < entry.end or (self._whole and trainer.manner.on_lag == "spill"))
             for name, trainer in self.trainers.items()
         )
 

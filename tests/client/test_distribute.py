@@ -106,15 +106,11 @@ def test_a_source_that_cannot_be_split_is_refused_where_it_is_distributed(cluste
         inner.apply(dsnb.distribute("distributed_epoch", cluster.service))
 
 
-def test_finite_data_cannot_be_shared_through_the_cache(cluster: Cluster) -> None:
-    policy = dsnb.distribute(
-        "parallel_epochs", cluster.service, job_name="j", cross_trainer_cache=CrossTrainerCache("a")
-    )
-    with pytest.raises(InvalidArgumentError, match="to be infinite, and this one has 10 elements"):
-        dsnb.Dataset.range(10).apply(policy)
+def test_finite_data_can_be_shared_through_the_cache_by_id_too(cluster: Cluster) -> None:
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(10))
-    with pytest.raises(InvalidArgumentError, match="to be infinite"):
-        read(cluster, dataset_id, job_name="j", cross_trainer_cache=CrossTrainerCache("a"))
+    for trainer in "ab":
+        shared = read(cluster, dataset_id, job_name="j", cross_trainer_cache=CrossTrainerCache(trainer))
+        assert [int(x) for x in shared] == [int(x) for x in shared] == list(range(10))
 
 
 def test_an_unknown_transfer_is_refused_before_anything_is_registered(cluster: Cluster) -> None:

@@ -36,7 +36,7 @@ class Worker:
         order = TaskOrder(task_id=uid, incarnation=1, mode="OFF")
         self.task = Task(
             order, lambda: dataset.operation.build(context()), None, ahead=1 << 20, capacity=1 << 20,
-            on_end=lambda _: None, note="",
+            on_change=lambda: None, note="",
         )  # fmt: skip
         self.uid = uid
         self.openings: list[Opening] = []

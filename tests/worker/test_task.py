@@ -28,7 +28,7 @@ def make() -> Iterator[Make]:
     def task(dataset: Dataset | Callable[[], Stage], *, cached: bool = False, **changes: Any) -> Task:
         build = (lambda: dataset.operation.build(context(prompt=True))) if isinstance(dataset, Dataset) else dataset
         order = TaskOrder(task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached)
-        settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_end": lambda _: None, "note": "on w0"}
+        settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_change": lambda: None, "note": "on w0"}
         made.append(Task(order, build, None, **{**settings, **changes}))
         return made[-1]
 
@@ -126,13 +126,29 @@ def test_a_cached_task_wants_to_know_who_reads(make: Make) -> None:
         task.open(opening(), Collector())
 
 
-def test_a_cached_task_whose_data_ends_says_so_behind_its_last_element(make: Make) -> None:
-    task, sink = make(numbers(5), cached=True), Collector()
-    task.open(opening(trainer="a"), sink)
-    error = sink.wait_for_error()
-    assert isinstance(error, InvalidArgumentError)
-    assert "requires the input dataset to be infinite, and it ended after 5 elements" in error.what
-    assert plain(sink.elements) == list(range(5))
+def test_a_cached_task_whose_data_ends_has_all_of_it_for_each_trainer(make: Make) -> None:
+    task = make(numbers(5), cached=True)
+    for trainer in "ab":
+        sink = Collector()
+        reading = task.open(opening(trainer, trainer=trainer), sink)
+        assert plain(sink.wait_for_end()) == list(range(5))
+        reading.credit(UNLIMITED, 5, UNLIMITED)
+    assert task.done
+    assert not task.report().partial
+
+
+def test_a_cached_task_tells_at_once_when_its_beginning_is_gone(make: Make) -> None:
+    told: list[bool] = []
+    task: Task = make(numbers(5000), cached=True, capacity=4000, on_change=lambda: told.append(task.report().partial))
+    sink = Collector()
+    reading = task.open(opening("a", trainer="a"), sink)
+
+    def read_on() -> bool:
+        reading.credit(UNLIMITED, sink.count, UNLIMITED)
+        return bool(told)
+
+    wait_for(read_on, what="the word that elements are gone")
+    assert told[0]
 
 
 def test_an_error_stands_in_its_elements_place_with_a_note_of_where_it_happened(make: Make) -> None:
@@ -155,8 +171,9 @@ def test_a_pipeline_that_cannot_be_built_is_told_and_over(make: Make) -> None:
 
 
 def test_the_end_is_reported_when_all_is_consumed_and_not_before(make: Make) -> None:
-    ended: list[str] = []
-    task, sink = make(numbers(20), on_end=ended.append), Collector()
+    ended: list[bool] = []
+    task: Task = make(numbers(20), on_change=lambda: ended.append(task.done))
+    sink = Collector()
     reading = task.open(opening(), sink)
     sink.wait_for_end()
     assert task.report().state == "ended"
@@ -165,7 +182,7 @@ def test_the_end_is_reported_when_all_is_consumed_and_not_before(make: Make) -> 
     assert (ended, task.done) == ([], False)
     reading.credit(UNLIMITED, 20, UNLIMITED)
     reading.leave(20)
-    assert (ended, task.done) == (["t"], True)
+    assert (ended, task.done) == ([True], True)
 
 
 def test_what_a_reader_did_not_consume_keeps_a_task_from_being_done(make: Make) -> None:

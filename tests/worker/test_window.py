@@ -42,10 +42,11 @@ class WindowMachine(RuleBasedStateMachine):
     trainers: tuple[str, ...] = ("a", "b", "c")
     manners: Mapping[str, Manner] = {}
     disk = 0
+    whole = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.books = Books(capacity=CAPACITY, ahead=AHEAD, keep=self.keep, disk=self.disk)
+        self.books = Books(capacity=CAPACITY, ahead=AHEAD, keep=self.keep, disk=self.disk, whole=self.whole)
         self.books.manners.update(self.manners)
         self.made = 0
 
@@ -238,7 +239,13 @@ class MixedMachine(SpillMachine):
     }
 
 
-MACHINES = (WindowMachine, FirstComeMachine, LargeElementsMachine, SpillMachine, MixedMachine)
+class WholeMachine(SpillMachine):
+    """Finite data: what is on disk stays for newcomers, until the disk is full."""
+
+    whole = True
+
+
+MACHINES = (WindowMachine, FirstComeMachine, LargeElementsMachine, SpillMachine, MixedMachine, WholeMachine)
 
 
 def run_schedules(machine: type[WindowMachine], count: int, steps: int) -> None:
@@ -505,6 +512,22 @@ def test_a_full_disk_makes_the_producer_wait() -> None:
     read(books, "s", 20)
     books.credit(books.readers["s"], 20, 20)
     assert run_ahead(books, 50) == 4
+
+
+def test_finite_data_stay_from_the_beginning_while_one_is_there_that_spills() -> None:
+    books = Books(capacity=80, ahead=1 << 20, keep=True, disk=500, whole=True)
+    books.manners["slow"] = books.manners["late"] = Manner(on_lag="spill")
+    books.attach("f", "fast")
+    books.attach("s", "slow")
+    for _ in range(3):
+        run_ahead(books, 10)
+        read(books, "s")
+    assert books.window.base == 0
+    assert not books.window.done
+    books.attach("l", "late")
+    assert read(books, "l") == list(range(150))
+    assert run_ahead(books, 100) < 100, "the disk is full, and the slow one has not had everything"
+    assert books.window.base > 0, "the beginning was given up for it"
 
 
 def test_one_that_waits_and_gives_no_sign_of_life_is_moved_on_until_it_reads_again() -> None:

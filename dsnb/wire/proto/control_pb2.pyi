@@ -105,7 +105,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +114,7 @@ class JoinRequest(_message.Message):
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
     REPETITION_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     job_name: str
     mode: str
@@ -122,7 +123,8 @@ class JoinRequest(_message.Message):
     compression: str
     target_workers: str
     repetition: int
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ...) -> None: ...
+    whole: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ...) -> None: ...
 
 class TaskInfo(_message.Message):
     __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended")
@@ -291,7 +293,7 @@ class SplitGrant(_message.Message):
     def __init__(self, provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes")
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +311,7 @@ class TaskReport(_message.Message):
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     SPILL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: str
     head: int
@@ -326,7 +329,8 @@ class TaskReport(_message.Message):
     clients: _containers.RepeatedScalarFieldContainer[str]
     grants: _containers.RepeatedCompositeFieldContainer[SplitGrant]
     spill_bytes: int
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ...) -> None: ...
+    partial: bool
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ...) -> None: ...
 
 class WorkerReport(_message.Message):
     __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns")
@@ -359,7 +363,7 @@ class WorkerReport(_message.Message):
     def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
-    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy")
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -371,6 +375,7 @@ class TaskOrder(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    ENDLESS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     dataset_id: str
     job_name: str
@@ -382,7 +387,8 @@ class TaskOrder(_message.Message):
     shards: int
     shard: int
     entropy: int
-    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ...) -> None: ...
+    endless: bool
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
     __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss")

@@ -1,0 +1,67 @@
+"""Passes of finite data that trainers share through the cache: which one a trainer joins, and when it is over.
+
+Theory of operation. A trainer that asked to lose nothing joins the newest pass that is still whole, that is, of which
+no worker has let an element go; one that skips joins the newest pass there is. Who comes back to a pass that it left
+goes on there. A trainer never goes back behind a pass that it has had to its end. Where there is no such pass the next
+one begins, beside the one before if that is still read.
+
+A worker cannot tell when such a pass is over: newcomers may join while it is whole. So it is over when each trainer
+that reads it has said that it has had everything. Endless data are one such pass that never ends.
+"""
+
+from __future__ import annotations
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.state import Client, Iteration, Job
+from dsnb.pipeline.operation import INFINITE_CARDINALITY
+
+
+def endless(core: Context, job: Job) -> bool:
+    """Whether a job's data are known to have no end."""
+    return core.state.datasets[job.dataset_id].cardinality == INFINITE_CARDINALITY
+
+
+def choose_pass(core: Context, job: Job, event: e.Join) -> int:
+    """The number of the pass that a trainer joins; of a new one if none fits."""
+    trainer = event.trainer_id
+    had = max((number for number, it in job.iterations.items() if trainer in it.ended), default=-1)
+    running = [it for number, it in sorted(job.iterations.items()) if number > had and not it.finished]
+    own = [it.number for it in running if trainer in it.trainers]
+    if own:
+        return own[-1]
+    whole_only = event.whole and not endless(core, job)
+    open_to_it = [it.number for it in running if not (whole_only and it.closed)]
+    return open_to_it[-1] if open_to_it else max(job.iterations, default=-1) + 1
+
+
+def close(core: Context, task_id: str) -> None:
+    """A worker has let elements of a pass go: newcomers who want all of it get another."""
+    task = core.state.tasks.get(task_id)
+    if task is not None and not core.state.iteration(task.job, task.number).closed:
+        core.record(r.IterationClosed(job=task.job, number=task.number))
+
+
+def trainer_ended(core: Context, client: Client, ended: tuple[str, ...]) -> bool:
+    """Take a trainer's word that it has had all of these tasks; whether its pass is over for it."""
+    iteration = core.state.iteration(client.job, client.number)
+    if not set(iteration.tasks) <= set(ended):
+        return iteration.finished
+    if client.trainer_id not in iteration.ended:
+        core.record(r.TrainerEnded(job=client.job, number=client.number, trainer_id=client.trainer_id))
+    finish_if_all_ended(core, client.job, iteration)
+    return True
+
+
+def finish_if_all_ended(core: Context, job: str, iteration: Iteration) -> None:
+    """Finish a pass that each of its present readers has had to its end."""
+    readers = {core.state.clients[client].trainer_id for client in iteration.clients}
+    if iteration.finished or not iteration.ended or not readers <= set(iteration.ended):
+        return
+    for task_id in iteration.tasks:
+        core.record(r.TaskEnded(task_id=task_id))
+    core.record(r.IterationFinished(job=job, number=iteration.number))
+    core.instruct(e.TellClients(job=job, number=iteration.number))
+    if not iteration.clients:
+        core.live.unread[job, iteration.number] = core.now

@@ -1,0 +1,123 @@
+"""Which pass of finite data a trainer joins, and when that is over."""
+
+from __future__ import annotations
+
+from dsnb.dispatcher import events as e
+from tests.dispatcher.simulation import Service
+
+
+class Sharing:
+    """A cached job of finite data on two workers, and trainers that read it."""
+
+    def __init__(self, cardinality: int = 100) -> None:
+        self.service = Service()
+        self.service.add_worker("v")
+        self.service.add_worker("w")
+        self.dataset = self.service.register(cardinality=cardinality)
+
+    def join(self, trainer: str, *, whole: bool = True) -> str:
+        client = self.service.join(self.dataset, "job", mode="OFF", cached=True, trainer_id=trainer, whole=whole)
+        return client.client_id
+
+    def number(self, client: str) -> int:
+        return self.service.core.state.clients[client].number
+
+    def passes(self) -> dict[int, bool]:
+        """All passes, and whether each is finished."""
+        return {n: it.finished for n, it in self.service.core.state.jobs["job"].iterations.items()}
+
+    def tasks(self, client: str) -> tuple[str, ...]:
+        return tuple(self.service.core.state.iteration("job", self.number(client)).tasks)
+
+    def end(self, client: str) -> bool:
+        return bool(self.service.call(e.EndSeen(client_id=client, ended=self.tasks(client))))
+
+    def leave(self, client: str) -> None:
+        self.service.close(self.service.clients[client])
+
+    def lose_beginning(self, client: str) -> None:
+        """A worker lets the first elements of a client's pass go."""
+        self.service.call(e.WorkerSeen(uid="v", partial=self.tasks(client)[:1]))
+
+
+def test_trainers_join_the_pass_that_is_whole() -> None:
+    job = Sharing()
+    assert [job.number(job.join(name)) for name in "abc"] == [0, 0, 0]
+
+
+def test_who_wants_everything_begins_the_next_pass_when_something_is_gone() -> None:
+    job = Sharing()
+    first = job.join("a")
+    job.lose_beginning(first)
+    assert job.number(job.join("b")) == 1
+    assert job.number(job.join("c", whole=False)) == 1
+    assert job.number(job.join("d")) == 1
+    assert job.passes() == {0: False, 1: False}
+
+
+def test_who_skips_joins_whatever_is_read() -> None:
+    job = Sharing()
+    job.lose_beginning(job.join("a"))
+    assert job.number(job.join("b", whole=False)) == 0
+
+
+def test_who_comes_back_goes_on_in_its_pass() -> None:
+    job = Sharing()
+    first, other = job.join("a"), job.join("b")
+    job.lose_beginning(first)
+    job.leave(first)
+    assert job.number(job.join("a")) == 0
+    assert job.number(other) == 0
+
+
+def test_a_pass_is_over_when_each_of_its_trainers_has_had_it() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    assert job.end(fast)
+    job.leave(fast)
+    assert job.passes() == {0: False}
+    again = job.join("fast")
+    assert job.number(again) == 1
+    assert job.end(slow)
+    assert job.passes() == {0: True, 1: False}
+    job.leave(slow)
+    assert job.number(job.join("slow")) == 1
+
+
+def test_who_leaves_in_the_middle_does_not_keep_a_pass() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    assert job.end(fast)
+    job.leave(slow)
+    assert job.passes() == {0: True}
+
+
+def test_one_who_has_not_had_all_tasks_has_not_ended() -> None:
+    job = Sharing()
+    client = job.join("a")
+    assert not job.service.call(e.EndSeen(client_id=client, ended=job.tasks(client)[:1]))
+    assert job.passes() == {0: False}
+
+
+def test_a_worker_does_not_end_a_pass_that_others_may_join() -> None:
+    job = Sharing()
+    client = job.join("a")
+    job.service.call(e.WorkerSeen(uid="v", ended=job.tasks(client)))
+    job.service.call(e.WorkerSeen(uid="w", ended=job.tasks(client)))
+    assert job.passes() == {0: False}
+    assert job.number(job.join("b")) == 0
+
+
+def test_endless_data_are_one_pass_whatever_is_gone() -> None:
+    job = Sharing(cardinality=-1)
+    job.lose_beginning(job.join("a"))
+    assert job.number(job.join("b")) == 0
+
+
+def test_what_was_decided_is_in_the_journal() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    job.lose_beginning(slow)
+    job.end(fast)
+    iteration = job.service.core.state.iteration("job", 0)
+    assert (iteration.trainers, iteration.ended, iteration.closed) == (["fast", "slow"], ["fast"], True)
