@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
-from dsnb.elements.classes import named_class
+from dsnb.elements.classes import named_class, note_arrival
 from dsnb.elements.usercode import is_user_class
 
 # The exception classes that came to this process, and are not its own.
@@ -35,7 +35,13 @@ def detached(cls: type, reduced: Any, *, by_name: bool) -> Any:
         return _exception, (name, make, arguments), (fill, state), None, None, _settle
     # The last but one is the id by which cloudpickle finds a class again; without it, it makes a new one.
     *first, _tracker, extra = arguments
-    return make, (*first, None, extra), state, None, None, fill
+    return make, (*first, None, extra), (fill, state), None, None, _fill
+
+
+def _fill(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
+    fill, content = state
+    fill(cls, content)
+    note_arrival(cls)
 
 
 def _exception(name: tuple[str, str] | None, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
