@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text
+from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text, no_leaf
 from dsnb.elements.structure import StructureMismatch
 from dsnb.errors import DataLossError, InvalidArgumentError
 
@@ -26,6 +26,7 @@ COPY_BELOW = 64 * 1024
 """Values smaller than this are handed out as copies, so that one kept sample does not hold a whole frame."""
 
 _ALIGN = 16
+_DID = "its place in the data is taken by this error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ def _array_column(arrays: Sequence[Array]) -> Column:
             next(i for i, a in enumerate(arrays) if not alike(a.dtype, first.dtype) or a.ndim != first.ndim)
         )
     if first.dtype.hasobject:
-        raise _object_error(arrays)
+        raise no_leaf(first, _DID)
     for array in arrays:
         array.flags.writeable = False  # readers in this process get references
     if len(dtypes) > 1:  # text, laid out as wide as the widest
@@ -221,20 +222,12 @@ def _as_array(value: Any) -> Array:
         # Arrays of other libraries may refuse in any way: a tensor on a device, or one that requires a gradient.
         raise InvalidArgumentError(
             f"a {type(value).__name__} cannot be made a NumPy array: {error}",
-            did="its place in the data is taken by this error",
+            did=_DID,
             hint="return NumPy arrays of numbers, numbers, bytes or str, nested in tuples, lists or dicts",
         ) from error
     if array.dtype.hasobject:
-        raise _object_error([value])
+        raise no_leaf(value, _DID)
     return array if type(array) is np.ndarray else np.array(array)
-
-
-def _object_error(values: Sequence[Any]) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"a {type(values[0]).__name__} is nothing that an element can hold",
-        did="its place in the data is taken by this error",
-        hint="return NumPy arrays of numbers, numbers, bytes or str, nested in tuples, lists or dicts",
-    )
 
 
 def column_from(layout: Layout, body: Array, count: int) -> Column:

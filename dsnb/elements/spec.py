@@ -115,11 +115,20 @@ def leaf_spec(leaf: Any) -> TensorSpec:
         return TensorSpec((), STR)
     array = np.asarray(leaf)
     if array.dtype == object:
-        raise InvalidArgumentError(
-            f"{type(leaf).__name__} is not a leaf that an element can hold",
-            hint="return NumPy arrays, numbers, bytes or str, nested in tuples, lists or dicts",
-        )
+        raise no_leaf(leaf)
     return TensorSpec(array.shape, array.dtype)
+
+
+def no_leaf(leaf: Any, did: str = "") -> InvalidArgumentError:
+    """The error of something that no element can hold, with what was done about it."""
+    kind = "an array of objects" if isinstance(leaf, np.ndarray) else f"a value of type {type(leaf).__name__}"
+    hint = "return NumPy arrays, numbers, bytes or str, nested in tuples, lists, dicts or dataclasses"
+    if leaf is None:
+        kind = "None"
+        hint = (
+            "return something in every case; inside a tuple, dict or dataclass None may stand, in all elements or none"
+        )
+    return InvalidArgumentError(f"an element holds {kind}, which is no leaf", did=did, hint=hint)
 
 
 def spec_of(element: Any) -> Any:

@@ -135,7 +135,10 @@ def test_on_a_worker_what_is_read_back_is_of_the_class_that_came_with_the_pipeli
 ) -> None:
     """A function behind `cache` calls its methods."""
     cell: dict[str, Any] = {"__name__": "a_cell_elsewhere"}
-    exec("from typing import NamedTuple\nclass Pair(NamedTuple):\n    x: int\n    def double(self): return 2 * self.x", cell)
+    exec(
+        "from typing import NamedTuple\nclass Pair(NamedTuple):\n    x: int\n    def double(self): return 2 * self.x",
+        cell,
+    )
     element = cell["Pair"](3)
     assert not hasattr(from_elsewhere(element), "double")
     monkeypatch.setattr(classes, "_kept", threading.Event())

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsnb.elements.spec import no_leaf
 from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, elements_of, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.ownership import IMMUTABLE
@@ -24,6 +25,7 @@ _PYTHON_NUMBERS: Final[dict[type, type[np.generic]]] = {
     bool: np.bool_,
     complex: np.complex128,
 }
+_DID: Final = "the element was left out; reading goes on with the next"
 _STAYS: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
 
 
@@ -95,7 +97,7 @@ def mismatch(element: Any, structure: Structure) -> InvalidArgumentError:
     """The error of an element that is built differently from the first."""
     return InvalidArgumentError(
         f"an element is built as {structure_of(element)}, the first one as {structure}",
-        did="the element was left out; reading goes on with the next",
+        did=_DID,
         hint="return the same structure for every element: the same keys, the same number of fields",
     )
 
@@ -121,7 +123,7 @@ def _numpy_leaves(column: Sequence[Any]) -> Sequence[Any]:
 def _protected(column: Sequence[np.ndarray[Any, Any]]) -> Sequence[np.ndarray[Any, Any]]:
     for array in column:
         if array.dtype.hasobject:
-            raise _no_leaf(array)
+            raise no_leaf(array, _DID)
         array.flags.writeable = False
     return column
 
@@ -150,15 +152,6 @@ def numpy_leaf(leaf: Any) -> Any:
         return leaf  # a window, which is a dataset
     array = leaf if isinstance(leaf, np.ndarray) else np.array(leaf)
     if array.dtype.hasobject:
-        raise _no_leaf(leaf)
+        raise no_leaf(leaf, _DID)
     array.flags.writeable = False
     return array
-
-
-def _no_leaf(leaf: Any) -> InvalidArgumentError:
-    kind = "an array of objects" if isinstance(leaf, np.ndarray) else f"a value of type {type(leaf).__name__}"
-    return InvalidArgumentError(
-        f"an element holds {kind}, which is no leaf",
-        did="the element was left out; reading goes on with the next",
-        hint="return NumPy arrays, numbers, bytes or str, nested in tuples, lists or dicts",
-    )
