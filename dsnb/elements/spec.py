@@ -124,10 +124,7 @@ def no_leaf(leaf: Any, did: str = "") -> InvalidArgumentError:
     kind = "an array of objects" if isinstance(leaf, np.ndarray) else f"a value of type {type(leaf).__name__}"
     hint = "return NumPy arrays, numbers, bytes or str, nested in tuples, lists, dicts or dataclasses"
     if leaf is None:
-        kind = "None"
-        hint = (
-            "return something in every case; inside a tuple, dict or dataclass None may stand, in all elements or none"
-        )
+        hint = "return something in every case; a part of an element may be None, but then of all elements"
     return InvalidArgumentError(f"an element holds {kind}, which is no leaf", did=did, hint=hint)
 
 

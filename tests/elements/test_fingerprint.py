@@ -323,9 +323,7 @@ def test_a_function_that_dispatches_counts_by_its_handlers_and_not_by_its_use() 
 
 
 UNSTEADY = """
-import itertools
 class Tensor:
-    counter = itertools.count()
     def __init__(self, values): self.values = values
     {}
 t = Tensor([1, 2])
