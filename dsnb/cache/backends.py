@@ -6,12 +6,13 @@ are created exclusively, and frames. Both raise `DsnbError` pages for what the s
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
 from dsnb.cache.recording import Place
 from dsnb.elements.frame import Frame
-from dsnb.errors import DsnbError
+from dsnb.errors import CacheWarning, DsnbError
 
 
 class Store(Protocol):
@@ -25,11 +26,20 @@ class Store(Protocol):
     """Seconds between two looks at most."""
 
     def read(self, slot: int) -> bytes | None:
-        """The record in a slot; None while it is free."""
+        """The record in a slot; None while it is free.
+
+        Raises:
+            Gone: what was here has been forgotten.
+        """
         ...
 
     def claim(self, slot: int, record: bytes) -> bool:
-        """Put a record into a slot if that is free, for good; False if it is not."""
+        """Put a record into a slot if that is free, for good; False if it is not.
+
+        Raises:
+            Gone: as `read` does.
+            Unwritable: it cannot be done.
+        """
         ...
 
     def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
@@ -106,3 +116,20 @@ class Unwritable(Exception):
     def __init__(self, page: DsnbError) -> None:
         super().__init__(str(page))
         self.page = page
+
+
+class Gone(Exception):
+    """A store has forgotten what was recorded there.
+
+    Attributes:
+        page: The error for the user.
+    """
+
+    def __init__(self, page: DsnbError) -> None:
+        super().__init__(str(page))
+        self.page = page
+
+
+def warn(what: str, did: str, hint: str) -> None:
+    """Tell the user of something that only costs time."""
+    warnings.warn(str(DsnbError(what, did=did, hint=hint)), CacheWarning, stacklevel=2)

@@ -17,19 +17,18 @@ import contextlib
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dsnb.cache.backends import Shelf, Store, Unwritable
+from dsnb.cache.backends import Gone, Shelf, Store, Unwritable, warn
 from dsnb.cache.process import here, is_gone
 from dsnb.cache.recording import Abandon, Log, Next, Watch, decide
 from dsnb.cache.slots import Slots
 from dsnb.cache.writer import HOLDERS, Plan, Source, Writer
 from dsnb.elements.frame import Frame
-from dsnb.errors import CacheWarning, CancelledError, DataLossError, DsnbError, FailedPreconditionError
+from dsnb.errors import CancelledError, DataLossError, DsnbError, FailedPreconditionError
 
 if TYPE_CHECKING:
     from dsnb.cache.reader import Reader
@@ -139,6 +138,10 @@ class Recorder:
                     return first, store.frame(place)
                 except DataLossError as damage:
                     self._mend(reader, store, damage)
+                except Unwritable as refusal:
+                    with self._drive(reader):
+                        self._switch_off(refusal.page)
+                        raise self._alone(reader) from None
         return None
 
     def reach(self, reader: Reader, end: int, want: int) -> int:
@@ -206,6 +209,12 @@ class Recorder:
                 self._follow(reader, position)
         except Unwritable as error:
             self._switch_off(error.page)
+        except Gone as error:
+            warn(error.page.what, error.page.did, error.page.hint)
+            self._writer.drop()
+            if any(known.position for known in self._readers) and not self._repeatable():
+                raise error.page from None
+            self._move()
 
     def _produce(self, reader: Reader, want: int) -> None:
         try:
@@ -215,7 +224,7 @@ class Recorder:
             # All readers before this one were cancelled, and the pipeline with them.
             self._writer.give_back()
             self._writer.end_source()
-        except Unwritable:
+        except (Unwritable, Gone):
             raise
         except Exception as error:  # noqa: BLE001 - whatever user code raises belongs to its element
             position = self._writer.tail
@@ -226,7 +235,7 @@ class Recorder:
     def _end_at_failure(self) -> None:
         try:
             self._writer.give_back()
-        except Unwritable as refusal:
+        except (Unwritable, Gone) as refusal:
             self._switch_off(refusal.page)
         else:
             self._warn_failed()
@@ -260,12 +269,12 @@ class Recorder:
     def _begin(self) -> None:
         why = self._shelf.explain() if self._number == 1 else ""
         if self._slots.claim(self._plan.begin) and why:
-            _warn(f"the pipeline has changed: {why}", f"it is recorded anew in {self._store.place}", "")
+            warn(f"the pipeline has changed: {why}", f"it is recorded anew in {self._store.place}", "")
 
     def _settle_once(self) -> None:
         """Finish the work of a writer that died while it put its recording in order."""
         if not self._opened and self._log.ended:
-            with contextlib.suppress(Unwritable):
+            with contextlib.suppress(Unwritable, Gone):
                 self._store.settle(self._slots.records)
         self._opened = True
 
@@ -291,7 +300,7 @@ class Recorder:
             return
         try:
             writer.rest()
-        except Unwritable as error:
+        except (Unwritable, Gone) as error:
             self._switch_off(error.page)
         finally:
             self._stop_driving()
@@ -310,7 +319,7 @@ class Recorder:
                     self._slots.refresh()
             except Unwritable as error:
                 self._switch_off(error.page)
-            except DataLossError:
+            except (DataLossError, Gone):
                 pass  # the log itself: all who read it find that out
             if reader.position and not self._repeatable():
                 raise damage
@@ -335,7 +344,7 @@ class Recorder:
     def _switch_off(self, page: DsnbError) -> None:
         """Stop recording in this process; readers read what there is and then go on alone."""
         if self._off is None:
-            _warn(page.what, page.did or "the pass goes on without the cache", page.hint)
+            warn(page.what, page.did or "the pass goes on without the cache", page.hint)
         self._off = self._off or page
         self._writer.lay_down()
 
@@ -356,10 +365,10 @@ class Recorder:
         )
 
     def _warn_damaged(self, damage: DataLossError) -> None:
-        _warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)
+        warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)
 
     def _warn_failed(self) -> None:
-        _warn(
+        warn(
             f"an element of {self._plan.begin.pipeline} failed, behind {self._log.elements:,} that are recorded",
             "the rest of this pass runs the pipeline; the next one tries that element again",
             "let the function return something for each element, or leave failing ones out in front of `cache`",
@@ -368,15 +377,10 @@ class Recorder:
     def _put_away(self) -> None:
         """After the last reader."""
         try:
-            with contextlib.suppress(Unwritable):
+            with contextlib.suppress(Unwritable, Gone):
                 self._writer.give_back()
         finally:
             self._writer.drop()
             self._store.close()
             self._shelf.close()
             self._on_close(self)
-
-
-def _warn(what: str, did: str, hint: str) -> None:
-    text = DsnbError(what, did=did, hint=hint)
-    warnings.warn(str(text), CacheWarning, stacklevel=2)

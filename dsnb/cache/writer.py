@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dsnb.cache.backends import Store, Unwritable
+from dsnb.cache.backends import Gone, Store, Unwritable
 from dsnb.cache.frames import joined, nbytes_of
 from dsnb.cache.process import here
 from dsnb.cache.recording import Begin, Chunk, End, Record, Release, Take
@@ -158,7 +158,7 @@ class Writer:
 
     def _release(self) -> None:
         if self.holder and self._slots.log.holder is not None:
-            with contextlib.suppress(Unwritable):  # then others wait for the lease to run out
+            with contextlib.suppress(Unwritable, Gone):  # then others wait for the lease to run out
                 self._slots.claim(Release(epoch=self._slots.log.epoch))
         self.lay_down()
 
@@ -244,7 +244,7 @@ class Writer:
             return
         self.lay_down()
         self.end_source()
-        with contextlib.suppress(Unwritable):  # whoever opens it next does this
+        with contextlib.suppress(Unwritable, Gone):  # whoever opens it next does this
             self._store.settle(self._slots.records)
 
     def source_at(self, position: int) -> Source | None:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dsnb.cache.memory import Memory
-from dsnb.errors import InvalidArgumentError
+from dsnb.cache.places import place_of
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache
 from dsnb.pipeline.validate import flag, optional_whole, positive, whole
@@ -28,6 +28,7 @@ class Caching:
         where: str | os.PathLike[str] | None = None,
         *,
         limit_bytes: int | None = None,
+        expire_seconds: float | None = None,
         content: bool = False,
         chunk_bytes: int = CHUNK_BYTES,
         lease_seconds: float = LEASE_S,
@@ -40,10 +41,12 @@ class Caching:
         goes on from there.
 
         Args:
-            where: A directory; None for the memory of this process.
+            where: A directory; `redis://host:port/db`, for runs on hosts without a shared disk; any other address that
+                fsspec knows, which one run at a time should write; None for the memory of this process.
             limit_bytes: Most bytes to keep in memory, or of all recordings in the directory; None for no limit. To stay
                 within it, recordings that nobody reads are removed, the longest unused first. What is beyond it is
                 produced in each pass.
+            expire_seconds: How long a Redis server keeps what nobody reads; None for as long as it can.
             content: Tell a changed file by its content, which is read for it, and not by its size and time of change.
             chunk_bytes: How much is written at once, at least once a second.
             lease_seconds: After how long a writer that shows no sign of life is taken over.
@@ -68,26 +71,10 @@ class Caching:
             where=place_of(where),
             memory=Memory(limit),
             limit=limit,
+            expire_s=None if expire_seconds is None else positive("expire_seconds", expire_seconds),
             content=flag("content", content),
             chunk_bytes=whole("chunk_bytes", chunk_bytes, 1),
             lease_s=positive("lease_seconds", lease_seconds),
         )
         operation.check()
         return self._then(operation)
-
-
-def place_of(where: str | os.PathLike[str] | None) -> str | None:
-    """Where to record, if it can be a place.
-
-    Raises:
-        InvalidArgumentError: it cannot.
-    """
-    if where is None:
-        return None
-    path = os.fspath(where) if isinstance(where, (str, os.PathLike)) else where
-    if not isinstance(path, str) or not path:
-        raise InvalidArgumentError(f"`where` is {where!r}", hint="pass a directory, or None for memory")
-    path = os.path.abspath(os.path.expanduser(path))
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise InvalidArgumentError(f"`where` is {path}, which is a file", hint="pass a directory: it holds many files")
-    return path

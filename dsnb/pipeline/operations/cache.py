@@ -10,10 +10,10 @@ from dsnb.cache.about import About
 from dsnb.cache.backends import Shelf
 from dsnb.cache.frames import Run, framed, rows
 from dsnb.cache.memory import Memory
+from dsnb.cache.places import check_place, shelf_at, without_password
 from dsnb.cache.reader import Reader
 from dsnb.cache.recorder import Alone
 from dsnb.cache.recording import Begin
-from dsnb.cache.shelf import DirectoryShelf, check_format
 from dsnb.cache.writer import Plan
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
@@ -35,6 +35,7 @@ class Cache(Operation):
         where: A directory; None for memory.
         memory: What is kept, if it is memory.
         limit: Most bytes of all recordings in the place; None for no limit.
+        expire_s: How long a server keeps what nobody reads; None for ever.
         content: Whether files count by their content, and not by size and time.
         chunk_bytes: What is committed at once, in bytes.
         lease_s: After how long a silent writer is taken over, in seconds.
@@ -43,6 +44,7 @@ class Cache(Operation):
     where: str | None
     memory: Memory
     limit: int | None = None
+    expire_s: float | None = None
     content: bool = False
     chunk_bytes: int = CHUNK_BYTES
     lease_s: float = LEASE_S
@@ -50,7 +52,7 @@ class Cache(Operation):
     @property
     def name(self) -> str:
         """With the place."""
-        return "cache()" if self.where is None else f"cache({self.where!r})"
+        return "cache()" if self.where is None else f"cache({without_password(self.where)!r})"
 
     @property
     def element_spec(self) -> Any:
@@ -99,7 +101,7 @@ class Cache(Operation):
         known = file_keys(self.inputs[0], content=self.content)
         key = fingerprint((found.digest, known)).digest
         about = About.of(described(self.inputs[0]), found, tuple(known.items()))
-        return DirectoryShelf(self.where, key, about, limit=self.limit)
+        return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
 
     def check(self) -> None:
         """Look whether the pipeline has a key, and the place can be read.
@@ -109,7 +111,7 @@ class Cache(Operation):
                 of dsnb has recorded there.
         """
         if self.where is not None:
-            check_format(self.where)
+            check_place(self.where)
             refuse_unhashable(fingerprint(self.inputs[0]), self.name)
 
 

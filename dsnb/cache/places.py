@@ -1,0 +1,86 @@
+"""What a user can name as the place of a recording: a directory, or the address of a server or of a remote store."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from dsnb.cache.about import About
+from dsnb.cache.backends import Shelf
+from dsnb.cache.shelf import DirectoryShelf, check_format
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+
+_REDIS = ("redis", "rediss")
+
+
+def place_of(where: str | os.PathLike[str] | None) -> str | None:
+    """Where to record, if it can be a place: an absolute path or an address; None stays None.
+
+    Raises:
+        InvalidArgumentError: it cannot.
+        FailedPreconditionError: what reads such an address is not installed.
+    """
+    if where is None:
+        return None
+    path: Any = os.fspath(where) if isinstance(where, (str, os.PathLike)) else where
+    if not isinstance(path, str) or not path:
+        raise InvalidArgumentError(f"`where` is {where!r}", hint="pass a directory, an address, or None for memory")
+    return _address(path) if "://" in path else _directory(path)
+
+
+def _directory(path: str) -> str:
+    path = os.path.abspath(os.path.expanduser(path))
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise InvalidArgumentError(f"`where` is {path}, which is a file", hint="pass a directory: it holds many files")
+    return path
+
+
+def _address(url: str) -> str:
+    extra = "redis" if _scheme(url) in _REDIS else "fsspec"
+    if importlib.util.find_spec(extra) is None:
+        raise FailedPreconditionError(
+            f"recording to {_scheme(url)}:// needs the package {extra}, which is not installed",
+            did="nothing was recorded",
+            hint=f"pip install 'dsnb[{extra}]'",
+        )
+    if _scheme(url) in _REDIS:
+        try:
+            _ = urlsplit(url).port
+        except ValueError as error:
+            raise InvalidArgumentError(f"`where` has no port that could be one: {error}") from error
+    return url
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0]
+
+
+def check_place(where: str) -> None:
+    """Look whether a place can be read.
+
+    Raises:
+        FailedPreconditionError: a newer version of dsnb has recorded there.
+    """
+    if "://" not in where:
+        check_format(where)
+
+
+def shelf_at(where: str, key: str, about: About, *, limit: int | None, expire_s: float | None) -> Shelf:
+    """The recordings of one pipeline in a place."""
+    if "://" not in where:
+        return DirectoryShelf(where, key, about, limit=limit)
+    if _scheme(where) in _REDIS:
+        from dsnb.cache.redis import RedisShelf
+
+        return RedisShelf(where, key, about, limit=limit, expire_s=expire_s)
+    from dsnb.cache.remote import RemoteShelf
+
+    return RemoteShelf(where, key, about, limit=limit)
+
+
+def without_password(where: str) -> str:
+    """A place as it may be shown."""
+    scheme, mark, rest = where.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"

@@ -1,0 +1,116 @@
+"""`Dataset.cache` in what fsspec knows."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsnb.errors import CacheWarning, InvalidArgumentError, UnavailableError
+from dsnb.pipeline.dataset import Dataset
+from tests.support.requires import require_module
+
+require_module("fsspec")
+
+N = 40
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    import fsspec
+
+    path = str(tmp_path / "cache") if request.param == "file" else f"/{uuid.uuid4().hex}"
+    yield f"{request.param}://{path}"
+    system = fsspec.filesystem(request.param)
+    if system.exists(path):
+        system.rm(path, recursive=True)
+
+
+def squares(calls: Path, where: str, **arguments: Any) -> Dataset:
+    path = str(calls)
+
+    def square(x: int) -> dict[str, Any]:
+        with open(path, "ab", buffering=0) as file:
+            file.write(b".")
+        return {"x": x * x, "rows": np.full(10, x), "name": f"{x}"}
+
+    return Dataset.range(N).map(square).cache(where, chunk_bytes=500, **arguments)
+
+
+def check(elements: list[Any], count: int = N) -> None:
+    assert [int(element["x"]) for element in elements] == [x * x for x in range(count)]
+    assert [element["rows"].tolist() for element in elements] == [[x] * 10 for x in range(count)]
+
+
+def test_one_pass_serves_all_and_goes_on_where_it_stopped(tmp_path: Path, url: str) -> None:
+    calls = tmp_path / "calls"
+    check(list(squares(calls, url).take(7)), 7)
+    for _ in range(2):
+        check(list(squares(calls, url)))
+    assert os.path.getsize(calls) == N
+    assert [element["name"] for element in squares(calls, url).skip(38)] == ["38", "39"]
+
+
+def files_of(url: str, folder: str) -> list[str]:
+    import fsspec
+
+    system, root = fsspec.core.url_to_fs(url)
+    found: list[str] = system.glob(f"{root}/*/*/{folder}/*")
+    return found
+
+
+def test_what_is_damaged_or_gone_is_recorded_anew(tmp_path: Path, url: str) -> None:
+    import fsspec
+
+    calls = tmp_path / "calls"
+    check(list(squares(calls, url)))
+    system = fsspec.core.url_to_fs(url)[0]
+    victim = max(files_of(url, "data"))
+    data = bytearray(system.cat_file(victim))
+    data[300] ^= 1
+    system.pipe_file(victim, bytes(data))
+    with pytest.warns(CacheWarning, match="is damaged"):
+        check(list(squares(calls, url)))
+    system.rm_file(max(files_of(url, "data")))
+    with pytest.warns(CacheWarning, match="is gone"):
+        check(list(squares(calls, url)))
+    before = os.path.getsize(calls)
+    check(list(squares(calls, url)))
+    assert os.path.getsize(calls) == before
+
+
+def test_a_limit_ends_the_recording_and_not_the_pass(tmp_path: Path, url: str) -> None:
+    with pytest.warns(CacheWarning, match="larger than the 2,000 bytes"):
+        check(list(squares(tmp_path / "calls", url, limit_bytes=2000)))
+
+
+def test_a_store_that_refuses_ends_the_recording_and_not_the_pass(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    system = fsspec.core.url_to_fs(url)[0]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(system), "pipe_file", refuse)
+    with pytest.warns(CacheWarning, match="failed: Permission denied"):
+        check(list(squares(tmp_path / "calls", url)))
+
+
+def test_a_protocol_that_nobody_knows_is_told() -> None:
+    with pytest.raises(UnavailableError, match="nosuch"):
+        iter(Dataset.range(3).cache("nosuch://place"))
+
+
+@pytest.mark.parametrize("where", ["redis://host:port/0"])
+def test_an_address_without_a_possible_port_is_refused_at_the_call(where: str) -> None:
+    require_module("redis")
+    with pytest.raises(InvalidArgumentError, match="port"):
+        Dataset.range(3).cache(where)
