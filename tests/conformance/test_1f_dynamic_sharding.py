@@ -166,6 +166,24 @@ def test_line_087_concatenate(cluster: MakeCluster, transfer: str, workers: int)
     assert (elements if workers == 1 else sorted(elements)) == list(range(200))
 
 
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded already", "not yet"])
+def test_line_088_recordings_as_sources(cluster: MakeCluster, tmp_path: Path, recorded: bool) -> None:
+    service = cluster(3).service
+    kept = dsnb.Dataset.range(10).cache(str(tmp_path / "recording"))
+    if recorded:
+        assert numbers(kept) == list(range(10))
+
+    told = "Splitting is not implemented for recordings"
+    with pytest.raises(UnimplementedError, match=told):
+        dynamic(kept.map(lambda x: x), service)
+    dataset_id = dsnb.register_dataset(service, kept)
+    with pytest.raises(UnimplementedError, match=told):
+        dsnb.from_dataset_id(dsnb.ShardingPolicy.DYNAMIC, service, dataset_id)
+    # The other modes that divide a pass do so with recordings as well.
+    shards = kept.apply(dsnb.distribute(dsnb.ShardingPolicy.DATA, service))
+    assert [sorted(numbers(shards)) for _ in range(2)] == [list(range(10))] * 2
+
+
 def test_line_089_distributed_dataset(cluster: MakeCluster) -> None:
     service = cluster(2).service
     inner = dsnb.Dataset.range(10).apply(dsnb.distribute("parallel_epochs", service))

@@ -18,7 +18,7 @@ from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.splits import split_providers
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
-from tests.support.reading import numbers
+from tests.support.reading import first, numbers
 
 FILE, DATA, FILE_OR_DATA, HINT = (dsnb.ShardingPolicy[name] for name in ("FILE", "DATA", "FILE_OR_DATA", "HINT"))
 OFF, DYNAMIC = dsnb.ShardingPolicy.OFF, dsnb.ShardingPolicy.DYNAMIC
@@ -357,3 +357,22 @@ def test_a_place_in_the_list_that_nobody_took_is_told_when_reading_begins(cluste
     assert numbers(elements) == [0, 2, 4, 6, 8]
     told = [event.text for event in service.status().events]
     assert "pass 0 of job 'job' ended without shard 1 of 2 (otherhost): no worker came" in told
+
+
+@pytest.mark.parametrize("entries", [None, ["localhost:%port%"] * 3], ids=["no list", "a list"])
+def test_shards_go_on_when_the_dispatcher_is_started_again(
+    cluster: MakeCluster, tmp_path: Path, entries: list[str] | None
+) -> None:
+    service = cluster(3, dispatcher={"work_dir": tmp_path / "work", "worker_addresses": entries})
+    dataset = dsnb.Dataset.range(3000).shuffle(3000)
+    options: dict[str, Any] = {"job_name": "job", "max_outstanding_requests": 3}
+    with read(dataset, service.service, DATA, "AUTO", **options) as elements:
+        got = first(100, elements)
+        service.restart_dispatcher()
+        got += first(100, elements)
+        assert [shard.worker for shard in service.job("job").shards] == [worker.name for worker in service.workers]
+        got += numbers(elements)
+    assert sorted(got) == list(range(3000))
+    assert [shard.state for shard in service.job("job").shards] == ["ended"] * 3
+    again = numbers(read(dataset, service.service, DATA, "AUTO", job_name="another"))
+    assert sorted(again) == list(range(3000))

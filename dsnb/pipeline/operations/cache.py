@@ -21,7 +21,7 @@ from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.file_keys import file_keys
 from dsnb.pipeline.operation import BuildContext, Operation, walk
-from dsnb.pipeline.splits import FileSource
+from dsnb.pipeline.splits import FileSource, SplitProvider
 
 CHUNK_BYTES: Final = 16 << 20
 LEASE_S: Final = 5.0
@@ -73,6 +73,19 @@ class Cache(Operation):
         # A pipeline is what it gives; where that is kept is no part of it.
         return self.inputs[0]
 
+    def split_provider(self) -> SplitProvider | None:
+        """None, and none of what is below either: DYNAMIC sharding is refused where it is asked for.
+
+        Raises:
+            UnimplementedError: always.
+        """
+        raise UnimplementedError(
+            f"Splitting is not implemented for recordings: {self.name} does not record split by split yet, which "
+            "DYNAMIC sharding asks for",
+            did="nothing was read",
+            hint="use OFF or a static sharding policy, or put `cache` behind `distribute`",
+        )
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that records or reads.
 
@@ -81,11 +94,7 @@ class Cache(Operation):
             FailedPreconditionError: something in the pipeline has no value to tell a changed one by.
         """
         if context.splits is not None:
-            raise UnimplementedError(
-                f"{self.name} does not record split by split yet, which DYNAMIC sharding asks for",
-                did="nothing was read",
-                hint="use OFF or a static sharding policy, or put `cache` behind `distribute`",
-            )
+            self.split_provider()
         return CacheStage(self, context)
 
     def shelf(self) -> Shelf:
