@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import threading
 import time
@@ -98,6 +99,21 @@ def test_a_handler_that_hangs_does_not_hang_its_caller() -> None:
             over.set()
     finally:
         over.set()
+
+
+def test_a_call_outlasts_a_cell_that_holds_the_interpreter() -> None:
+    """The server lives in the held interpreter as well, and cannot answer before the call's time is over."""
+
+    def hold_and_answer(request: ForgetRequest, context: grpc.ServicerContext) -> Empty:
+        if not held:
+            held.append(True)
+            ctypes.PyDLL(None).sleep(2)  # unlike CDLL, it keeps the interpreter
+        return Empty()
+
+    held: list[bool] = []
+    with connected({FORGET: hold_and_answer}) as channel:
+        assert channel.call(FORGET, ForgetRequest(), timeout=0.5) == Empty()
+    assert held
 
 
 def test_a_call_waits_for_a_server_that_is_about_to_start() -> None:
