@@ -29,6 +29,8 @@ print(next(elements), next(others), next(local), service.target, heavy.target, s
 """A morning's work: services with thread and process workers, iterators that are read, a dashboard."""
 
 CHILD = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on Python warns of forks beside threads
 child = os.fork()
 if not child:
     time.sleep(300)

@@ -10,6 +10,9 @@ from pathlib import Path
 from tests.support.processes import PythonProcess, python
 from tests.support.waiting import wait_for
 
+QUIET = {"PYTHONWARNINGS": "ignore::DeprecationWarning"}
+"""From 3.12 on Python itself says that threads and forks do not go together."""
+
 SETUP = """
 import multiprocessing, os, sys, time
 import dsnb
@@ -125,7 +128,7 @@ def broken(connection: socket.socket) -> bool:
 
 def run(code: str, work_dir: Path) -> str:
     """The output of code in an interpreter of its own, which ends well and prints no error."""
-    with PythonProcess(["-c", SETUP + code], env={"WORK_DIR": str(work_dir)}) as process:
+    with PythonProcess(["-c", SETUP + code], env={"WORK_DIR": str(work_dir), **QUIET}) as process:
         assert process.ended(timeout=60) == 0
         assert process.stderr == ""
         return process.stdout
@@ -173,6 +176,6 @@ if not os.fork():
     os._exit(0)
 os.wait()
 """
-    with PythonProcess(["-c", code]) as process:
+    with PythonProcess(["-c", code], env=QUIET) as process:
         assert process.ended(timeout=60) == 0
         assert (process.stdout, process.stderr) == ("45\n", "")
