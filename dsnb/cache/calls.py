@@ -77,6 +77,10 @@ class Remembered(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<remembered {self._keys.name}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # To another process it goes without its last call.
+        return {**self.__dict__, "_last": None}
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 

@@ -213,9 +213,9 @@ class Index:
     def drop_if_unused(self, location: str) -> bool:
         """Drop a result if no entry points to it and nobody reads it."""
         dropped = self.database.do(
-            "DELETE FROM result WHERE location = ?1"
-            " AND NOT EXISTS (SELECT 1 FROM cache_entry WHERE result_location = ?1)"
-            " AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.location = ?1)",
+            "DELETE FROM result WHERE location = ?"
+            " AND NOT EXISTS (SELECT 1 FROM cache_entry WHERE result_location = result.location)"
+            " AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.location = result.location)",
             location,
         )
         return dropped.rowcount > 0

@@ -22,7 +22,6 @@ import os
 import secrets
 import shutil
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,8 +34,9 @@ from dsnb.cache.database import Database, spoken
 from dsnb.cache.faults import Point
 from dsnb.cache.files import sync_folder
 from dsnb.cache.index import FORM, SCHEMA, Entry, Found, Index
-from dsnb.cache.process import here, is_gone
-from dsnb.cache.versions import is_compatible, this_version
+from dsnb.cache.process import here
+from dsnb.cache.sweep import ASIDE, RESULT, is_result, is_tidy, tidied, weight
+from dsnb.cache.versions import this_version
 from dsnb.errors import DsnbError
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,7 @@ _NAME = Point("result name")
 _FOLDER = Point("result folder")
 _REMOVE = Point("result remove")
 
-_ASIDE: Final = "aside-"
-_RESULT: Final = "result-"
-_FORGOTTEN: Final = 24 * 3600.0  # seconds after which a folder aside of a process that we cannot see is left behind
 HURRIED: Final = 2.0  # seconds that a look-up waits for the lock: without it only recency suffers
-_FINGERPRINTS: Final = 100_000  # entries without results that are kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +60,7 @@ class Staged:
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
-
-
-def _each(act: Callable[[Store], None]) -> Callable[[], None]:
-    def act_on_each() -> None:
-        for store in list(_stores):
-            act(store)
-
-    return act_on_each
+_forking: list[Store] = []  # those whose locks a fork holds just now
 
 
 class Store:
@@ -89,7 +78,7 @@ class Store:
         self._path = directory / name
         self._lock = threading.RLock()
         self._open()
-        self._untracked = sum(map(_weight, self._untracked_paths()))
+        self._untracked = sum(map(weight, self._untracked_paths()))
         _stores.add(self)
 
     # -------------------------------------------------------------------------------------------------------- opening
@@ -114,15 +103,15 @@ class Store:
             self._database.close()
             self._is_open = False
 
-    def before_fork(self) -> None:
-        """Let no other thread be inside a transaction."""
+    def hold(self) -> None:
+        """Let no other thread be inside a transaction while this process forks."""
         self._lock.acquire()
 
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
+    def let_go(self) -> None:
+        """Go on after a fork."""
         self._lock.release()
 
-    def after_fork_in_child(self) -> None:
+    def begin_anew(self) -> None:
         """Let go of the parent's connection, whose locks this process does not have; the next use makes its own."""
         self._lock = threading.RLock()
         self.close()
@@ -147,42 +136,17 @@ class Store:
         with self.reading():
             return self._database.writable
 
-    # ------------------------------------------------------------------------------------------------------- sweeping
-
     def _sweep(self) -> None:
-        """Remove what no entry names, forget what is not there, and drop what is of too old a version."""
-        index = self._index
-        if self._is_tidy(index):
-            return
-        with self._database.change():
-            for version in _too_old(index):
-                index.drop_version(version)
-            for number in index.leases_over():
-                index.give_back(number)
-            for location in index.locations():
-                if not (self.directory / location).is_dir():
-                    index.lose(location)
-                else:
-                    index.drop_if_unused(location)
-            index.drop_oldest_without_result(_FINGERPRINTS)
-            orphans = self._orphans(index)
-        self._remove(orphans)
-
-    def _is_tidy(self, index: Index) -> bool:
         # Looked at without the lock: nearly always there is nothing to do, and a stopped process may hold it.
-        if _too_old(index) or index.leases_over() or self._orphans(index):
-            return False
-        return index.locations() <= set(os.listdir(self.directory))
-
-    def _orphans(self, index: Index) -> list[str]:
-        known = index.locations()
-        names = os.listdir(self.directory)
-        return [name for name in names if _is_left(self.directory, name) or (_is_result(name) and name not in known)]
+        if not is_tidy(self.directory, self._index):
+            with self._database.change():
+                left = tidied(self.directory, self._index)
+            self._remove(left)
 
     def _untracked_paths(self) -> list[Path]:
         with self.reading() as index:
             known = index.locations() | self._database.files()
-        names = [name for name in os.listdir(self.directory) if name not in known and not name.startswith(_ASIDE)]
+        names = [name for name in os.listdir(self.directory) if name not in known and not name.startswith(ASIDE)]
         return [self.directory / name for name in sorted(names)]
 
     def _remove(self, locations: list[str]) -> None:
@@ -195,7 +159,7 @@ class Store:
     @contextmanager
     def aside(self) -> Iterator[Path]:
         """A new folder to write a result into; what is left of it at the end is removed."""
-        folder = self.directory / f"{_ASIDE}{here().short()}-{secrets.token_hex(4)}"
+        folder = self.directory / f"{ASIDE}{here().short()}-{secrets.token_hex(4)}"
         folder.mkdir()
         try:
             yield folder
@@ -244,7 +208,7 @@ class Store:
             index.lose(known)
         if not self._make_room(index, content.bytes, freed):
             return None
-        location = f"{_RESULT}{content.digest[:12]}-{secrets.token_hex(4)}"
+        location = f"{RESULT}{content.digest[:12]}-{secrets.token_hex(4)}"
         made.append(location)
         with _NAME:
             os.rename(staged.folder, self.directory / location)
@@ -268,7 +232,7 @@ class Store:
 
     def _purge(self) -> None:
         """Remove what lies in the folder and is not ours."""
-        paths = [path for path in self._untracked_paths() if not _is_result(path.name)]
+        paths = [path for path in self._untracked_paths() if not is_result(path.name)]
         if paths:
             logger.warning("the cache %s removes, to make room: %s", self.directory, [path.name for path in paths])
         for path in paths:
@@ -360,36 +324,19 @@ class Store:
             self._remove([location])
 
 
+def _before_fork() -> None:
+    for store in list(_stores):
+        store.hold()
+        _forking.append(store)
+
+
+def _after_fork(act: Callable[[Store], None]) -> None:
+    while _forking:
+        act(_forking.pop())
+
+
 os.register_at_fork(
-    before=_each(Store.before_fork),
-    after_in_parent=_each(Store.after_fork_in_parent),
-    after_in_child=_each(Store.after_fork_in_child),
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(Store.let_go),
+    after_in_child=lambda: _after_fork(Store.begin_anew),
 )
-
-
-def _is_result(name: str) -> bool:
-    return name.startswith(_RESULT)
-
-
-def _is_left(directory: Path, name: str) -> bool:
-    """Whether a name is that of a folder aside whose writer does not live any more."""
-    if not name.startswith(_ASIDE):
-        return False
-    gone = is_gone(name.removeprefix(_ASIDE).rpartition("-")[0])
-    if gone is None:
-        with contextlib.suppress(FileNotFoundError):
-            gone = abs(time.time() - (directory / name).stat().st_mtime) > _FORGOTTEN
-    return bool(gone)
-
-
-def _too_old(index: Index) -> list[str]:
-    return [version for version in index.versions() if not is_compatible(version)]
-
-
-def _weight(path: Path) -> int:
-    try:
-        if path.is_dir() and not path.is_symlink():
-            return sum(map(_weight, path.iterdir()))
-        return path.lstat().st_size
-    except OSError:
-        return 0

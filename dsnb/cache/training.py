@@ -134,6 +134,10 @@ class LocalTrainingCache(TrainingCache):
     def __repr__(self) -> str:
         return f"LocalTrainingCache({str(self.directory)!r}, name={self.name!r}, max_size={self.max_size:g})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In another process it is the same folder, opened there.
+        return _opened, (str(self.directory), self.name, self.max_size)
+
     def __enter__(self) -> Self:
         return self
 
@@ -180,6 +184,7 @@ class LocalTrainingCache(TrainingCache):
             seconds: How long it took to make; what took long for its size is kept longer.
 
         Raises:
+            InvalidArgumentError: a fingerprint that is no text.
             FailedPreconditionError: the database was removed.
             ResourceExhaustedError: the disk is full.
             UnavailableError: another process keeps the database locked.
@@ -188,6 +193,9 @@ class LocalTrainingCache(TrainingCache):
 
     def keep(self, entry: Entry, output: Any, model_storage: ModelStorage, seconds: float = 0.0) -> bool:
         """`cache_output` for an entry with a note; whether the output itself is kept."""
+        for name, given in (("fingerprint_key", entry.key), ("output_fingerprint", entry.output)):
+            if not isinstance(given, str):
+                raise InvalidArgumentError(f"`{name}` is a {type(given).__name__}", hint="fingerprints are text")
         if self._store is None or not self._store.writable:
             return False
         if not isinstance(output, Cacheable) or isinstance(output, type):
@@ -245,6 +253,10 @@ class LocalTrainingCache(TrainingCache):
         except Exception as error:  # noqa: BLE001 - a broken cache must not break a training: the step runs again
             logger.warning("the result of %r could not be read from the cache: %r", node_name, error)
             return None
+
+
+def _opened(directory: str, name: str, max_size: float) -> LocalTrainingCache:
+    return LocalTrainingCache(directory, name=name, max_size=max_size)
 
 
 def _restored(kind: str, node_name: str, directory: Path, model_storage: ModelStorage, output: str) -> Any | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -244,6 +245,16 @@ def test_methods_are_remembered_by_what_they_are_bound_to(cells: Cells) -> None:
     small, large = cells.Model(2), cells.Model(3)
     assert [small.fit(5), large.fit(5), cells.Model(2).fit(5)] == [10, 15, 10]
     assert ran.calls == 2
+
+
+def test_a_remembered_function_travels_and_finds_its_cache_again(cells: Cells) -> None:
+    ran = counted(cells, TRAIN)
+    assert cells.train(2) == 6
+    there = cloudpickle.loads(cloudpickle.dumps(cells.train))
+    assert there(2) == 6
+    assert ran.calls == 1
+    assert there.explain().hit
+    there._given.close()
 
 
 def test_an_error_is_raised_and_not_remembered(cells: Cells) -> None:

@@ -88,7 +88,7 @@ def test_a_file_that_may_not_grow_is_an_error_and_costs_no_entry(open_cache: Ope
 
 
 AS_NOBODY = """
-import os, sys
+import os, sys, urllib.parse  # all that is imported later, when this interpreter's files may be out of reach
 from dsnb.cache.training import LocalTrainingCache
 from dsnb.errors import PermissionDeniedError
 from tests.cache.steps import Output, get, known, put, storage

@@ -244,6 +244,23 @@ def test_settings_that_can_never_be_right_are_refused(tmp_path: Path, settings: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("key, output", [(7, "a"), ("a", None), (b"a", "b")], ids=str)
+def test_fingerprints_are_text(open_cache: Open, key: Any, output: Any) -> None:
+    cache = open_cache()
+    with pytest.raises(InvalidArgumentError, match="fingerprints are text"):
+        cache.cache_output(key, Output("a"), output, storage(cache))
+
+
+def test_a_smaller_limit_than_before_is_kept_from_the_next_result_on(open_cache: Open) -> None:
+    for name in "abc":
+        put(open_cache(max_size=5), name, MEBIBYTE)
+    cache = open_cache(max_size=2)
+    assert [name for name in "abc" if get(cache, name)] == ["a", "b", "c"]
+    put(cache, "d", MEBIBYTE // 2)
+    assert [name for name in "abcd" if get(cache, name)] == ["c", "d"]
+    assert cache.used <= 2 * MEBIBYTE
+
+
 def test_folders_that_hold_other_things_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

@@ -1,0 +1,145 @@
+"""The entries against a model of them: who goes first, and that the sum is the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsnb.cache.database import Database
+from dsnb.cache.index import FORM, SCHEMA, Entry, Index
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    database = Database(tmp_path / "cache.db", SCHEMA, FORM)
+    yield Index(database)
+    database.close()
+
+
+def add(index: Index, name: str, size: int, seconds: float = 0.0) -> None:
+    index.add_result(f"result-{name}", f"digest {name}", size, seconds)
+    index.add_entry(Entry(key=f"key {name}", output=f"output {name}"), "0.1.0", f"result-{name}", "m:C")
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 9), st.integers(0, 50)),
+        st.tuples(st.just("touch"), st.integers(0, 9)),
+        st.tuples(st.just("free"), st.integers(1, 120)),
+        st.tuples(st.just("drop"), st.integers(0, 9)),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_without_costs_the_least_recently_used_go_first(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    database = Database(tmp_path_factory.mktemp("index") / "cache.db", SCHEMA, FORM)
+    index = Index(database)
+    model: dict[str, int] = {}  # sizes, the least recently used first
+    try:
+        for kind, number, *more in steps:
+            name = f"result-{number}"
+            with database.change():
+                if kind == "add" and name not in model:
+                    add(index, str(number), *more)
+                    model[name] = more[0]
+                elif kind == "touch" and name in model:
+                    index.touch(f"output {number}")
+                    model[name] = model.pop(name)
+                elif kind == "drop" and name in model:
+                    assert index.drop_key(f"key {number}") == [name]
+                    del model[name]
+                elif kind == "free":
+                    gone = index.drop_least(number)
+                    assert gone == freed(model, number)
+                    for one in gone:
+                        del model[one]
+            assert index.bytes() == sum(model.values())
+            assert index.locations() == set(model)
+    finally:
+        database.close()
+
+
+def freed(model: dict[str, int], needed: int) -> list[str]:
+    found: list[str] = []
+    for name, size in model.items():
+        found.append(name)
+        needed -= size
+        if needed <= 0:
+            return found
+    return []
+
+
+def test_what_saves_more_for_its_size_goes_later_and_the_floor_rises(index: Index) -> None:
+    with index.database.change():
+        add(index, "dear", 10, seconds=100.0)
+        add(index, "cheap", 10, seconds=1.0)
+        add(index, "large", 1000, seconds=200.0)  # more work, but less for each byte
+        assert index.drop_least(1) == ["result-cheap"]
+        assert index.drop_least(1) == ["result-large"]
+        add(index, "new", 10, seconds=99.0)
+        assert index.drop_least(1) == [
+            "result-dear"
+        ]  # the floor has come up to where it stands, so newer ones rank higher
+        assert index.locations() == {"result-new"}
+
+
+def test_a_result_goes_with_its_last_entry_and_not_before(index: Index) -> None:
+    with index.database.change():
+        add(index, "a", 10)
+        assert index.add_entry(Entry(key="other", output="output a"), "0.1.0", "result-a", "m:C") == []
+        assert index.drop_key("key a") == []
+        assert index.add_entry(Entry(key="other", output="x"), "0.1.0", None, None) == ["result-a"]
+        assert index.bytes() == 0
+        assert index.output_of("other") == "x"
+
+
+def test_what_is_lent_stays_and_goes_when_it_is_given_back(index: Index) -> None:
+    with index.database.change():
+        add(index, "a", 10)
+        lease = index.lend("result-a")
+        assert index.drop_least(1) == []
+        assert index.drop_key("key a") == []
+        assert index.bytes() == 10
+        assert index.leases_over() == []
+        assert index.give_back(lease) == ["result-a"]
+        assert index.bytes() == 0
+
+
+def test_entries_without_results_are_bounded_and_the_newest_stay(index: Index) -> None:
+    with index.database.change():
+        add(index, "kept", 10)
+        for number in range(10):
+            index.add_entry(Entry(key=f"{number}", output="o"), "0.1.0", None, None)
+        index.drop_oldest_without_result(3)
+        assert [number for number in range(10) if index.output_of(f"{number}")] == [7, 8, 9]
+        assert index.output_of("key kept")
+
+
+def test_the_result_of_an_output_is_the_one_used_last(index: Index) -> None:
+    with index.database.change():
+        for name in "ab":
+            index.add_result(f"result-{name}", name, 1, 0.0)
+            index.add_entry(Entry(key=name, output="same"), "0.1.0", f"result-{name}", "m:C")
+    found = index.result_of("same")
+    assert found is not None
+    assert found.location == "result-b"
+
+
+def test_a_change_that_fails_changes_nothing(index: Index) -> None:
+    with pytest.raises(KeyError), index.database.change():
+        add_and_fail(index)
+    assert (index.bytes(), index.locations(), index.output_of("key a")) == (0, set(), None)
+
+
+def add_and_fail(index: Index) -> None:
+    add(index, "a", 10)
+    raise KeyError
