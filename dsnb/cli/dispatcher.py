@@ -39,6 +39,13 @@ def add_to(commands: Commands) -> None:
         help="where it keeps its token and all that it decides, so that one that is started again there, on the same "
         "port, carries on (default: it forgets all when it ends)",
     )
+    parser.add_argument(
+        "--worker-address",
+        action="append",
+        metavar="ADDRESS",
+        help="a place for a worker, as in `host:5050` or `host:%%port%%`; once for each worker, in the order in which "
+        "the modes FILE, DATA, FILE_OR_DATA and HINT number them (default: those that are there when a pass begins)",
+    )
     add_token_file(
         parser,
         "the file that holds the token that callers must show; made with a new token if it is not there "
@@ -55,8 +62,15 @@ def run(args: argparse.Namespace) -> int:
     if args.token_file is not None:
         kept_token(args.token_file)
     with claimed(args.name) as name:
-        token = token_of(args)
-        serve(DispatcherConfig(port=args.port, host=args.host, name=name, token=token, work_dir=args.work_dir), args)
+        config = DispatcherConfig(
+            port=args.port,
+            host=args.host,
+            name=name,
+            token=token_of(args),
+            work_dir=args.work_dir,
+            worker_addresses=args.worker_address,
+        )
+        serve(config, args)
     return 0
 
 

@@ -70,6 +70,21 @@ def test_a_dispatcher_and_workers_from_the_command_line_serve_a_reader(target: s
             assert worker.ended() == 0
 
 
+def test_a_dispatcher_with_a_list_of_workers_lets_no_other_in() -> None:
+    places = ("--worker-address", "localhost:%port%", "--worker-address", "elsewhere:5050")
+    with command("dispatcher", "--json", *places) as dispatcher, ExitStack() as stack:
+        target = str(json.loads(dispatcher.line("{"))["target"])
+        stack.enter_context(command("worker", "--dispatcher", target)).line("worker ready")
+        code, _, err = run("worker", "--dispatcher", target)
+        assert code != 0
+        assert "other workers are already running at the configured host" in err
+        shards = dsnb.Dataset.range(10).apply(dsnb.distribute(dsnb.ShardingPolicy.DATA, target))
+        with pytest.warns(dsnb.errors.DsnbWarning, match=r"no worker for shard 1 of 2 \(elsewhere:5050\)"):
+            assert [int(x) for x in shards] == [0, 2, 4, 6, 8]
+        dispatcher.terminate()
+        assert dispatcher.ended() == 0
+
+
 @pytest.mark.parametrize("end", ["interrupt", "terminate"])
 def test_a_dispatcher_ends_in_order(end: str, tmp_path: Path) -> None:
     with command("dispatcher", env={"DSNB_RUNTIME_DIR": str(tmp_path)}) as process:

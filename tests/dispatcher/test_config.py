@@ -39,3 +39,14 @@ def test_fault_tolerant_mode_needs_a_work_dir() -> None:
     with pytest.raises(InvalidArgumentError, match="Cannot enable fault tolerant mode without configuring a work dir"):
         DispatcherConfig(fault_tolerant_mode=True)
     assert DispatcherConfig(fault_tolerant_mode=True, work_dir="somewhere").work_dir == "somewhere"
+
+
+@pytest.mark.parametrize("wrong", ["localhost:%port%", [""], [5050], ["a", None]])
+def test_a_list_of_workers_is_a_list_of_addresses(wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="worker_addresses is"):
+        DispatcherConfig(worker_addresses=wrong)
+
+
+@pytest.mark.parametrize("given,kept", [(None, ()), ([], ()), (["a", "b:%port%"], ("a", "b:%port%"))])
+def test_a_list_of_workers_is_kept_as_it_was_given(given: Any, kept: tuple[str, ...]) -> None:
+    assert DispatcherConfig(worker_addresses=given).worker_addresses == kept
