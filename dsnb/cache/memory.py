@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 from weakref import WeakValueDictionary
 
 from dsnb.cache.backends import Unwritable
@@ -12,6 +15,10 @@ from dsnb.cache.frames import nbytes_of
 from dsnb.cache.recording import Place
 from dsnb.elements.frame import Frame
 from dsnb.errors import ResourceExhaustedError
+
+_MOST_SENT: Final = 4
+_SENT_S: Final = 600.0
+"""How many memories of pipelines that were sent here are kept for their next pass, and for how long."""
 
 
 class MemoryStore:
@@ -120,11 +127,12 @@ class Memory:
 
     Args:
         limit: Most bytes of one recording; None for no limit.
+        token: Its name; a new one by default.
     """
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, token: str = "") -> None:
         self._limit = limit
-        self._token = secrets.token_hex(16)
+        self._token = token or secrets.token_hex(16)
         self._lock = threading.Lock()
         self._shelves: dict[str, MemoryShelf] = {}
         _memories[self._token] = self
@@ -139,17 +147,29 @@ class Memory:
 
 
 _memories: WeakValueDictionary[str, Memory] = WeakValueDictionary()
-_memories_lock = threading.Lock()
+_lock = threading.Lock()
+_sent: OrderedDict[str, tuple[Memory, float]] = OrderedDict()
+"""Those of pipelines that were sent here, with the time when they last were: each pass restores its pipeline anew."""
 
 
 def _memory(token: str, limit: int | None) -> Memory:
-    with _memories_lock:
+    """The memory that a pickle means; one that nobody else here refers to is kept for the next pass to find."""
+    with _lock:
         memory = _memories.get(token)
-        if memory is None:
-            memory = Memory(limit)
-            memory._token = token
-            _memories[token] = memory
+        if memory is None or token in _sent:
+            memory = memory or Memory(limit, token)
+            _sent[token] = memory, time.monotonic()
+            _sent.move_to_end(token)
+        _drop_old()
         return memory
+
+
+def _drop_old() -> None:
+    while _sent:
+        token, (_, when) = next(iter(_sent.items()))
+        if len(_sent) <= _MOST_SENT and time.monotonic() - when < _SENT_S:
+            return
+        del _sent[token]
 
 
 def _over(limit: int) -> ResourceExhaustedError:

@@ -69,9 +69,10 @@ class Cache(Operation):
         """It is: each worker of a static mode records its own shard, and runs no other."""
         return True
 
-    def __dsnb_fingerprint__(self) -> Operation:
-        # A pipeline is what it gives; where that is kept is no part of it.
-        return self.inputs[0]
+    def __dsnb_fingerprint__(self) -> object:
+        # Without what is in memory: a cell that is run again makes the same pipeline.
+        where = None if self.where is None else without_password(self.where)
+        return ("cache", *self.inputs, where, self.limit, self.expire_s, self.content)
 
     def split_provider(self) -> SplitProvider | None:
         """None, and none of what is below either: DYNAMIC sharding is refused where it is asked for.

@@ -270,6 +270,19 @@ def test_copies_of_a_pipeline_in_one_process_share_their_memory(calls: Calls) ->
     assert calls.count == N
 
 
+def test_the_passes_of_a_process_that_was_sent_a_pipeline_share_its_memory(calls: Calls) -> None:
+    import gc
+
+    ds = squares(calls).cache()
+    graph = serialise(ds.operation)
+    del ds
+    gc.collect()
+    for _ in range(3):  # each pass of a worker restores the pipeline
+        check(list(Dataset(restore(graph.definition, lambda digest: b""))))
+        gc.collect()
+    assert calls.count == N
+
+
 def test_shards_of_a_pipeline_do_not_share_their_memory() -> None:
     from dsnb.pipeline.sharding import sharded
 
@@ -405,12 +418,14 @@ def test_other_arguments_are_checked(arguments: dict[str, Any]) -> None:
         Dataset.range(3).cache(**arguments)
 
 
-def test_the_fingerprint_of_a_pipeline_does_not_depend_on_where_it_is_kept(tmp_path: Path) -> None:
+def test_a_cell_that_is_run_again_makes_the_same_pipeline(tmp_path: Path) -> None:
     from dsnb.elements.fingerprint import fingerprint
 
-    ds = Dataset.range(3)
-    digests = {fingerprint(d.batch(2).operation).digest for d in (ds.cache(), ds.cache(tmp_path), ds.cache())}
-    assert len(digests) == 1
+    def digest(where: Path | None) -> str:
+        return fingerprint(Dataset.range(3).cache(where).batch(2).operation).digest
+
+    assert digest(None) == digest(None) != digest(tmp_path)
+    assert digest(tmp_path) == digest(tmp_path)
 
 
 @pytest.fixture
