@@ -21,7 +21,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -197,16 +197,25 @@ class Importer:
         level: int = 0,
     ) -> Any:
         """What the import statement calls."""
-        package = str((names or {}).get("__package__") or "")
-        full = _absolute(level, name, package)
-        if not self._knows(full):
-            return builtins.__import__(name, names, local, fromlist or (), level)
+        full = _absolute(level, name, str((names or {}).get("__package__") or ""))
         with self._modules.lock:
-            top, *_, module = [self._load(prefix) for prefix in (full.partition(".")[0], *_prefixes(full))]
-            for part in self._asked(module, fromlist or ()):
-                if not hasattr(module, part) and self._knows(f"{full}.{part}"):
-                    self._load(f"{full}.{part}")
-            return module if fromlist else top
+            loaded = [self._load(prefix) for prefix in _prefixes(full) if self._knows(prefix)]
+            if self._knows(full):
+                for part in self._asked(loaded[-1], fromlist or ()):
+                    self._import_part(loaded[-1], f"{full}.{part}")
+                return loaded[-1] if fromlist else loaded[0]
+        return builtins.__import__(name, names, local, fromlist or (), level)
+
+    def _import_part(self, module: ModuleType, name: str) -> None:
+        """Have a submodule that may be meant by `from module import name`; one that is compiled did not come along."""
+        part = name.rpartition(".")[2]
+        if hasattr(module, part):
+            return
+        if self._knows(name):
+            self._load(name)
+        elif hasattr(module, "__path__"):
+            with suppress(ModuleNotFoundError):
+                setattr(module, part, importlib.import_module(name))
 
     def _knows(self, name: str) -> bool:
         return name in self._sources or name in self._packages

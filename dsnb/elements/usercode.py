@@ -27,10 +27,24 @@ def user_modules() -> list[ModuleType]:
     """The user's modules among those that are imported now, `__main__` among them.
 
     A module that is imported under two names is there once; packages that are only a folder hold no code and are left
-    out. Costs a dictionary look-up for each imported module once it has been called.
+    out. Looks at modules only when there are others than the last time: it is asked for each error of an element.
     """
     imported: list[tuple[str, Any]] = list(sys.modules.items())
-    return [module for name, module in imported if isinstance(module, ModuleType) and _is_under(name, module)]
+    present = [(name, id(module)) for name, module in imported]
+    before, users = _last.look
+    if present != before:
+        users = [name for name, module in imported if isinstance(module, ModuleType) and _is_under(name, module)]
+        _last.look = present, users
+    return [module for module in map(sys.modules.get, users) if module is not None]
+
+
+class _Last:
+    """Which modules there were at the last look, and which of them are the user's; by name, so that none is kept."""
+
+    look: tuple[list[tuple[str, int]], list[str]] = ([], [])
+
+
+_last = _Last()
 
 
 def is_user_module(module: ModuleType) -> bool:

@@ -134,3 +134,20 @@ def test_a_pipeline_that_cannot_be_recognised_warns_and_works(cluster: Cluster) 
     with pytest.warns(DsnbWarning, match="cannot be recognised when it is registered again, because of"):
         dataset_id = dsnb.register_dataset(cluster.service, dataset)
     assert numbers(read(cluster, dataset_id)) == [0, 1, 2]
+
+
+def test_what_describes_itself_differently_each_time_warns_and_works(cluster: Cluster) -> None:
+    """As a tensor does whose pickle holds an address: a key that was made of it would be found by nobody."""
+    states = iter(range(10**6))
+
+    class Model:
+        scale = 2
+
+        def __getstate__(self) -> dict[str, int]:
+            return {"storage": next(states)}
+
+    model = Model()
+    dataset = dsnb.Dataset.range(3).map(lambda x: x * model.scale)
+    with pytest.warns(DsnbWarning, match=r"because of .*closure model \(it describes itself differently each time"):
+        distributed = dataset.apply(dsnb.distribute("parallel_epochs", cluster.service))
+    assert sorted(numbers(distributed)) == [0, 2, 4]

@@ -244,3 +244,45 @@ def test_a_module_that_comes_by_value_and_as_source_is_one_module(beside: Beside
         "    return known(Sample())\n"
     )
     assert beside.run(beside.pack(source), 1) == (True, 2, [1, 2])
+
+
+COMPILED = """
+import sys
+from pathlib import Path
+from dsnb.elements.imports import keep_modules
+from dsnb.pipeline.graph import restore
+keep_modules()
+operation = restore(Path(sys.argv[1]).read_bytes(), None)
+print(operation.function(3))
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["from trv_pkg import fast\n return fast.K * trv", "import trv_pkg.fast\n return trv_pkg.fast.K * trv"],
+    ids=["from", "import"],
+)
+def test_a_compiled_module_inside_a_package_that_comes_along_is_found_by_the_path(
+    beside: Beside, tmp_path: Path, body: str
+) -> None:
+    import py_compile
+
+    beside.package("trv_pkg")
+    beside.write(trv_pkg="SCALE = 2", trv_pkg__fast="K = 5")
+    source = beside.folder / "trv_pkg" / "fast.py"
+    py_compile.compile(str(source), str(source.with_suffix(".pyc")))
+    source.unlink()
+    graph = beside.pack(f"def f(x):\n from trv_pkg import SCALE as trv\n {body}")
+    assert b"SCALE = 2" in graph.definition
+    (tmp_path / "graph").write_bytes(graph.definition)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, str(tmp_path / "graph")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("10\n", "")
+
+
+def test_a_module_may_hold_what_cannot_be_pickled_when_a_function_imports_it(beside: Beside) -> None:
+    """The hint of the error says so: each worker has its own."""
+    beside.write(trv_locked="import threading\nlock = threading.Lock()\ndef prep(x):\n    with lock: return x + 1")
+    assert beside.run(beside.pack("def f(x):\n from trv_locked import prep\n return prep(x)"), 1) == 2
