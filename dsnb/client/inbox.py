@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dsnb.client.credit import Account
 from dsnb.wire.messages import ClientUpdate, TaskInfo
@@ -105,6 +105,18 @@ class Inbox:
         self.pieces.append((hold, piece))
         self.changed.notify_all()
 
+    def follow(self, holds: Sequence[Hold]) -> None:
+        """Learn which tasks there are now."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a piece to take; under the lock."""
+        return bool(self.pieces)
+
+    def take(self) -> tuple[Hold, Piece]:
+        """The next piece, of one that is ready; under the lock."""
+        return self.pieces.popleft()
+
     def update(self, update: ClientUpdate) -> None:
         """Add news from the dispatcher."""
         with self.changed:
@@ -126,4 +138,4 @@ class Inbox:
     @property
     def stirred(self) -> bool:
         """Whether there is anything to look at; under the lock."""
-        return bool(self.pieces or self.failed or self.updates or self.refusal or self.cancelled)
+        return bool(self.ready or self.failed or self.updates or self.refusal or self.cancelled)

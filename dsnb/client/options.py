@@ -65,6 +65,11 @@ class ReadOptions:
         return bool(self.trainer_id)
 
     @property
+    def in_turn(self) -> bool:
+        """Whether its tasks deliver strictly in turn, so that trainers can be compared step by step."""
+        return self.manner is not None and self.manner.together > 0
+
+    @property
     def wants_all(self) -> bool:
         """Whether it is to lose nothing of a pass that it shares."""
         return self.manner is not None and self.manner.on_lag in {"wait", "spill"}

@@ -10,6 +10,7 @@ from dsnb import errors
 from dsnb.client.inbox import Hold, Inbox
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.tasks import TaskTable
+from dsnb.client.turns import InboxInTurn
 from dsnb.errors import CancelledError, DataLossWarning, DeadlineExceededError, DsnbError, DsnbWarning, UnavailableError
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire import discovery
@@ -49,7 +50,7 @@ class ReadStage(Stage):
         self._client_id = joined.client_id
         self._losses_heard = joined.losses
         self._ended = joined.finished
-        self._inbox = Inbox()
+        self._inbox = InboxInTurn() if options.in_turn else Inbox()
         self._tasks = TaskTable(self._inbox, joined.client_id, options, token)
         self._lasting: list[Exception] = []
         self._hold: Hold | None = None
@@ -170,9 +171,9 @@ class ReadStage(Stage):
         with self._inbox.changed:
             if self._inbox.cancelled:
                 raise CancelledError("reading was stopped")
-            if not self._inbox.pieces:
+            if not self._inbox.ready:
                 return True
-            hold, piece = self._inbox.pieces.popleft()
+            hold, piece = self._inbox.take()
         self._hold, self._unit = hold, piece.nbytes // piece.count
         hold.attempts = 0
         self._rest, self._at = (), 0
@@ -192,10 +193,10 @@ class ReadStage(Stage):
                 with self._inbox.changed:
                     if self._inbox.cancelled:
                         return True
-                    if self._inbox.pieces and not self._inbox.updates and not self._inbox.failed:
+                    if self._inbox.ready and not self._inbox.updates and not self._inbox.failed:
                         return True
                     stirred = self._inbox.stirred
-                    if not self._inbox.pieces:
+                    if not self._inbox.ready:
                         began = began or time.perf_counter_ns()
                 if not stirred:
                     if not starved:
@@ -214,7 +215,7 @@ class ReadStage(Stage):
         self._hear_news()
         due = self._tasks.tend(now)
         with self._inbox.changed:
-            if self._inbox.pieces or self._inbox.cancelled:
+            if self._inbox.ready or self._inbox.cancelled:
                 return True
         if self._lasting:  # behind what came before it
             self._tasks.try_refused()

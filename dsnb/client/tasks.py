@@ -114,6 +114,7 @@ class TaskTable:
                 hold.attempts, hold.retry_at = 0, 0.0
                 if hold.given_up:  # what comes now is another worker's
                     hold.account.ended = hold.given_up = False
+        self._inbox.follow(list(self._holds.values()))
 
     def _announce(self, loss: Loss) -> None:
         what = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dsnb.elements.frame import Frame
-from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
+from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage, reports
 from dsnb.wire.messages import Manner, StageReport, TaskOrder, TaskReport, TrainerReport
 from dsnb.wire.transfer.handover import Opening, Piece, Sink
@@ -130,10 +130,25 @@ class Task:
         """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
         with self._changed:
             self._window.tidy(now)
+            if self._window.gave_up_gathering(now):
+                self._give_up_gathering()
             self._pace.see(_HEAD, self._window.head, now)
             for name, trainer in self._window.trainers.items():
                 self._pace.see(name, trainer.consumed, now)
             self._changed.notify_all()
+
+    def _give_up_gathering(self) -> None:
+        here = sorted({self._window.readers[client].trainer for client in self._readings})
+        error = DeadlineExceededError(
+            f"not all trainers that were to start together have come to job {self.order.job_name!r}; here are "
+            f"{', '.join(map(repr, here))}",
+            did="nobody was given anything",
+            hint="start the others within the timeout of CrossTrainerCache(..., start_together=n, timeout=seconds), "
+            "or lower n",
+        )
+        for reading in list(self._readings.values()):
+            self.leave(reading.client)
+            reading.sink.fail(error)
 
     def _note_end(self) -> None:
         # Not when the last element was produced: a reader that joins the pass then still has its share to come.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
 from dsnb.notebook.service import DataService
 from tests.support.waiting import wait_for
@@ -181,6 +181,36 @@ def test_those_that_start_together_are_given_nothing_before(service: DataService
     assert first == list(range(10))
     one.close()
     other.close()
+
+
+def test_those_that_start_together_see_one_sequence_over_all_workers() -> None:
+    with dsnb.start(workers=3) as service:
+        got: dict[str, list[int]] = {}
+
+        def run(name: str, pause: float) -> None:
+            cache = dsnb.CrossTrainerCache(name, on_lag="wait", start_together=2)
+            shared = dsnb.distribute("distributed_epoch", service, job_name="job", cross_trainer_cache=cache)
+            got[name] = []
+            for x in dsnb.Dataset.range(300).apply(shared):
+                got[name].append(int(x))
+                paused.wait(pause)
+
+        paused = threading.Event()
+        threads = [threading.Thread(target=run, args=a) for a in (("one", 0.0), ("other", 0.002))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+    assert got["one"] == got["other"]
+    assert sorted(got["one"]) == list(range(300))
+
+
+def test_one_that_waits_in_vain_for_the_others_is_told_so(service: DataService) -> None:
+    with (
+        trainer(service, "alone", start_together=2, timeout=0.5) as alone,
+        pytest.raises(DeadlineExceededError, match="not all trainers .* here are 'alone'"),
+    ):
+        next(alone)
 
 
 def test_one_may_begin_with_the_newest(service: DataService) -> None:
