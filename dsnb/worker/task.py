@@ -130,7 +130,7 @@ class Task:
         """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
         with self._changed:
             self._window.tidy(now)
-            if self._window.gave_up_gathering(now):
+            if self._window.gathering.overdue(self._window.trainers.values(), now):
                 self._give_up_gathering()
             self._pace.see(_HEAD, self._window.head, now)
             for name, trainer in self._window.trainers.items():

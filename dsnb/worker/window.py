@@ -39,6 +39,7 @@ from bisect import insort
 from typing import Any
 
 from dsnb.wire.messages import Manner
+from dsnb.worker.gathering import Gathering
 from dsnb.worker.places import Reader, Run, Taken, Trainer
 from dsnb.worker.shelf import Entry, Shelf, Store
 
@@ -72,8 +73,7 @@ class Window:
         self.readers: dict[str, Reader] = {}
         self._whole = whole
         self._shelf = Shelf(store)
-        self._gathered = False
-        self._gathering_since: float | None = None
+        self.gathering = Gathering()
         self._unsent = 0
         self._ahead_now = min(ahead, _FIRST_AHEAD)
         self._stopped_at_bound = False
@@ -182,7 +182,7 @@ class Window:
             self._advance(place.next)
         place.manner, place.gone = manner, False
         place.readers.add(client)
-        self._gathered |= sum(bool(t.readers) for t in self.trainers.values()) >= manner.together
+        self.gathering.count(self.trainers.values(), manner.together)
         # A reader that comes with counters of its own was known to an earlier incarnation: it starts at nought here.
         self.readers[client] = Reader(trainer, sent=received, consumed=received, granted=received)
 
@@ -220,18 +220,6 @@ class Window:
                 trainer.gone = not trainer.readers
                 trainer.waived = bool(trainer.readers) and self._blocked()
         self._clear_disk()
-
-    def gave_up_gathering(self, now: float) -> bool:
-        """Whether readers have waited too long for all to be there; the wait begins anew then."""
-        timeouts = [t.manner.timeout_s for t in self.trainers.values() if t.readers and t.manner.timeout_s]
-        if self._gathered or not timeouts:
-            self._gathering_since = None
-        elif self._gathering_since is None:
-            self._gathering_since = now
-        elif now - self._gathering_since >= min(timeouts):
-            self._gathering_since = None
-            return True
-        return False
 
     def dismiss(self, trainer_id: str) -> None:
         """Have a trainer no longer count, until it comes again: what it has not consumed is not kept for it."""
@@ -273,7 +261,7 @@ class Window:
         """The next elements for a reader, as far as its credit goes; None where there are none or no credit."""
         reader = self.readers[client]
         room = reader.granted - reader.sent
-        if room <= 0 or not self._gathered or (reader.runs and reader.nbytes >= reader.max_bytes):
+        if room <= 0 or not self.gathering.complete or (reader.runs and reader.nbytes >= reader.max_bytes):
             return None
         trainer = self.trainers[reader.trainer]
         run = self._returned(trainer, room) or self._fresh(trainer, room)

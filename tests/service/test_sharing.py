@@ -208,7 +208,7 @@ def test_those_that_start_together_see_one_sequence_over_all_workers() -> None:
 def test_one_that_waits_in_vain_for_the_others_is_told_so(service: DataService) -> None:
     with (
         trainer(service, "alone", start_together=2, timeout=0.5) as alone,
-        pytest.raises(DeadlineExceededError, match="not all trainers .* here are 'alone'"),
+        pytest.raises(DeadlineExceededError, match=r"not all trainers .* here are 'alone'"),
     ):
         next(alone)
 

@@ -598,9 +598,10 @@ def test_nobody_is_given_anything_before_all_are_there() -> None:
 
 def test_those_that_wait_for_the_others_give_up_after_the_time_they_said() -> None:
     window = Window(capacity=800, ahead=100, keep=True)
-    assert not window.gave_up_gathering(0.0)
+    assert not window.gathering.overdue(window.trainers.values(), 0.0)
     window.attach("r", "t", manner=Manner(together=2, timeout_s=10.0))
-    assert [window.gave_up_gathering(now) for now in (1.0, 10.0, 11.0, 12.0, 22.0)] == [False, False, True, False, True]
+    told = [window.gathering.overdue(window.trainers.values(), now) for now in (1.0, 10.0, 11.0, 12.0, 22.0)]
+    assert told == [False, False, True, False, True]
     window.leave("r")
     window.attach("s", "other", manner=Manner(together=2, timeout_s=10.0))
     window.append("frame", 5, 5)

@@ -1,0 +1,35 @@
+"""The barrier before a task's first element: who wants to start together waits until all are there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dsnb.worker.places import Trainer
+
+
+class Gathering:
+    """Whether all are there who wanted to start together; once they were, it stays so.
+
+    Attributes:
+        complete: Whether elements may be given out.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._since: float | None = None
+
+    def count(self, trainers: Collection[Trainer], wanted: int) -> None:
+        """Look who is there, when one comes who waits for so many."""
+        self.complete |= sum(bool(trainer.readers) for trainer in trainers) >= wanted
+
+    def overdue(self, trainers: Collection[Trainer], now: float) -> bool:
+        """Whether those who are there have waited for as long as they wanted to; the wait begins anew then."""
+        timeouts = [t.manner.timeout_s for t in trainers if t.readers and t.manner.timeout_s]
+        if self.complete or not timeouts:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since >= min(timeouts):
+            self._since = None
+            return True
+        return False
