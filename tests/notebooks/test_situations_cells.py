@@ -80,18 +80,28 @@ def test_a_cell_is_interrupted_in_start(kernel: Kernel, isolation: str) -> None:
     """At several moments: whatever was begun is undone, and the name is free again."""
     for delay in (0.0, 0.02, 0.3):
         cell = kernel.begin(
-            "print('STARTING', flush=True)\n"
-            f"service = dsnb.start(workers=2, isolation={isolation!r})\n"
-            "print('STARTED', flush=True)\ntime.sleep(60)"
+            f"print('STARTING', flush=True)\nservice = dsnb.start(workers=2, isolation={isolation!r})\ntime.sleep(60)"
         )
         cell.wait_for("STARTING")
         threading.Event().wait(delay)
         kernel.interrupt()
         assert cell.wait(30).error.startswith("KeyboardInterrupt")
-        if "STARTED" in cell.stdout:
-            kernel.run("service.stop()")
+        kernel.run("if 'service' in globals(): globals().pop('service').stop()")  # the stop button came too late
         wait_for(lambda: not list(workers_of(kernel)), what="the worker processes to end", timeout=20)
     assert kernel.run(f"service = dsnb.start(workers=2, isolation={isolation!r}); print(service.name)") == "default\n"
+    kernel.run(HEALTHY)
+
+
+def test_a_cell_is_interrupted_in_stop(kernel: Kernel) -> None:
+    """While it waits for user code, which Python cannot stop."""
+    kernel.run("service = dsnb.start(workers=2)" + GATE + "read = dsnb.Dataset.range(4).map(lambda x: gate.wait(60))")
+    kernel.run("elements = iter(read.apply(dsnb.distribute('parallel_epochs', service)))")
+    wait_for(lambda: kernel.run("print(gate.visits())") != "0\n", what="user code to run")
+    cell = kernel.begin("print('STOPPING', flush=True)\nservice.stop()\ntime.sleep(60)").wait_for("STOPPING")
+    kernel.interrupt()
+    assert cell.wait(30).error.startswith("KeyboardInterrupt")
+    kernel.run("gate.open(); del elements, read")
+    assert kernel.run("service = dsnb.start(workers=2); print(service.name)") == "default\n"
     kernel.run(HEALTHY)
 
 

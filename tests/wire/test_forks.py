@@ -7,6 +7,7 @@ import re
 import socket
 from pathlib import Path
 
+import dsnb
 from tests.support.processes import PythonProcess, python
 from tests.support.waiting import wait_for
 
@@ -164,6 +165,37 @@ def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent(tmp_path: Path) 
         with socket.socket() as probe:
             assert probe.connect_ex((host, int(port))) != 0
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_child_keeps_no_connection_to_a_service_of_another_process() -> None:
+    code = """
+import os, socket, dsnb
+service = dsnb.connect()
+elements = iter(dsnb.Dataset.range(10**9).apply(dsnb.distribute("parallel_epochs", service)))
+assert next(elements) == 0
+others = socket.create_server(("127.0.0.1", 0)), socket.socketpair()
+
+def connections():
+    found = []
+    for entry in os.listdir("/dev/fd"):
+        try:
+            probe = socket.socket(fileno=os.dup(int(entry)))
+            found += [probe.getsockname()] if probe.family != socket.AF_UNIX else []
+            probe.close()
+        except OSError:
+            pass
+    return found
+
+before = connections()
+if not os.fork():
+    print(len(before) > 1, connections() == [others[0].getsockname()], len(others[1]), flush=True)
+    os._exit(0)
+os.wait()
+assert len(connections()) >= len(before) and next(elements) == 1
+"""
+    with dsnb.start(workers=1), PythonProcess(["-c", code], env=QUIET) as process:
+        assert process.ended(timeout=60) == 0
+        assert (process.stdout, process.stderr) == ("True True 2\n", "")
 
 
 def test_a_fork_before_the_first_service_is_free_to_start_one() -> None:
