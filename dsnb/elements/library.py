@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -50,6 +49,8 @@ def _version(package: str) -> str:
     version = namespace(module).get("__version__") if isinstance(module, ModuleType) else None
     if isinstance(version, str):
         return version
+    from importlib import metadata  # takes as long to import as much of dsnb does
+
     try:
         return metadata.version(package)
     except (metadata.PackageNotFoundError, ValueError):
@@ -65,5 +66,7 @@ def _version_by_files(package: str) -> str:
 
 @lru_cache(maxsize=1)
 def _distributions() -> Mapping[str, list[str]]:
+    from importlib import metadata
+
     # Reads the file list of every installed distribution, a quarter of a second: for packages without a version only.
     return metadata.packages_distributions()
