@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text, no_leaf
+from dsnb.elements.refusal import is_masked, no_leaf
+from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text
 from dsnb.elements.structure import StructureMismatch
-from dsnb.errors import DataLossError, InvalidArgumentError
+from dsnb.errors import DataLossError
 
 Array = np.ndarray[Any, Any]
 Buffer = Any  # whatever exports contiguous memory: bytes, memoryview, arrays, NumPy scalars
@@ -26,8 +27,6 @@ COPY_BELOW = 64 * 1024
 """Values smaller than this are handed out as copies, so that one kept sample does not hold a whole frame."""
 
 _ALIGN = 16
-_DID = "its place in the data is taken by this error"
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -177,7 +176,7 @@ def column_of(values: Sequence[Any], packed: bool = False) -> Column:
     for kind, dtype in ((str, STR), (bytes, BYTES)):
         if all(issubclass(cls, kind) for cls in types):
             return Text(dtype, values, sum(map(len, values)))
-    return _array_column([_as_array(value) for value in values])
+    return _array_column([plain_array(value) for value in values])
 
 
 def alike(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
@@ -189,9 +188,7 @@ def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
     try:
         return Dense(dtype, (), np.array(values, dtype))
     except OverflowError as error:
-        raise InvalidArgumentError(
-            "an int of more than 64 bits cannot be an element", hint="return bytes, str or a float instead"
-        ) from error
+        raise no_leaf(max(values, key=abs), "it has more than 64 bits") from error
 
 
 def _array_column(arrays: Sequence[Array]) -> Column:
@@ -202,7 +199,7 @@ def _array_column(arrays: Sequence[Array]) -> Column:
             next(i for i, a in enumerate(arrays) if not alike(a.dtype, first.dtype) or a.ndim != first.ndim)
         )
     if first.dtype.hasobject:
-        raise no_leaf(first, _DID)
+        raise no_leaf(first)
     for array in arrays:
         array.flags.writeable = False  # readers in this process get references
     if len(dtypes) > 1:  # text, laid out as wide as the widest
@@ -215,19 +212,22 @@ def _array_column(arrays: Sequence[Array]) -> Column:
     return Ragged(first.dtype, first.ndim, arrays)
 
 
-def _as_array(value: Any) -> Array:
+def plain_array(value: Any) -> Array:
+    """A leaf as an array that is of no subclass: its own memory where it is an array.
+
+    Raises:
+        InvalidArgumentError: for what is no leaf.
+    """
+    if is_masked(value):
+        raise no_leaf(value)
     try:
         array = np.asarray(value)
     except Exception as error:
         # Arrays of other libraries may refuse in any way: a tensor on a device, or one that requires a gradient.
-        raise InvalidArgumentError(
-            f"a {type(value).__name__} cannot be made a NumPy array: {error}",
-            did=_DID,
-            hint="return NumPy arrays of numbers, numbers, bytes or str, nested in tuples, lists or dicts",
-        ) from error
+        raise no_leaf(value, str(error)) from error
     if array.dtype.hasobject:
-        raise no_leaf(value, _DID)
-    return array if type(array) is np.ndarray else np.array(array)
+        raise no_leaf(value)
+    return array
 
 
 def column_from(layout: Layout, body: Array, count: int) -> Column:
@@ -246,6 +246,8 @@ def column_from(layout: Layout, body: Array, count: int) -> Column:
     rank = layout.shape[0]
     head = 8 * rank * count
     shapes = part[:head].view(np.int64).reshape(count, rank).tolist()
+    if not dtype.itemsize:
+        return Ragged(dtype, rank, [np.zeros(shape, dtype) for shape in shapes])
     data = part[_aligned(head) :].view(dtype)
     ends = _ends([math.prod(shape) for shape in shapes], len(data))
     return Ragged(dtype, rank, [data[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)])

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.structure import Structure, flatten, from_json, rebuild, structure_of, to_json
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 
 BYTES = np.dtype("S")
 """The dtype of a leaf of variable-length `bytes`."""
 STR = np.dtype("U")
 """The dtype of a leaf of variable-length `str`."""
+
+_ADDED = 2
+"""What `isbuiltin` says of a dtype that is not NumPy's own."""
+_ADDED_NAMES = re.compile(r"bfloat16|float[468]_e\w+|u?int[124]|b?complex32")
+"""The dtypes of ml_dtypes, which NumPy's notation calls "V2" and the like."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -69,12 +77,35 @@ def dtype_to_text(dtype: np.dtype[Any]) -> str:
         '<f4'
     """
     # NumPy's own notation of a record is "|V8", which tells its size and nothing else.
-    return dtype.str if dtype.names is None else json.dumps(_plain_dtype(dtype), separators=(",", ":"))
+    return _short_text(dtype) if dtype.names is None else json.dumps(_plain_dtype(dtype), separators=(",", ":"))
+
+
+def _short_text(dtype: np.dtype[Any]) -> str:
+    """NumPy's notation; for dtypes that another package adds (bfloat16 by ml_dtypes), their names."""
+    return dtype.name if dtype.isbuiltin == _ADDED else dtype.str
 
 
 def dtype_from_text(text: str) -> np.dtype[Any]:
-    """The dtype that `dtype_to_text` wrote."""
-    return _dtype_of(json.loads(text)) if text.startswith("{") else np.dtype(text)
+    """The dtype that `dtype_to_text` wrote.
+
+    Raises:
+        FailedPreconditionError: it is one of ml_dtypes, which is not installed here.
+        TypeError: it is none.
+    """
+    if text.startswith("{"):
+        return _dtype_of(json.loads(text))
+    return _added_dtype(text) if _ADDED_NAMES.fullmatch(text) else np.dtype(text)
+
+
+def _added_dtype(name: str) -> np.dtype[Any]:
+    try:
+        added: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), name))
+    except (ImportError, AttributeError) as error:
+        raise FailedPreconditionError(
+            f"elements of the dtype {name} need the package ml_dtypes, which this process does not have or has too old",
+            hint="pip install --upgrade ml_dtypes where they are read; or x.astype(np.float32) in the pipeline",
+        ) from error
+    return added
 
 
 def _plain_dtype(dtype: np.dtype[Any]) -> Any:
@@ -82,7 +113,7 @@ def _plain_dtype(dtype: np.dtype[Any]) -> Any:
         base, shape = dtype.subdtype
         return [_plain_dtype(base), list(shape)]
     if dtype.names is None or dtype.fields is None:
-        return dtype.str
+        return _short_text(dtype)
     fields = [dtype.fields[name] for name in dtype.names]
     return {
         "names": list(dtype.names),
@@ -94,7 +125,7 @@ def _plain_dtype(dtype: np.dtype[Any]) -> Any:
 
 
 def _dtype_of(plain: Any) -> np.dtype[Any]:
-    form = plain
+    form = dtype_from_text(plain) if isinstance(plain, str) else plain
     if isinstance(plain, list):
         form = (_dtype_of(plain[0]), tuple(plain[1]))
     elif isinstance(plain, dict):
@@ -114,18 +145,9 @@ def leaf_spec(leaf: Any) -> TensorSpec:
     if isinstance(leaf, str) and not isinstance(leaf, np.generic):
         return TensorSpec((), STR)
     array = np.asarray(leaf)
-    if array.dtype == object:
+    if array.dtype.hasobject or is_masked(leaf):
         raise no_leaf(leaf)
     return TensorSpec(array.shape, array.dtype)
-
-
-def no_leaf(leaf: Any, did: str = "") -> InvalidArgumentError:
-    """The error of something that no element can hold, with what was done about it."""
-    kind = "an array of objects" if isinstance(leaf, np.ndarray) else f"a value of type {type(leaf).__name__}"
-    hint = "return NumPy arrays, numbers, bytes or str, nested in tuples, lists, dicts or dataclasses"
-    if leaf is None:
-        hint = "return something in every case; a part of an element may be None, but then of all elements"
-    return InvalidArgumentError(f"an element holds {kind}, which is no leaf", did=did, hint=hint)
 
 
 def spec_of(element: Any) -> Any:

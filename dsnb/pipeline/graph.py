@@ -15,6 +15,7 @@ from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.fingerprint_values import array_bytes, array_digest
 from dsnb.elements.imports import Source, add_import_path, import_path
 from dsnb.elements.pickling import Pickler, Unpickler
+from dsnb.elements.spec import dtype_from_text, dtype_to_text
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.culprit import unpicklable
 from dsnb.pipeline.operation import Operation
@@ -178,7 +179,7 @@ class _Blobs:
             digest, data = array_digest(in_order), array_bytes(in_order)
             self._found.setdefault(digest, Blob(digest=digest, data=data, nbytes=data.nbytes))
             # The array is kept: its id must not be given to another one meanwhile.
-            self._left[id(array)] = array, (digest, array.dtype.str, array.shape)
+            self._left[id(array)] = array, (digest, dtype_to_text(array.dtype), array.shape)
         return self._left[id(array)][1]
 
     def all(self) -> tuple[Blob, ...]:
@@ -195,7 +196,7 @@ class _Fetched:
     def array(self, pid: tuple[str, str, Iterable[int]]) -> Array:
         digest, dtype, shape = pid
         if digest not in self._arrays:
-            self._arrays[digest] = _view(self._fetch(digest), np.dtype(dtype), tuple(shape), digest)
+            self._arrays[digest] = _view(self._fetch(digest), dtype_from_text(dtype), tuple(shape), digest)
         return self._arrays[digest]
 
 

@@ -102,7 +102,7 @@ def _arrays(column: Sequence[Array], first_number: int) -> Array:
         raise OddElement(index, unequal("dtype", column[index].dtype, first.dtype, first_number + index))
     if first.dtype.hasobject:
         as_array(first, 0)
-    if first.dtype.kind in "US" or not first.size:
+    if first.dtype.kind in "US" or not first.nbytes:
         return np.stack(column)
     return _joined(column, first.dtype, first.shape)
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsnb.elements.spec import no_leaf
+from dsnb.elements.columns import plain_array
+from dsnb.elements.refusal import no_leaf
 from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, elements_of, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.ownership import IMMUTABLE
@@ -123,18 +124,17 @@ def _numpy_leaves(column: Sequence[Any]) -> Sequence[Any]:
 def _protected(column: Sequence[np.ndarray[Any, Any]]) -> Sequence[np.ndarray[Any, Any]]:
     for array in column:
         if array.dtype.hasobject:
-            raise no_leaf(array, _DID)
+            raise no_leaf(array)
         array.flags.writeable = False
-    return column
+    # An array without dimensions is a scalar, as it is when it comes from a service.
+    return column if column[0].ndim else [array[()] for array in column]
 
 
 def _array_of(column: Sequence[Any], scalar: type[np.generic]) -> np.ndarray[Any, Any]:
     try:
         return np.array(column, scalar)
     except OverflowError as error:
-        raise InvalidArgumentError(
-            "an integer does not fit into 64 bits", did="the element was left out", hint="return a float or text"
-        ) from error
+        raise no_leaf(max(column, key=abs), "it has more than 64 bits") from error
 
 
 def numpy_leaf(leaf: Any) -> Any:
@@ -150,8 +150,8 @@ def numpy_leaf(leaf: Any) -> Any:
         return _array_of([leaf], _PYTHON_NUMBERS[kind])[0]
     if isinstance(getattr(leaf, "operation", None), Operation):
         return leaf  # a window, which is a dataset
-    array = leaf if isinstance(leaf, np.ndarray) else np.array(leaf)
-    if array.dtype.hasobject:
-        raise no_leaf(leaf, _DID)
+    array = plain_array(leaf)
+    if not isinstance(leaf, np.ndarray):
+        array = array.copy()  # memory that somebody else can write to
     array.flags.writeable = False
-    return array
+    return array if array.ndim else array[()]

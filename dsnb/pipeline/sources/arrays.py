@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from dsnb.elements.classes import fields_of
+from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.spec import BYTES, STR, TensorSpec
 from dsnb.elements.structure import LEAF, Structure, class_structure, parts_of
 from dsnb.errors import InvalidArgumentError
@@ -55,6 +56,8 @@ def array_of(value: Any) -> Array:
     Raises:
         InvalidArgumentError: for what NumPy cannot read as numbers or text.
     """
+    if is_masked(value):
+        raise no_leaf(value)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -77,7 +80,8 @@ def tensor_of(value: Any) -> Any:
 
 def read_only(array: Array) -> Array:
     """A view through which nothing can be written, not even by switching the flag back."""
-    if array.flags.c_contiguous and array.dtype.kind in "biufc" and array.size:
+    plain = array.dtype.kind in "biufc" and array.dtype.isbuiltin != 2  # others export no buffer
+    if plain and array.flags.c_contiguous and array.size:
         return np.asarray(memoryview(cast("Buffer", array)).toreadonly())
     view = array.view()
     view.flags.writeable = False

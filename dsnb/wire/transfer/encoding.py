@@ -18,7 +18,7 @@ from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, 
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import from_json, to_json
-from dsnb.errors import DataLossError
+from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.handover import Piece
 
@@ -138,10 +138,11 @@ class PieceDecoder:
 
         Raises:
             DataLossError: the message is not what a worker sends.
+            FailedPreconditionError: its elements have a dtype that needs a package which is not here.
         """
         try:
             return self._take(message)
-        except DataLossError:
+        except (DataLossError, FailedPreconditionError):
             raise
         except Exception as error:  # damage can show anywhere in what reads the message
             raise _damaged() from error

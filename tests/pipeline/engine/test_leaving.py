@@ -72,7 +72,7 @@ def test_numbers_of_several_types_are_converted_one_by_one() -> None:
     "odd, said",
     [
         (object(), "object"),
-        (None, "NoneType"),
+        (None, "None by itself"),
         (np.array([None]), "array of objects"),
         (2**70, "64 bits"),
         ((1, 2), "built as"),

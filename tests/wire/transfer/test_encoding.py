@@ -6,6 +6,7 @@ import time
 from collections import namedtuple
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -105,6 +106,16 @@ LEAVES: dict[str, list[Any]] = {
     "ragged": [np.zeros((n, 2, 3 - n), np.int16) + n for n in range(4)],
     "ragged to nothing": [np.zeros((n, 0)) for n in range(3)],
     "scalars of two kinds": [np.bool_(True), False],
+    "bfloat16": [ml_dtypes.bfloat16(1.5), ml_dtypes.bfloat16("inf")],
+    "bfloat16 array": [np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)] * 2,
+    "ragged bfloat16": [np.ones(n, ml_dtypes.bfloat16) for n in range(3)],
+    "float8 array": [np.ones(5, ml_dtypes.float8_e5m2)] * 2,
+    "int4 array": [np.arange(-3, 3).astype(ml_dtypes.int4)] * 2,
+    "records of bfloat16": [np.zeros(2, [("x", ml_dtypes.bfloat16, (2,)), ("n", "<i4")])] * 2,
+    "strided bfloat16": [np.arange(9).astype(ml_dtypes.bfloat16)[::-2]] * 2,
+    "titles": [np.zeros(2, np.dtype([(("Title", "x"), "<i4")]))] * 2,
+    "nothing wide": [np.zeros(2, "V0")] * 2,
+    "memory map": [np.arange(3).view(np.memmap)] * 2,
     "bytearray": [bytearray(b"abc"), bytearray(b"d")],
 }
 
