@@ -28,6 +28,7 @@ COPY_BELOW = 64 * 1024
 
 _ALIGN = 16
 
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How one column lies in a frame's body; the part of a column that travels in the frame's header."""

@@ -81,7 +81,10 @@ def _array_advice(array: np.ndarray[Any, Any]) -> str:
 
 
 _BY_TYPE: list[tuple[Any, str]] = [
-    (type(None), "return something in every case: a function without `return` gives None; parts of elements may be None"),
+    (
+        type(None),
+        "return something in every case: a function without `return` gives None; parts of elements may be None",
+    ),
     (int, "an int of more than 64 bits: return a float, or its digits as str"),
     (dt.timedelta, "convert it: np.timedelta64(x)"),
     (dt.date, "convert it: np.datetime64(x)"),
