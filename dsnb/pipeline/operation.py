@@ -42,6 +42,8 @@ class BuildContext:
         prompt: Whether somebody waits for each element, as a worker's readers do: what exists is handed on within
             milliseconds, though user code holds back what comes next. That takes a thread for each function.
         deterministic: What holds for operations that were not told whether order matters.
+        shared: Whether other tasks have to come to the same order, since each cuts its shard out of it. They have one
+            entropy, and whoever draws one of his own takes a fixed one instead.
     """
 
     entropy: int
@@ -50,6 +52,7 @@ class BuildContext:
     provider: int = 0
     prompt: bool = False
     deterministic: bool = True
+    shared: bool = False
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""

@@ -6,8 +6,8 @@ as the result stays the same, so that a `map` at the end is not run for what is 
 where the user wrote `shard(SHARD_HINT, SHARD_HINT)`. FILE_OR_DATA is FILE where there are files to divide, and DATA
 elsewhere.
 
-Cutting by place asks that all workers see one order. So what is below a cut runs deterministically, and the workers
-of one pass draw their unseeded randomness from one root (`BuildContext.entropy`).
+Cutting by place asks that all workers see one order. So the pipeline runs deterministically, whatever its options say,
+and the workers of one pass draw their unseeded randomness from one root (`BuildContext.entropy`).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def sharded(operation: Operation, mode: str, count: int, index: int) -> Operatio
         raise InvalidArgumentError(
             f"index should be >= 0 and < {count}, currently {index}", hint="workers are counted from 0"
         )
-    if mode == "HINT":
-        return _by_hint(operation, count, index)
-    return (_by_file if offer.by_files(mode) else _by_data)(operation, count, index)
+    if offer.by_files(mode):
+        return _by_file(operation, count, index)
+    return (_by_hint if mode == "HINT" else _by_data)(_in_one_order(operation), count, index)
 
 
 # ---- by data
@@ -75,13 +75,13 @@ def _by_data(operation: Operation, count: int, index: int) -> Operation:
     if operation.elementwise:
         (source,) = operation.inputs
         return replace(operation, inputs=(_by_data(source, count, index),))
-    return Shard(inputs=(_in_one_order(operation),), count=count, index=index)
+    return Shard(inputs=(operation,), count=count, index=index)
 
 
 def _by_hint(operation: Operation, count: int, index: int) -> Operation:
     if isinstance(operation, Shard) and operation.hinted:
         (source,) = operation.inputs
-        return Shard(inputs=(_in_one_order(_by_hint(source, count, index)),), count=count, index=index)
+        return Shard(inputs=(_by_hint(source, count, index),), count=count, index=index)
     return _with_inputs(operation, lambda source: _by_hint(source, count, index))
 
 

@@ -28,7 +28,8 @@ def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience
         operation = restore(dataset.definition, lambda digest: patience(lambda: fetch(channel, digest)))
         # Shards are cut out of one order, so all of a pass draw from one root; else each task has its own.
         entropy = order.entropy if order.shards else secrets.randbits(64)
-        context = BuildContext(entropy=entropy, passes=(order.iteration,), splits=feed, prompt=True)
+        passes, shared = (order.iteration,), order.shards > 0
+        context = BuildContext(entropy=entropy, passes=passes, splits=feed, prompt=True, shared=shared)
         return built(sharded(operation, order.mode, order.shards, order.shard), context)
 
     return build

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dsnb
@@ -376,3 +377,15 @@ def test_shards_go_on_when_the_dispatcher_is_started_again(
     assert [shard.state for shard in service.job("job").shards] == ["ended"] * 3
     again = numbers(read(dataset, service.service, DATA, "AUTO", job_name="another"))
     assert sorted(again) == list(range(3000))
+
+
+@pytest.mark.parametrize("where", ["in a folder", "in memory"])
+@pytest.mark.parametrize("batched", [False, True], ids=["cut before", "cut behind"])
+def test_recordings_of_shards_are_of_one_order(listed: Listed, tmp_path: Path, where: str, batched: bool) -> None:
+    """Each worker records by itself, and an unseeded shuffle is below: all must have shuffled alike."""
+    kept = dsnb.Dataset.range(60).shuffle(60).cache(tmp_path / "kept" if where == "in a folder" else None)
+    dataset = kept.batch(4) if batched else kept
+    service = listed().service
+    for _ in range(2):
+        elements = np.hstack(list(read(dataset, service, DATA, "AUTO")))
+        assert sorted(elements.tolist()) == list(range(60))

@@ -17,6 +17,7 @@ from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.graph import describe, restore, serialise
 from dsnb.pipeline.modes import Divisible
+from dsnb.pipeline.operations.with_options import built
 from dsnb.pipeline.sharding import divisible, opens_files, sharded
 from tests.pipeline.driving import context, drain, plain
 
@@ -29,7 +30,7 @@ HINT = dsnb.SHARD_HINT
 def shard(ds: Dataset, mode: str, count: int, index: int) -> list[Any]:
     """What one worker produces of a pipeline that came to it as bytes."""
     arrived = restore(serialise(ds.operation).definition, {}.__getitem__)
-    stage = sharded(arrived, mode, count, index).build(context(entropy=ENTROPY))
+    stage = built(sharded(arrived, mode, count, index), context(entropy=ENTROPY))
     try:
         return [plain(element) for element in drain(stage, (3, 64))]
     finally:
@@ -65,11 +66,17 @@ def test_shards_of_data_are_slices(length: int, count: int) -> None:
     assert shards(Dataset.range(length), "DATA", count) == expected
 
 
+IN_ANY_ORDER = dsnb.Options()
+IN_ANY_ORDER.deterministic = False
 ORDERS: dict[str, Dataset] = {
     "unseeded shuffle": Dataset.range(50).shuffle(20),
     "a shuffle in each pass": Dataset.range(25).shuffle(10).repeat(2),
     "batches of a shuffle": Dataset.range(50).shuffle(50).batch(3),
     "a map in any order": Dataset.range(50).map(lambda x: x, num_parallel_calls=4, deterministic=False).batch(2),
+    "options for any order": Dataset.range(5)
+    .flat_map(lambda n: Dataset.range(10 * n, 10 * n + 10).map(lambda x: x, num_parallel_calls=4))
+    .batch(2)
+    .with_options(IN_ANY_ORDER),
     "an interleave in any order": Dataset.range(5).interleave(
         lambda n: Dataset.range(n, n + 10).shuffle(10), 3, num_parallel_calls=3, deterministic=False
     ),

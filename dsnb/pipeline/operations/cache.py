@@ -18,6 +18,7 @@ from dsnb.cache.writer import Plan
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError, UnimplementedError
+from dsnb.pipeline.engine.randomness import FIXED
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.file_keys import file_keys
 from dsnb.pipeline.operation import BuildContext, Operation, walk
@@ -159,10 +160,10 @@ class CacheStage(Stage):
         super().__init__(operation.name)
         (self._operation,) = operation.inputs
         # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
-        self._context = BuildContext(entropy=context.entropy, prompt=context.prompt)
+        self._context = BuildContext(entropy=context.entropy, prompt=context.prompt, shared=context.shared)
         self._pipeline: Pipeline | None = None
         begin = Begin(
-            entropy=secrets.randbits(64),
+            entropy=FIXED if context.shared else secrets.randbits(64),
             repeatable=all(step.repeatable for step in walk(self._operation)),
             pipeline=described(self._operation),
         )
