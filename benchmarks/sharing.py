@@ -1,0 +1,123 @@
+"""What sharing costs the fastest trainer: one epoch alone, and one with four slower trainers that spill.
+
+python benchmarks/sharing.py [--runs 3]
+
+The pipeline is bound by its producer, which sleeps. Both forms are run in turn, several times. The slower trainers are
+2, 5, 10 and 20 times as slow as the fastest and join at 0, 30, 60 and 95 % of the epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import dsnb
+from dsnb.notebook.service import DataService
+
+ELEMENTS = 1000
+PRODUCE_S = 0.005
+WINDOW_BYTES = 1 << 20
+OTHERS = ((0.0, 2), (0.3, 5), (0.6, 10), (0.95, 20))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One epoch: the fastest trainer's seconds, who saw everything, and the most that was on disk and in memory."""
+
+    seconds: float
+    complete: int
+    disk: int
+    memory: int
+
+
+def dataset() -> dsnb.Dataset:
+    def produce(x: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        time.sleep(PRODUCE_S)
+        return np.full(10_000, x % 251, np.uint8)
+
+    return dsnb.Dataset.range(ELEMENTS).map(produce)
+
+
+def epoch(service: DataService, trainer: str, pause: float, seen: Callable[[int], None]) -> None:
+    cache = dsnb.CrossTrainerCache(trainer, on_lag="spill")
+    shared = dsnb.distribute("distributed_epoch", service, job_name="epoch", cross_trainer_cache=cache)
+    for number, _ in enumerate(dataset().apply(shared)):
+        seen(number)
+        time.sleep(pause)
+
+
+def measure(others: tuple[tuple[float, int], ...]) -> Run:
+    """Run one epoch with these trainers beside the fastest one."""
+    with dsnb.start(workers=2, isolation="process", cross_trainer_cache_size_bytes=WINDOW_BYTES) as service:
+        counts = dict.fromkeys(["fastest", *(f"{slower}x" for _, slower in others)], 0)
+        threads = [
+            (at, threading.Thread(target=epoch, args=(service, name, pause(slower), count(counts, name))))
+            for (at, slower), name in zip(others, list(counts)[1:], strict=True)
+        ]
+        most = {"disk": 0, "memory": 0}
+        stop = threading.Event()
+        watcher = threading.Thread(target=watch, args=(service, most, stop))
+        watcher.start()
+
+        def seen(number: int) -> None:
+            counts["fastest"] = number + 1
+            for at, thread in threads:
+                if thread.ident is None and number >= at * ELEMENTS:
+                    thread.start()
+
+        began = time.perf_counter()
+        epoch(service, "fastest", 0.0, seen)
+        seconds = time.perf_counter() - began
+        for _, thread in threads:
+            thread.join()
+        stop.set()
+        watcher.join()
+    return Run(seconds=seconds, complete=sum(n == ELEMENTS for n in counts.values()), **most)
+
+
+def pause(slower: int) -> float:
+    """What makes a trainer so many times as slow as two workers produce."""
+    return PRODUCE_S / 2 * slower
+
+
+def count(counts: dict[str, int], name: str) -> Callable[[int], None]:
+    return lambda number: counts.update({name: number + 1})
+
+
+def watch(service: DataService, most: dict[str, int], stop: threading.Event) -> None:
+    """Note the most bytes that the tasks of one worker had on disk and in memory."""
+    while not stop.wait(0.5):
+        for job in service.status().jobs:
+            for task in job.tasks:
+                most["disk"] = max(most["disk"], task.spill_bytes)
+                most["memory"] = max(most["memory"], task.window_bytes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    runs = parser.parse_args().runs
+    alone, shared = [], []
+    for _ in range(runs):
+        alone.append(measure(()))
+        shared.append(measure(OTHERS))
+    for name, measured in (("alone", alone), ("with four slower ones", shared)):
+        seconds = [run.seconds for run in measured]
+        print(
+            f"{name:22} {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}); "
+            f"saw everything: {min(run.complete for run in measured)} trainers; "
+            f"most on one worker: {max(run.memory for run in measured) / 1e6:.1f} MB in memory, "
+            f"{max(run.disk for run in measured) / 1e6:.1f} MB on disk"
+        )
+    slower = statistics.median(run.seconds for run in shared) / statistics.median(run.seconds for run in alone) - 1
+    print(f"the fastest is slowed by {100 * slower:.1f} %")
+
+
+if __name__ == "__main__":
+    main()
