@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -119,7 +119,7 @@ class KeyMaker:
         Raises:
             TypeError: the function does not take such arguments.
         """
-        given = list(self._signature.bind(*args, **kwargs).arguments)
+        given = self._signature.bind(*args, **kwargs).arguments
         arguments = self._arguments(args, kwargs)
         prints = [fingerprint(self.function, root=self.name)]
         prints += [fingerprint(value, root=_ARGUMENT + name) for name, value in arguments.items()]
@@ -133,7 +133,7 @@ class KeyMaker:
             digest=_digest(whole),
             components=tuple(parts.values()),
             unhashable=tuple(problem for found in prints for problem in found.unhashable),
-            call=self._call([name for name in given if name in arguments], parts),
+            call=self._call({name: value for name, value in given.items() if name in arguments}, parts),
         )
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,12 +146,14 @@ class KeyMaker:
                 found[name] = dict(sorted(found[name].items()))
         return found
 
-    def _call(self, given: Iterable[str], parts: Mapping[str, Component]) -> str:
+    def _call(self, given: Mapping[str, Any], parts: Mapping[str, Component]) -> str:
         shown = []
-        for name in given:
+        for name, value in given.items():
             part = parts.get(_ARGUMENT + name)
-            text = part.detail if part is not None else "a dataset"
-            shown.append(f"{name}={text}" if part is not None and part.kind == "value" else f"{name}=<{text}>")
+            if part is None or _hook(value):
+                shown.append(f"{name}=<{type(value).__name__}>")
+            else:
+                shown.append(f"{name}={part.detail}" if part.kind == "value" else f"{name}=<{part.detail}>")
         return f"{self.name}({', '.join(shown)})"
 
     def codes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, CodeType]:
@@ -165,8 +167,12 @@ class KeyMaker:
 
 def _seen(value: Any) -> Any:
     """What stands for a value: a dataset is its last operation, so that the operations have their numbers."""
-    hook = getattr(type(value), "__dsnb_fingerprint__", None)
-    return value if hook is None or isinstance(value, type) else hook(value)
+    hook = _hook(value)
+    return hook(value) if hook else value
+
+
+def _hook(value: Any) -> Callable[[Any], Any] | None:
+    return None if isinstance(value, type) else getattr(type(value), "__dsnb_fingerprint__", None)
 
 
 def _component(path: str, kind: str, value: Any) -> Component:

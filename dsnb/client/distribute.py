@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 from dsnb import errors
@@ -100,6 +101,7 @@ def distribute(
             spec=dataset.element_spec,
             registered_cardinality=dataset.cardinality(),
             register_again=register,
+            pipeline=dataset.operation,
         )
         writable = dataset.options().writable  # concerns the reader, who is here
         made = Dataset(source)
@@ -204,6 +206,7 @@ def from_dataset_id(
         options=replace(options, compression=known.compression),
         spec=spec if spec is not None else element_spec,
         registered_cardinality=known.cardinality,
+        pipeline=blake2b(known.definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
     )
     return Dataset(source)
 

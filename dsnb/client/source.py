@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
+from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
@@ -36,6 +37,8 @@ class FromService(Operation):
     options: ReadOptions
     spec: Any = None
     registered_cardinality: int = UNKNOWN_CARDINALITY
+    pipeline: Operation | str | None = field(default=None, repr=False)
+    """What the service was given, or a digest of it: results that are kept follow from that, not from where it runs."""
     passes: Iterator[int] = field(default_factory=itertools.count, repr=False)
     register_again: Callable[[], str] | None = field(default=None, repr=False)
     """Gives the pipeline to the service once more: a service forgets what was not read for long, or starts anew."""
@@ -87,19 +90,32 @@ class FromService(Operation):
             return ReadStage(self.service, self.register_again(), self.options, repetition)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process counts its own passes, and finds the token by itself.
+        # A copy in another process counts its own passes, finds the token by itself, and does without the pipeline.
         return (
             _restore,
-            (self.service, self.dataset_id, self.options, self.spec, self.registered_cardinality),
+            (self.service, self.dataset_id, self.options, self.spec, self.registered_cardinality, self._digest()),
         )
 
+    def _digest(self) -> str | None:
+        """Of the pipeline; None where it is not known, or has none."""
+        if not isinstance(self.pipeline, Operation):
+            return self.pipeline
+        found = fingerprint(self.pipeline)
+        return None if found.unhashable else found.digest
+
     def __dsnb_fingerprint__(self) -> Any:
-        return ("from the service", self.service, self.dataset_id, self.options)
+        what = (self.service, self.dataset_id) if self.pipeline is None else self.pipeline
+        return ("from the service", what, self.options)
 
 
 def _restore(
-    service: ServiceAddress, dataset_id: str, options: ReadOptions, spec: Any, cardinality: int
+    service: ServiceAddress, dataset_id: str, options: ReadOptions, spec: Any, cardinality: int, pipeline: Any
 ) -> FromService:
     return FromService(
-        service=service, dataset_id=dataset_id, options=options, spec=spec, registered_cardinality=cardinality
+        service=service,
+        dataset_id=dataset_id,
+        options=options,
+        spec=spec,
+        registered_cardinality=cardinality,
+        pipeline=pipeline,
     )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dsnb
 from dsnb.cache.key import KeyMaker, Named
 
 
@@ -41,6 +42,7 @@ def test_each_argument_counts_by_its_name() -> None:
 def test_the_call_is_told_as_it_was_written() -> None:
     assert key(np.zeros((2, 3)), rate=0.5, a="x").call == "train(data=<float64 (2, 3)>, rate=0.5, options={'a': 'x'})"
     assert len(key("x" * 1000).call) < 100
+    assert key(dsnb.Dataset.range(3)).call == "train(data=<Dataset>)"
 
 
 def test_ignored_arguments_do_not_count_but_that_they_are_ignored_does() -> None:

@@ -10,6 +10,7 @@ import dsnb
 from dsnb.client.source import FromService
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.dispatcher import events as e
+from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
@@ -112,3 +113,27 @@ def test_the_source_is_named_after_its_job(cluster: Cluster) -> None:
     assert source_of(distributed(cluster, dsnb.Dataset.range(5))).name == "from the service"
     named = distributed(cluster, dsnb.Dataset.range(5), job_name="train")
     assert source_of(named).name == "from the service (job 'train')"
+
+
+def test_a_distributed_dataset_is_known_by_its_pipeline_and_not_by_where_it_is_read(cluster: Cluster) -> None:
+    def digest(dataset: dsnb.Dataset) -> str:
+        return fingerprint(dataset).digest
+
+    first = distributed(cluster, dsnb.Dataset.range(5).map(lambda x: x + 1))
+    with Cluster(workers=1) as other:
+        same = distributed(other, dsnb.Dataset.range(5).map(lambda x: x + 1))
+        assert digest(first) == digest(same)
+        assert digest(first) != digest(distributed(other, dsnb.Dataset.range(5).map(lambda x: x + 2)))
+        assert digest(first) != digest(distributed(other, dsnb.Dataset.range(5).map(lambda x: x + 1), job_name="j"))
+    copy = pickle.loads(cloudpickle.dumps(first))
+    assert source_of(copy).pipeline == fingerprint(source_of(first).pipeline).digest
+
+
+def test_a_dataset_by_its_id_is_known_by_what_is_registered_under_it() -> None:
+    found = []
+    for size in (5, 6, 5):
+        with Cluster(workers=1) as cluster:
+            dsnb.register_dataset(cluster.service, dsnb.Dataset.range(size), dataset_id="numbers")
+            dataset = dsnb.from_dataset_id("parallel_epochs", cluster.service, "numbers")
+            found.append(fingerprint(dataset).digest)
+    assert found[0] == found[2] != found[1]
