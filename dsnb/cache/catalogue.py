@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,9 @@ from dsnb.cache import files
 from dsnb.cache.about import from_json
 from dsnb.cache.directory import DirectoryStore
 from dsnb.cache.filesystem import filesystem_of
+from dsnb.cache.recording import Log, Piece, Record, decode
 from dsnb.cache.shelf import check_format, evict, exclusively, folders, numbers, size_of, used
-from dsnb.cache.slots import Slots
+from dsnb.cache.split_log import SplitLog
 from dsnb.errors import DataLossError, FailedPreconditionError, NotFoundError
 
 
@@ -58,12 +58,12 @@ def _folders(root: str) -> list[str]:
 
 def _entry(folder: str) -> Entry:
     about = from_json(files.read(os.path.join(folder, "about.json")) or b"")
-    slots, store = _opened(folder)
+    store = _opened(folder)
     try:
-        slots.refresh()
-        state = "complete" if slots.log.ended and not slots.log.abandoned else "partial"
+        log = _log_of(store)
+        state, elements = "complete" if log.ended and not log.abandoned else "partial", log.elements
     except DataLossError:
-        state = "damaged"
+        state, elements = "damaged", 0
     finally:
         store.close()
     with exclusively(folder) as alone:
@@ -71,16 +71,25 @@ def _entry(folder: str) -> Entry:
             key=os.path.basename(folder),
             pipeline=about.pipeline if about is not None else "?",
             state=state,
-            elements=slots.log.elements,
+            elements=elements,
             nbytes=size_of(folder),
             in_use=not alone,
             used=used(folder),
         )
 
 
-def _opened(folder: str) -> tuple[Slots, DirectoryStore]:
-    store = DirectoryStore(os.path.join(folder, f"{numbers(folder)[-1]:06d}"), local=filesystem_of(folder).local)
-    return Slots(store, threading.Condition()), store
+def _opened(folder: str) -> DirectoryStore:
+    return DirectoryStore(os.path.join(folder, f"{numbers(folder)[-1]:06d}"), local=filesystem_of(folder).local)
+
+
+def _log_of(store: DirectoryStore) -> Log | SplitLog:
+    records: list[Record] = []
+    while (data := store.read(len(records))) is not None:
+        records.append(decode(data))
+    log = SplitLog() if any(isinstance(record, Piece) for record in records) else Log()
+    for record in records:
+        log.apply(record)
+    return log
 
 
 def verify(root: str, key: str | None = None) -> Iterator[tuple[str, str]]:
@@ -101,10 +110,9 @@ def verify(root: str, key: str | None = None) -> Iterator[tuple[str, str]]:
 
 
 def _problem(folder: str) -> str:
-    slots, store = _opened(folder)
+    store = _opened(folder)
     try:
-        slots.refresh()
-        for place in slots.log.places:
+        for place in _log_of(store).places:
             store.verify(place)
     except DataLossError as damage:
         return damage.what

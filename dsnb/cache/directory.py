@@ -22,7 +22,7 @@ from dsnb.cache import files
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.faults import Point
 from dsnb.cache.frames import nbytes_of
-from dsnb.cache.recording import Chunk, Place, decode
+from dsnb.cache.recording import Chunk, Piece, Place, decode
 from dsnb.cache.segments import SegmentReader, SegmentWriter, sweep_segments
 from dsnb.elements.frame import Frame
 from dsnb.errors import DsnbError
@@ -179,4 +179,4 @@ class DirectoryStore:
 
 def _named(records: Sequence[bytes]) -> set[str]:
     found = map(decode, records)
-    return {place.name for record in found if isinstance(record, Chunk) for place in record.frames}
+    return {place.name for record in found if isinstance(record, Chunk | Piece) for place in record.frames}

@@ -104,6 +104,21 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Whole splits that are committed (`cache/split_log`).
+
+    Attributes:
+        first: The first split.
+        counts: How many elements each split has, from the first on: a count, and how often it follows itself.
+        frames: Where the elements lie, in the order of the splits.
+    """
+
+    first: int
+    counts: tuple[tuple[int, int], ...]
+    frames: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """The holder stops before the end; the next in line need not wait."""
 
@@ -125,9 +140,9 @@ class Abandon:
     why: str
 
 
-Record = Begin | Take | Chunk | Release | End | Abandon
+Record = Begin | Take | Chunk | Piece | Release | End | Abandon
 _KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__.lower(): kind for kind in (Begin, Take, Chunk, Release, End, Abandon)
+    kind.__name__.lower(): kind for kind in (Begin, Take, Chunk, Piece, Release, End, Abandon)
 }
 
 
@@ -155,7 +170,9 @@ def decode(data: bytes) -> Record:
             hint="update dsnb here, or give this pipeline another place",
         )
     kind = _KINDS[values.pop("kind")]
-    if kind is Chunk:
+    if kind is Piece:
+        values["counts"] = tuple(map(tuple, values["counts"]))
+    if kind in (Chunk, Piece):
         values["frames"] = tuple(Place(**place) for place in values["frames"])
     return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[no-any-return]
 
@@ -213,7 +230,7 @@ class Log:
         """Whether this record may be the next."""
         if isinstance(record, Begin):
             return self.next == 0
-        if self.begin is None or self.abandoned:
+        if self.begin is None or self.abandoned or isinstance(record, Piece):
             return False
         if isinstance(record, Abandon):
             return True

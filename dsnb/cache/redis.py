@@ -35,13 +35,13 @@ from dsnb.cache.about import About, difference, from_json
 from dsnb.cache.backends import Gone, Unwritable, warn
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
-from dsnb.cache.recording import Chunk, Place, decode
+from dsnb.cache.recording import Chunk, Piece, Place, decode
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
 
 T = TypeVar("T")
 
-PIECE: Final = 4 << 20
+STRING: Final = 4 << 20
 _UNCOMMITTED_MS: Final = 600_000
 _PATIENCE_S: Final = 15.0
 """How long a server may be away, as for a restart, before it counts as gone."""
@@ -206,7 +206,7 @@ class RedisStore:
 
     def _count(self, data: bytes) -> None:
         record = decode(data)
-        if isinstance(record, Chunk):
+        if isinstance(record, Chunk | Piece):
             self._nbytes += sum(place.nbytes for place in record.frames)
 
     # ---- the frames
@@ -220,8 +220,8 @@ class RedisStore:
             raise Unwritable(_over(self._server.place, self._limit))
         data = memoryview(b"".join(buffers))
         name = secrets.token_hex(12)
-        for number, first in enumerate(range(0, nbytes, PIECE)):
-            self._put_piece(_data(name, number), bytes(data[first : first + PIECE]))
+        for number, first in enumerate(range(0, nbytes, STRING)):
+            self._put_piece(_data(name, number), bytes(data[first : first + STRING]))
         return Place(name=name, offset=0, nbytes=nbytes, count=frame.count, digest=digest)
 
     def _put_piece(self, name: str, piece: bytes) -> None:
@@ -269,7 +269,7 @@ class RedisStore:
 
     def _keep(self, records: Sequence[bytes]) -> None:
         """Let what is committed live as long as it should; a writer may have died before it did so."""
-        chunks = [record for record in map(decode, records) if isinstance(record, Chunk)]
+        chunks = [record for record in map(decode, records) if isinstance(record, Chunk | Piece)]
         names = [name for chunk in chunks for place in chunk.frames for name in _names(place)]
 
         def keep(client: Any) -> None:
@@ -302,7 +302,7 @@ def _data(name: str, number: int) -> str:
 
 
 def _names(place: Place) -> list[str]:
-    return [_data(place.name, number) for number in range(-(-place.nbytes // PIECE))]
+    return [_data(place.name, number) for number in range(-(-place.nbytes // STRING))]
 
 
 def _over(place: str, limit: int) -> ResourceExhaustedError:

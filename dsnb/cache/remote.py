@@ -25,7 +25,7 @@ from dsnb.cache.about import About, difference, from_json
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
-from dsnb.cache.recording import Chunk, Place, decode
+from dsnb.cache.recording import Chunk, Piece, Place, decode
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, ResourceExhaustedError, UnavailableError
 
@@ -141,7 +141,7 @@ class RemoteStore:
 
     def _count(self, data: bytes) -> None:
         record = decode(data)
-        if isinstance(record, Chunk):
+        if isinstance(record, Chunk | Piece):
             self._nbytes += sum(place.nbytes for place in record.frames)
 
     def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
@@ -182,7 +182,7 @@ class RemoteStore:
         if self._manifest:
             return
         self._folder.write("manifest", _BETWEEN.join([*records, b""]))
-        chunks = [record for record in map(decode, records) if isinstance(record, Chunk)]
+        chunks = [record for record in map(decode, records) if isinstance(record, Chunk | Piece)]
         named = {place.name for chunk in chunks for place in chunk.frames}
         for name in self._data.names():
             if name not in named:

@@ -107,6 +107,11 @@ class Operation:
         return False
 
     @property
+    def keeps_splits(self) -> bool:
+        """Whether each element is made of one split's alone, whatever the others are; sources apart."""
+        return self.elementwise
+
+    @property
     def repeatable(self) -> bool:
         """Whether this operation gives the same elements again from the same input and the same entropy."""
         return True

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import dsnb
+from dsnb.cache.catalogue import entries, verify
+from dsnb.errors import UnimplementedError
 
 N = 60
 
@@ -88,3 +90,87 @@ def test_a_distributed_dataset_can_be_recorded_by_its_reader(tmp_path: Path, whe
         assert sorted(first) == WANTED
         assert [int(x) for x in ds] == first
         assert count(calls) == N
+
+
+# ------------------------------------------------------------------------------------------------------ split by split
+
+
+def dynamic(dataset: dsnb.Dataset, service: dsnb.DataService) -> dsnb.Dataset:
+    return dataset.apply(dsnb.distribute("distributed_epoch", service))
+
+
+def test_each_split_is_recorded_by_whoever_gets_it(tmp_path: Path, where: str | None) -> None:
+    calls = tmp_path / "calls"
+    with dsnb.start(workers=2) as service:
+        ds = dynamic(squares(calls).cache(where), service)
+        for _ in range(3):
+            assert read(ds) == WANTED
+        assert count(calls) == N
+
+
+def test_splits_with_any_number_of_elements_are_recorded(tmp_path: Path, where: str | None) -> None:
+    calls = tmp_path / "calls"
+    with dsnb.start(workers=2) as service:
+        several = squares(calls).flat_map(lambda x: dsnb.Dataset.from_tensors(x).repeat(x % 3))
+        ds = dynamic(several.filter(lambda x: x % 2 == 0).cache(where), service)
+        wanted = sorted(x for x in WANTED for _ in range(x % 3) if x % 2 == 0)
+        for _ in range(3):
+            assert read(ds) == wanted
+        assert count(calls) == N
+
+
+def test_files_are_recorded_one_by_one(tmp_path: Path, where: str | None) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number}{line}\n" for line in range(number * 3)))
+    files = [str(tmp_path / f"{number}.txt") for number in range(5)]
+    with dsnb.start(workers=2) as service:
+        ds = dynamic(dsnb.TextLineDataset(files).map(int).cache(where), service)
+        for _ in range(2):
+            assert read(ds) == sorted(int(f"{number}{line}") for number in range(5) for line in range(number * 3))
+
+
+def test_a_job_that_ends_early_leaves_its_splits_and_another_one_makes_the_rest(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    for workers in (2, 1):
+        with dsnb.start(workers=workers) as service:
+            with iter(dynamic(squares(calls).cache(tmp_path / "cache"), service)) as elements:
+                part = [int(next(elements)) for _ in range(5)]
+            assert set(part) <= set(WANTED)
+    with dsnb.start(workers=2) as service:
+        ds = dynamic(squares(calls).cache(tmp_path / "cache"), service)
+        for _ in range(2):
+            assert read(ds) == WANTED
+    assert count(calls) <= 2 * N
+    (entry,) = entries(str(tmp_path / "cache"))
+    assert (entry.state, entry.elements) == ("complete", N)
+    assert list(verify(str(tmp_path / "cache"))) == [(entry.key, "")]
+
+
+def test_a_split_that_fails_is_tried_again_and_the_others_are_kept(tmp_path: Path, where: str | None) -> None:
+    calls, good = tmp_path / "calls", str(tmp_path / "good")
+
+    def picky(x: int) -> int:
+        if x == 25 and not os.path.exists(good):
+            raise ValueError("five")
+        return x
+
+    with dsnb.start(workers=1) as service:
+        ds = dynamic(squares(calls).map(picky).cache(where), service)
+        found: list[int] = []
+        elements = iter(ds)
+        with pytest.raises(ValueError, match="five"):
+            found += (int(x) for x in elements)
+        found += (int(x) for x in elements)
+        assert len(found) == N - 1
+        Path(good).touch()
+        for _ in range(2):
+            assert read(ds) == WANTED
+        assert count(calls) == N + 1
+
+
+def test_what_mixes_splits_is_named_where_the_job_is_asked_for(tmp_path: Path, where: str | None) -> None:
+    with dsnb.start(workers=1) as service:
+        for mixed in (dsnb.Dataset.range(9).batch(2), dsnb.Dataset.range(9).shuffle(3)):
+            with pytest.raises(UnimplementedError, match=r"but (batch\(2\)|shuffle\(3\)) in front of it mixes them"):
+                dynamic(mixed.map(lambda x: x).cache(where), service)
+        assert len(list(dynamic(dsnb.Dataset.range(9).cache(where).batch(2), service))) == 5

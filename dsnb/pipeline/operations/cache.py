@@ -14,6 +14,7 @@ from dsnb.cache.places import check_place, shelf_at, without_password
 from dsnb.cache.reader import Reader
 from dsnb.cache.recorder import Alone
 from dsnb.cache.recording import Begin
+from dsnb.cache.split_recording import SplitRecording
 from dsnb.cache.writer import Plan
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
@@ -22,7 +23,8 @@ from dsnb.pipeline.engine.randomness import FIXED
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.file_keys import file_keys
 from dsnb.pipeline.operation import BuildContext, Operation, walk
-from dsnb.pipeline.splits import FileSource, SplitProvider
+from dsnb.pipeline.operations.cache_splits import SplitCacheStage
+from dsnb.pipeline.splits import FileSource, SplitProvider, split_providers
 
 CHUNK_BYTES: Final = 16 << 20
 LEASE_S: Final = 5.0
@@ -76,41 +78,59 @@ class Cache(Operation):
         return ("cache", *self.inputs, where, self.limit, self.expire_s, self.content)
 
     def split_provider(self) -> SplitProvider | None:
-        """None, and none of what is below either: DYNAMIC sharding is refused where it is asked for.
+        """None of its own, if the input can be recorded split by split.
 
         Raises:
-            UnimplementedError: always.
+            UnimplementedError: naming what mixes splits.
         """
-        raise UnimplementedError(
-            f"Splitting is not implemented for recordings: {self.name} does not record split by split yet, which "
-            "DYNAMIC sharding asks for",
-            did="nothing was read",
-            hint="use OFF or a static sharding policy, or put `cache` behind `distribute`",
-        )
+        mixing = next((step for step in walk(self.inputs[0]) if step.inputs and not _keeps_splits(step)), None)
+        if mixing is not None:
+            raise UnimplementedError(
+                f"Splitting is not implemented for recordings of mixed splits: {self.name} would record split by "
+                f"split, but {mixing.name} in front of it mixes them",
+                did="nothing was read",
+                hint=f"put {mixing.name} behind `cache`, or use OFF or a static sharding policy",
+            )
+        return None
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that records or reads.
 
         Raises:
-            UnimplementedError: for a task that reads only some splits.
+            UnimplementedError: for a task that reads only some splits, where something mixes them.
             FailedPreconditionError: something in the pipeline has no value to tell a changed one by.
         """
         if context.splits is not None:
-            self.split_provider()
+            return self._build_split(context)
         return CacheStage(self, context)
 
-    def shelf(self) -> Shelf:
+    def _build_split(self, context: BuildContext) -> Stage:
+        self.split_provider()
+        (provider,) = split_providers(self.inputs[0])
+        recording = SplitRecording(
+            self.shelf("splits"), begin_of(self.inputs[0], shared=context.shared), provider.count
+        )
+        try:
+            return SplitCacheStage(self.name, self.inputs[0], context, recording, Pipeline, self.chunk_bytes)
+        except BaseException:
+            recording.close()
+            raise
+
+    def shelf(self, kind: str = "") -> Shelf:
         """Where the recordings of this pipeline are.
+
+        Args:
+            kind: What sort of recordings; others are not found by it.
 
         Raises:
             FailedPreconditionError: it has no key.
         """
         if self.where is None:
-            return self.memory.shelf(_cut_of(self.inputs[0]))
+            return self.memory.shelf(kind + _cut_of(self.inputs[0]))
         found = fingerprint(self.inputs[0])
         refuse_unhashable(found, self.name)
         known = file_keys(self.inputs[0], content=self.content)
-        key = fingerprint((found.digest, known)).digest
+        key = fingerprint((kind, found.digest, known)).digest
         about = About.of(described(self.inputs[0]), found, tuple(known.items()))
         return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
 
@@ -129,6 +149,24 @@ class Cache(Operation):
 def described(operation: Operation) -> str:
     """A pipeline in one line."""
     return " | ".join(step.name for step in walk(operation))
+
+
+def begin_of(operation: Operation, *, shared: bool) -> Begin:
+    """What to say of a pipeline when its recording begins.
+
+    Args:
+        operation: The pipeline.
+        shared: Whether others record other parts of it, and all have to draw alike.
+    """
+    return Begin(
+        entropy=FIXED if shared else secrets.randbits(64),
+        repeatable=all(step.repeatable for step in walk(operation)),
+        pipeline=described(operation),
+    )
+
+
+def _keeps_splits(operation: Operation) -> bool:
+    return operation.keeps_splits and len(operation.inputs) == 1 and not isinstance(operation, Cache)
 
 
 def _cut_of(operation: Operation) -> str:
@@ -162,12 +200,12 @@ class CacheStage(Stage):
         # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
         self._context = BuildContext(entropy=context.entropy, prompt=context.prompt, shared=context.shared)
         self._pipeline: Pipeline | None = None
-        begin = Begin(
-            entropy=FIXED if context.shared else secrets.randbits(64),
-            repeatable=all(step.repeatable for step in walk(self._operation)),
-            pipeline=described(self._operation),
+        plan = Plan(
+            begin=begin_of(self._operation, shared=context.shared),
+            open=self._open,
+            chunk_bytes=operation.chunk_bytes,
+            lease_s=operation.lease_s,
         )
-        plan = Plan(begin=begin, open=self._open, chunk_bytes=operation.chunk_bytes, lease_s=operation.lease_s)
         self._reader = Reader(operation.shelf(), plan)
 
     def _open(self, entropy: int) -> Pipeline:
@@ -243,7 +281,10 @@ class Pipeline:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        run, self._waiting = self._waiting or self._stage.pull(want), []
+        run: Run = self._waiting[:want]
+        self._waiting = self._waiting[want:]
+        if not run:
+            run = self._stage.pull(want)
         if not len(run):
             return []
         try:
@@ -257,7 +298,7 @@ class Pipeline:
             try:
                 found += framed([element])
             except Exception as error:
-                self._waiting = run[index + 1 :]
+                self._waiting = run[index + 1 :] + self._waiting
                 if not found:
                     raise
                 self._error = error

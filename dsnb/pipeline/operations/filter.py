@@ -30,6 +30,11 @@ class Filter(Operation):
         """The input's."""
         return self.inputs[0].element_spec
 
+    @property
+    def keeps_splits(self) -> bool:
+        """It does."""
+        return True
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that asks the predicate."""
         (source,) = self.build_inputs(context)

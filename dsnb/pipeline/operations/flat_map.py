@@ -23,6 +23,11 @@ class FlatMap(Operation):
         """With the function's name."""
         return f"flat_map({function_name(self.function)})"
 
+    @property
+    def keeps_splits(self) -> bool:
+        """It does."""
+        return True
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads one inner dataset at a time."""
         (source,) = self.build_inputs(context)

@@ -41,6 +41,11 @@ class Interleave(Operation):
         """Unless several threads hand on what is ready."""
         return self.deterministic is not False or self.calls in (None, 1)
 
+    @property
+    def keeps_splits(self) -> bool:
+        """It does."""
+        return True
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads several inner datasets."""
         (source,) = self.build_inputs(context)

@@ -34,6 +34,11 @@ class Unbatch(Operation):
         size = sizes.pop() if len(sizes) == 1 else None
         return UNKNOWN_CARDINALITY if size is None else source.cardinality * size
 
+    @property
+    def keeps_splits(self) -> bool:
+        """It does."""
+        return True
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that cuts."""
         (source,) = self.build_inputs(context)

@@ -1,0 +1,132 @@
+"""One worker's hold on a recording that is made split by split: the shell around `cache/split_log`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from dsnb.cache.backends import Gone, Shelf, Unwritable, warn
+from dsnb.cache.frames import joined
+from dsnb.cache.recording import Begin, End, Piece, Place, Record, decode, encode
+from dsnb.cache.split_log import SplitLog, elements_before, shortened
+from dsnb.elements.frame import Frame
+from dsnb.errors import DataLossError, DsnbError
+
+
+class SplitRecording:
+    """Reads and writes whole splits.
+
+    Args:
+        shelf: Where.
+        begin: What to put into the first slot.
+        total: The number of splits.
+    """
+
+    def __init__(self, shelf: Shelf, begin: Begin, total: int) -> None:
+        self._shelf = shelf
+        self._begin = begin
+        self._total = total
+        self._number = max(1, shelf.newest())
+        self._store = shelf.open(self._number)
+        self._log = SplitLog()
+        self._records: list[bytes] = []
+        self.off: DsnbError | None = None
+        self._try(self._start)
+
+    @property
+    def entropy(self) -> int:
+        """The root of all randomness without a seed."""
+        return (self._log.begin or self._begin).entropy
+
+    def _start(self) -> None:
+        self._refresh()
+        if self._log.begin is None and not self._claim(self._begin):
+            self._refresh()
+
+    def _try(self, act: object) -> None:
+        assert callable(act)
+        try:
+            act()
+        except Unwritable as error:
+            self._switch_off(error.page)
+        except Gone as error:
+            self._switch_off(error.page)
+
+    def _switch_off(self, page: DsnbError) -> None:
+        if self.off is None:
+            warn(page.what, page.did or "the pass goes on without the cache", page.hint)
+        self.off = page
+
+    def _refresh(self) -> None:
+        while (data := self._store.read(self._log.next)) is not None:
+            try:
+                self._apply(decode(data), data)
+            except DataLossError as damage:
+                self._restart(damage)
+
+    def _restart(self, damage: DataLossError) -> None:
+        warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)
+        self._store.close()
+        self._number = max(self._number + 1, self._shelf.newest())
+        self._store = self._shelf.open(self._number)
+        self._log, self._records = SplitLog(), []
+
+    def _apply(self, record: Record, data: bytes) -> None:
+        self._log.apply(record)
+        self._records.append(data)
+
+    def _claim(self, record: Record) -> bool:
+        data = encode(record)
+        if not self._store.claim(self._log.next, data) and self._store.read(self._log.next) != data:
+            return False
+        self._apply(record, data)
+        return True
+
+    def cut(self, first: int, end: int) -> list[tuple[int, int, Piece | None]]:
+        """A run of splits as what is recorded now and what is not."""
+        if self.off is None:
+            self._try(self._refresh)
+        return list(self._log.cut(first, end))
+
+    def read(self, piece: Piece, first: int, end: int) -> Iterator[tuple[Frame, int, int]]:
+        """The elements of a run of recorded splits: frames, each with the first element and the end in it.
+
+        Raises:
+            DataLossError: one is damaged.
+            Unwritable: the store cannot be reached.
+        """
+        at, stop = elements_before(piece, first), elements_before(piece, end)
+        base = 0
+        for place in piece.frames:
+            low, high = max(at, base), min(stop, base + place.count)
+            if low < high:
+                yield self._store.frame(place), low - base, high - base
+            base += place.count
+
+    def keep(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+        """Write frames of splits that are not whole yet."""
+        places: list[Place] = []
+        if self.off is None and frames:
+            self._try(lambda: places.extend(self._store.put(joined(frames))))
+        return tuple(places)
+
+    def add(self, first: int, counts: Sequence[int], places: Sequence[Place]) -> None:
+        """Commit whole splits, the first of which is `first`."""
+        if self.off is None and counts:
+            piece = Piece(first=first, counts=shortened(counts), frames=tuple(places))
+            self._try(lambda: self._commit(piece))
+
+    def _commit(self, piece: Piece) -> None:
+        while not self._claim(piece):
+            self._refresh()
+        while self._log.recorded >= self._total and not self._log.ended:
+            if self._claim(End(epoch=0, elements=self._log.elements)):
+                with contextlib.suppress(Unwritable, Gone):
+                    self._store.settle(self._records)
+            else:
+                self._refresh()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+        self._shelf.close()
