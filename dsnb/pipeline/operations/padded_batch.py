@@ -48,10 +48,14 @@ class PaddedBatch(Batch):
             return
         structure = structure_of(spec)
         leaves = flatten(spec)
-        for leaf, shape in zip(leaves, self.padding.shapes_for(structure), strict=True):
-            _check_shape(leaf, shape)
-        for leaf, value in zip(leaves, self.padding.values_for(structure), strict=True):
-            filling_of(value, leaf.dtype)
+        try:
+            for leaf, shape in zip(leaves, self.padding.shapes_for(structure), strict=True):
+                _check_shape(leaf, shape)
+            for leaf, value in zip(leaves, self.padding.values_for(structure), strict=True):
+                filling_of(value, leaf.dtype)
+        except InvalidArgumentError as error:
+            # The same words as while reading, but no element was left out.
+            raise InvalidArgumentError(error.what, hint=error.hint) from None
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that gathers."""

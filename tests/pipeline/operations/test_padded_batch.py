@@ -97,8 +97,9 @@ def test_an_error_from_further_up_leaves_what_was_gathered() -> None:
 )  # fmt: skip
 def test_what_can_never_fit_is_refused_at_the_call_where_the_spec_is_known(shapes: Any, filling: Any) -> None:
     ds = Dataset.from_tensor_slices(np.zeros((4, 2), int))
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError) as caught:
         ds.padded_batch(2, shapes, filling)
+    assert (caught.value.did, bool(caught.value.hint)) == ("", True)
     unknown = ds.map(lambda x: x).padded_batch(2, shapes, filling)
     assert {type(x) for x in outcomes(unknown)} == {InvalidArgumentError}, "and while reading where it is not"
 
