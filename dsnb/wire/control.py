@@ -43,6 +43,7 @@ class ControlStream(Generic[Up, Down]):
         receive: Takes a message. What it raises is logged and ends nothing: it is the receiver's to handle.
         interval_s: Longest silence between two reports.
         failed: Learns that the other side refuses this stream for good, or fails again and again.
+        forsaken: Whether to give up when the other side has been gone for so many seconds; never, if left out.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ControlStream(Generic[Up, Down]):
         receive: Callable[[Down], None],
         interval_s: float,
         failed: Callable[[DsnbError], None],
+        forsaken: Callable[[float], bool] = lambda _gone_s: False,
     ) -> None:
         self._channel = channel
         self._method = method
@@ -62,6 +64,7 @@ class ControlStream(Generic[Up, Down]):
         self._receive = receive
         self._interval_s = interval_s
         self._failed = failed
+        self._forsaken = forsaken
         self._closing = threading.Event()
         self._wants: SimpleQueue[int | None] = SimpleQueue()
         self._call: Any = None
@@ -117,6 +120,10 @@ class ControlStream(Generic[Up, Down]):
                 if error is not None and (not stumbled or stumbles > _STUMBLES):
                     if not self._closing.is_set():
                         self._failed(error)
+                    return
+                gone_s = time.monotonic() - self.broken_since if self.broken_since is not None else 0.0
+                if self._forsaken(gone_s) and not self._closing.is_set():
+                    self._failed(UnavailableError(f"{self._channel.address} has not answered for {gone_s:.0f} seconds"))
                     return
                 self._closing.wait(_RETRY_S)
         finally:

@@ -25,6 +25,7 @@ class WorkerConfig:
         token: The dispatcher's token; None to find it by the address (this user's connection files, `DSNB_TOKEN`).
         name: What it would like to be called; None for "w0", "w1" and so on.
         heartbeat_interval_ms: How often it reports when nobody watches.
+        dispatcher_gone_ms: How long the dispatcher may be gone before a worker that nobody reads stops by itself.
         dispatcher_timeout_ms: How long it waits for a dispatcher that is away before its readers are told.
         cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all its tasks.
         spill_dir: Where elements are put for trainers that asked for `on_lag="spill"` and fall behind; None for the
@@ -50,6 +51,7 @@ class WorkerConfig:
     name: str | None = None
     heartbeat_interval_ms: int = 500
     dispatcher_timeout_ms: int = 60_000
+    dispatcher_gone_ms: int = 600_000
     cross_trainer_cache_size_bytes: int = 512 * MIB
     spill_dir: str | None = None
     spill_size_bytes: int = 10 * 1024 * MIB
@@ -67,6 +69,7 @@ class WorkerConfig:
             raise InvalidArgumentError(f"the protocol {self.protocol!r} is unknown", hint='use "grpc"')
         for name in (
             "heartbeat_interval_ms",
+            "dispatcher_gone_ms",
             "dispatcher_timeout_ms",
             "cross_trainer_cache_size_bytes",
             "read_ahead_bytes",

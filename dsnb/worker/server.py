@@ -121,6 +121,7 @@ class WorkerServer:
             receive=self._obey,
             interval_s=self.config.heartbeat_interval_ms / 1000,
             failed=self._refused,
+            forsaken=self._forsaken,
         )
         self._session.start()
         local.offer(self.uid, self)
@@ -342,6 +343,12 @@ class WorkerServer:
     def _changed(self) -> None:
         if self._session is not None:
             self._session.report_now()
+
+    def _forsaken(self, gone_s: float) -> bool:
+        """Whether the dispatcher is gone for so long that it will not come back, and nobody reads what is there."""
+        with self._lock:
+            read = any(task.read for task in self._tasks.values())
+        return gone_s * 1000 >= self.config.dispatcher_gone_ms and not read
 
     def _refused(self, error: DsnbError) -> None:
         self._refusal = error

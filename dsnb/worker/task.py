@@ -331,6 +331,12 @@ class Task:
         )
 
     @property
+    def read(self) -> bool:
+        """Whether somebody reads it."""
+        with self._changed:
+            return bool(self._readings)
+
+    @property
     def done(self) -> bool:
         """Whether everything is produced and consumed."""
         with self._changed:

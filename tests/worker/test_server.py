@@ -111,6 +111,19 @@ def test_a_worker_without_a_dispatcher_gives_up_in_its_stated_time(free_port: in
     assert time.monotonic() - began < 5.0
 
 
+def test_a_worker_whose_dispatcher_is_gone_for_long_stops_when_nobody_reads_it(cluster: Cluster) -> None:
+    worker = cluster.add_worker(dispatcher_gone_ms=300)
+    elements = iter(dsnb.Dataset.range(1 << 40).apply(dsnb.distribute("parallel_epochs", cluster.service)))
+    next(elements)
+    wait_for(lambda: cluster.status().workers[0].readers == 1, what="the reader to be counted")
+    cluster.dispatcher.stop()
+    assert not worker._forsaken(1000.0), "somebody reads it"
+    elements.close()
+    wait_for(lambda: worker.stopped, what="the worker to stop")
+    with pytest.raises(UnavailableError, match="has not answered for"):
+        worker.join()
+
+
 def test_a_worker_asked_for_a_task_that_nobody_ordered_says_so(cluster: Cluster) -> None:
     with pytest.raises(NotFoundError, match="the task t is unknown"):
         cluster.add_worker().open(opening(), Collector())
