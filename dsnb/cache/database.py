@@ -173,8 +173,19 @@ class Database:
 
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
-    # Immutable: where nobody can write, no lock is needed, and none could be had.
-    mode = "mode=rwc" if writable else "mode=ro&immutable=1"
+    if writable:
+        return _connection(path, "mode=rwc")
+    reading = _connection(path, "mode=ro")
+    try:
+        reading.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        # Nobody has it open, and we may not make the files that readers share: then it does not change either.
+        reading.close()
+        return _connection(path, "mode=ro&immutable=1")
+    return reading
+
+
+def _connection(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(
         f"{path.as_uri()}?{mode}", uri=True, isolation_level=None, timeout=PATIENCE, check_same_thread=False
     )

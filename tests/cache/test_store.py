@@ -9,7 +9,8 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,32 +106,52 @@ def as_nobody(code: str, directory: Path) -> None:
         assert process.ended(timeout=60) == 0, process.story()
 
 
-def test_a_read_only_folder_is_read_from(open_cache: Open, tmp_path: Path) -> None:
-    cache = open_cache()
-    put(cache, "a", 1000)
-    cache.close()
-    for path in [*cache.directory.rglob("*"), cache.directory]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    above = [folder for folder in tmp_path.parents if folder != Path("/tmp") and len(folder.parts) > 2]
-    modes = [(folder, folder.stat().st_mode) for folder in [tmp_path, *above]]
-
-    code = """
+READ_ONLY = """
 with LocalTrainingCache(directory) as reading:
     assert known(reading, "a")
     assert get(reading, "a") == Output("a", 1000)
     put(reading, "b")
     assert not known(reading, "b")
 """
+
+
+@contextmanager
+def reachable(folder: Path, base: Path) -> Iterator[None]:
+    """Let others look for a folder among pytest's; it and all in it may be read only."""
+    if not all(path.stat().st_mode & 0o001 for path in base.parents):
+        pytest.skip("the folder of temporary folders is this user's alone")
+    above = [path for path in folder.parents if path.is_relative_to(base)]
+    before = [(path, path.stat().st_mode) for path in [*above, folder, *folder.rglob("*")]]
     try:
-        for folder, mode in modes:
-            folder.chmod(mode | 0o055)
-        as_nobody(code, cache.directory)
+        for path, mode in before:
+            within = path == folder or folder in path.parents
+            path.chmod((0o555 if path.is_dir() else 0o444) if within else mode | 0o055)
+        yield
     finally:
-        for folder, mode in modes:
-            folder.chmod(mode)
-        for path in [cache.directory, *cache.directory.rglob("*")]:
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        for path, mode in before:
+            path.chmod(mode)
+
+
+def test_a_read_only_folder_is_read_from(open_cache: Open, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cache = open_cache()
+    put(cache, "a", 1000)
+    cache.close()
+    with reachable(cache.directory, tmp_path_factory.getbasetemp().parent):
+        as_nobody(READ_ONLY, cache.directory)
     assert get(open_cache(), "a") == Output("a", 1000)
+
+
+def test_a_read_only_folder_is_read_from_while_its_owner_writes(
+    open_cache: Open, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if os.getuid():
+        pytest.skip("only root can be two users")
+    cache = open_cache()
+    put(cache, "a", 1000)  # is in the journal still, which the reader has to see
+    with reachable(cache.directory, tmp_path_factory.getbasetemp().parent):
+        as_nobody(READ_ONLY, cache.directory)
+        put(cache, "c")
+    assert get(cache, "c")
 
 
 def test_no_cache_in_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
