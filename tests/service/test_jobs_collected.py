@@ -1,0 +1,78 @@
+"""Jobs that are over leave the dispatcher's memory and journal where they were."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dsnb
+from tests.support.cluster import Cluster
+from tests.support.waiting import wait_for
+
+WORKERS = 10
+SOON = {"job_gc_check_interval_ms": 20, "task_gc_timeout_ms": 20, "job_gc_timeout_ms": 100}
+
+ALLOWED_OBJECTS = 1_000
+"""How many objects of this process may have come to stay. One for each of the 1,000 tasks would be as many."""
+
+ALLOWED_STATE = 50
+"""By how many characters the state may be longer: its counters have more digits."""
+
+ALLOWED_JOURNAL = 64 << 10
+"""What the journal's file holds at the most when the dispatcher was stopped; its pages are 4 KiB each."""
+
+ALLOWED_AT_WORK = 6 << 20
+"""What file and log hold while it works: SQLite's log has room for 4 MB before it is written anew from its start."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(WORKERS, dispatcher={**SOON, "work_dir": tmp_path}) as cluster:
+        yield cluster
+
+
+def read(cluster: Cluster, number: int) -> None:
+    """Half of the jobs have names, each mode has its turn, and each fifth is left in the middle."""
+    mode = ["parallel_epochs", "distributed_epoch"][number // 2 % 2]
+    policy = dsnb.distribute(mode, cluster.service, job_name=f"job {number}" if number % 2 else None)
+    with iter(dsnb.Dataset.range(20).map(lambda x: x + number).apply(policy)) as elements:
+        for _, _ in zip(range(5 if number % 5 == 0 else 10_000), elements, strict=False):
+            pass
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("journal*"))
+
+
+def settled(cluster: Cluster) -> tuple[int, int]:
+    """The length of the state and the number of objects, when all jobs and datasets are collected."""
+    state = cluster.dispatcher._desk.core.state
+    wait_for(lambda: not (state.jobs or state.datasets or state.tasks or state.clients), what="all to be collected")
+    wait_for(lambda: not any(worker._tasks for worker in cluster.workers), what="workers to drop their tasks")
+    cluster.status()
+    gc.collect()
+    return len(state.export()), len(gc.get_objects())
+
+
+def test_a_hundred_jobs_of_ten_tasks_leave_memory_and_journal_where_they_were(cluster: Cluster, tmp_path: Path) -> None:
+    for number in range(10):  # pools and caches take what they keep
+        read(cluster, number)
+    desk = cluster.dispatcher._desk
+    state, objects = settled(cluster)
+    before = desk.journal.number
+    for number in range(100):
+        read(cluster, number)
+    state_now, objects_now = settled(cluster)
+
+    assert desk.journal.number - before > 100 * WORKERS, "the jobs had not ten tasks each"
+    assert state_now - state < ALLOWED_STATE
+    assert objects_now - objects < ALLOWED_OBJECTS
+    assert desk.ledger._jobs == {}
+    assert desk.ledger._job_of_task == {}
+    assert list((tmp_path / "blobs").iterdir()) == []
+    assert size(tmp_path) < ALLOWED_AT_WORK
+    cluster.stop()
+    assert size(tmp_path) < ALLOWED_JOURNAL
