@@ -48,10 +48,10 @@ class ReadStage(Stage):
             raise
         self._connection = discovery.serving(service.address)
         self._client_id = joined.client_id
-        self._losses_heard = joined.losses
+        self._losses_heard, self._instance = joined.losses, joined.instance
         self._ended = joined.finished
         self._inbox = InboxInTurn() if options.in_turn else Inbox()
-        self._tasks = TaskTable(self._inbox, joined.client_id, options, token)
+        self._tasks = TaskTable(self._inbox, joined.client_id, options, token, joined.instance)
         self._lasting: list[Exception] = []
         self._hold: Hold | None = None
         self._rest: Sequence[Any] = ()
@@ -330,4 +330,5 @@ class ReadStage(Stage):
             seq=number,
             leaving=leaving,
             losses_heard=self._losses_heard,
+            instance=self._instance,
         )

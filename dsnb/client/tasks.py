@@ -43,15 +43,17 @@ class TaskTable:
         client_id: This reader.
         options: What was asked for.
         token: For the workers.
+        instance: The service's, of which workers must be.
     """
 
-    def __init__(self, inbox: Inbox, client_id: str, options: ReadOptions, token: str) -> None:
+    def __init__(self, inbox: Inbox, client_id: str, options: ReadOptions, token: str, instance: str = "") -> None:
         self.lost = 0
         self.last_loss = ""
         self._inbox = inbox
         self._client_id = client_id
         self._options = options
         self._token = token
+        self._instance = instance
         self._holds: dict[str, Hold] = {}
         self._sinks: dict[str, TaskSink] = {}
         check_protocol(options.protocol)
@@ -152,6 +154,7 @@ class TaskTable:
             granted=account.granted,
             received=account.received,
             consumed=account.consumed,
+            instance=self._instance,
         )
         try:
             hold.reading = self._endpoint(hold).open(opening, sink)

@@ -16,6 +16,7 @@ from typing import Any
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import jobs, leases, membership, registering
 from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.records import ServiceBegun
 from dsnb.errors import DsnbError
 
 
@@ -40,7 +41,13 @@ class Core(Context):
         assert set(self.live.clients) == set(self.state.clients), "a client has no deadline, or a deadline no client"
 
 
+def _begin(core: Context, event: e.Begin) -> None:
+    if not core.state.instance:
+        core.record(ServiceBegun(instance=event.instance))
+
+
 _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
+    e.Begin: _begin,
     e.RegisterDataset: registering.register,
     e.Join: jobs.join,
     e.EndSeen: jobs.end_seen,

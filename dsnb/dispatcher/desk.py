@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -78,6 +79,7 @@ class Desk:
         self._seq = 0
         self._collects = 0
         self._recall()
+        self.handle(e.Begin(instance=secrets.token_hex(8)))
 
     def _recall(self) -> None:
         """Expect those again that the journal knows of, and let blobs go that were left behind."""

@@ -13,6 +13,13 @@ from dsnb.errors import DsnbError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A dispatcher starts; the name is for a service that has none from an earlier start."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterDataset:
     """A pipeline is registered; an empty id asks for one, an empty fingerprint makes it equal to no other."""
 
@@ -158,7 +165,8 @@ class Tick:
 
 
 Event = (
-    RegisterDataset
+    Begin
+    | RegisterDataset
     | Join
     | EndSeen
     | ClientSeen

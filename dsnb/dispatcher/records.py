@@ -9,6 +9,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceBegun:
+    """The first record: no other service has this name, whatever numbers it gives to its clients and tasks."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRegistered:
     """A pipeline has an id.
 
@@ -225,7 +232,8 @@ class TaskLost:
 
 
 Record = (
-    DatasetRegistered
+    ServiceBegun
+    | DatasetRegistered
     | DatasetDropped
     | WorkerJoined
     | WorkerDraining

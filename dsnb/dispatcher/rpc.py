@@ -11,6 +11,7 @@ import grpc
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
+from dsnb.dispatcher.jobs import unknown_client
 from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.wire import messages as m
 from dsnb.wire import methods
@@ -124,6 +125,7 @@ class DispatcherService:
                 readers=joined.readers,
                 absent=joined.absent,
                 losses=joined.losses,
+                instance=desk.core.state.instance,
                 report_ms=desk.config.client_report_ms,
             )
 
@@ -146,6 +148,8 @@ class DispatcherService:
         desk, first = self._desk, next(reports)
         mailbox: Mailbox[m.ClientUpdate] = Mailbox()
         with desk.locked():
+            if first.instance != desk.core.state.instance:  # another service gave it its number
+                raise unknown_client(first.client_id)
             desk.handle(e.ClientSeen(client_id=first.client_id))
             old = desk.clients.get(first.client_id)
             if old is not None:
@@ -198,7 +202,7 @@ class DispatcherService:
             desk.worker_reported(first)
         context.add_callback(lambda: mailbox.messages.put(None))
         self._listeners.submit(self._listen_to_worker, reports, first.uid, mailbox)
-        yield m.WorkerOrder(welcome=True, name=name)
+        yield m.WorkerOrder(welcome=True, name=name, instance=desk.core.state.instance)
         yield from _until_none(mailbox)
 
     def _listen_to_worker(self, reports: Iterator[m.WorkerReport], uid: str, mailbox: Mailbox[m.WorkerOrder]) -> None:

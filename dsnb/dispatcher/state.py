@@ -145,6 +145,7 @@ class State:
     clients: dict[str, Client] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=_first_numbers)
     """The next number of each kind; each kind has its own thousand, so a number in a log tells what it is."""
+    instance: str = ""
 
     def iteration(self, job: str, number: int) -> Iteration:
         return self.jobs[job].iterations[number]
@@ -164,6 +165,9 @@ class State:
     def apply(self, record: r.Record) -> None:
         """Make one change. Never fails on a record that was made by this code."""
         _APPLY[type(record)](self, record)
+
+    def _service_begun(self, record: r.ServiceBegun) -> None:
+        self.instance = record.instance
 
     def _dataset_registered(self, record: r.DatasetRegistered) -> None:
         self.datasets[record.dataset_id] = record
@@ -354,6 +358,7 @@ class State:
 
 
 _APPLY: dict[type, Any] = {
+    r.ServiceBegun: State._service_begun,
     r.DatasetRegistered: State._dataset_registered,
     r.DatasetDropped: State._dataset_dropped,
     r.WorkerJoined: State._worker_joined,

@@ -105,6 +105,7 @@ class JoinReply:
     absent: tuple[str, ...] = ()
     losses: int = 0
     report_ms: int = 0
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,7 @@ class ClientReport:
     seq: int = 0
     leaving: bool = False
     losses_heard: int = 0
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +255,7 @@ class WorkerOrder:
     collect: int = 0
     welcome: bool = False
     dismiss: tuple[Dismissal, ...] = ()
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,3 +325,4 @@ class ReadRequest:
     recall: bool = False
     leave: bool = False
     manner: Manner | None = None
+    instance: str = ""

@@ -64,7 +64,7 @@ class WorkerServer:
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
         self.config = config
         self.uid = uuid.uuid4().hex[:12]
-        self.name = ""
+        self.name = self._instance = ""
         token = config.token if config.token is not None else discovery.token_for(config.dispatcher_address)
         self._token = token
         self._reads = ReadService(self, config.max_readers)
@@ -230,6 +230,8 @@ class WorkerServer:
 
     def open(self, opening: Opening, sink: Sink) -> Reading:
         """Let a client read a task; see `wire.transfer.handover.Endpoint`."""
+        if opening.instance not in ("", self._instance):
+            raise UnavailableError(f"the worker {self.name} has not heard yet that the service began anew")
         with self._lock:
             task = self._tasks.get(opening.task_id)
         if task is None:  # the client was faster than the order
@@ -262,7 +264,7 @@ class WorkerServer:
 
     def _obey(self, order: WorkerOrder) -> None:
         if order.welcome:
-            self.name = order.name
+            self._enter(order)
         for start in () if self._stopped.is_set() else order.start:
             self._start(start)
         for task_id in order.drop:
@@ -278,6 +280,13 @@ class WorkerServer:
                     task.dismiss(dismissal.trainer_id)
         if order.collect and self._session is not None:
             self._session.report_now(order.collect)
+
+    def _enter(self, order: WorkerOrder) -> None:
+        """Be let in. A service that began anew gives numbers again that tasks of the last one have: these go."""
+        if self._instance not in ("", order.instance):
+            for task_id in list(self._tasks):
+                self._drop(task_id)
+        self.name, self._instance = order.name, order.instance
 
     def _start(self, order: TaskOrder) -> Task:
         with self._lock:

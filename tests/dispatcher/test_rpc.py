@@ -70,7 +70,8 @@ class Callers:
         return self._stream(SESSION, WorkerReport(uid=uid, **{"address": f"host:{uid}", **fields}))
 
     def client(self, client_id: str) -> Stream:
-        return self._stream(FOLLOW, ClientReport(client_id=client_id))
+        instance = self._cluster.dispatcher._desk.core.state.instance
+        return self._stream(FOLLOW, ClientReport(client_id=client_id, instance=instance))
 
     def join(self) -> JoinReply:
         dataset_id = dsnb.register_dataset(self._cluster.service, dsnb.Dataset.range(20))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import dsnb
-from dsnb.errors import DataLossWarning
+from dsnb.errors import DataLossWarning, NotFoundError
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher
 from tests.support.reading import at_once, first, joined, numbers
@@ -199,3 +199,16 @@ def test_who_comes_while_it_is_away_waits_for_it(dispatcher: RestartableDispatch
     got = at_once([worker_and_reader])
     start.join()
     assert sorted(got[0]) == list(range(100))
+
+
+def test_a_dispatcher_without_a_work_dir_begins_anew_and_nobody_is_taken_for_another() -> None:
+    """Its numbers begin again as well: neither an old reader nor an old task may pass for a new one."""
+    with Cluster(1, dispatcher={"token": "the same"}) as cluster:
+        old = iter(dsnb.Dataset.range(1_000_000).apply(dsnb.distribute("parallel_epochs", cluster.service)))
+        first(10, old)
+        cluster.restart_dispatcher()
+        policy = dsnb.distribute("parallel_epochs", cluster.service, max_outstanding_requests=1)
+        new = iter(dsnb.Dataset.range(7_000_000, 7_000_100).apply(policy))
+        assert numbers(new) == list(range(7_000_000, 7_000_100))
+        with pytest.raises(NotFoundError, match="Unknown iteration client id"):
+            numbers(old)

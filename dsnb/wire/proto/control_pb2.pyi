@@ -143,7 +143,7 @@ class TaskInfo(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent", "losses", "report_ms")
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent", "losses", "report_ms", "instance")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,7 @@ class JoinReply(_message.Message):
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     REPORT_MS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     job_name: str
     iteration: int
@@ -162,10 +163,11 @@ class JoinReply(_message.Message):
     absent: _containers.RepeatedScalarFieldContainer[str]
     losses: int
     report_ms: int
-    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ..., losses: _Optional[int] = ..., report_ms: _Optional[int] = ...) -> None: ...
+    instance: str
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ..., losses: _Optional[int] = ..., report_ms: _Optional[int] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class ClientReport(_message.Message):
-    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_heard")
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_heard", "instance")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +176,7 @@ class ClientReport(_message.Message):
     SEQ_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     LOSSES_HEARD_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     elements: int
     wait_ns: int
@@ -182,7 +185,8 @@ class ClientReport(_message.Message):
     seq: int
     leaving: bool
     losses_heard: int
-    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_heard: _Optional[int] = ...) -> None: ...
+    instance: str
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_heard: _Optional[int] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class ClientUpdate(_message.Message):
     __slots__ = ("tasks", "finished", "losses", "collect", "state")
@@ -391,7 +395,7 @@ class TaskOrder(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss")
+    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss", "instance")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +403,7 @@ class WorkerOrder(_message.Message):
     COLLECT_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DISMISS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
     drop: _containers.RepeatedScalarFieldContainer[str]
@@ -406,7 +411,8 @@ class WorkerOrder(_message.Message):
     collect: int
     welcome: bool
     dismiss: _containers.RepeatedCompositeFieldContainer[Dismissal]
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ...) -> None: ...
+    instance: str
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class Dismissal(_message.Message):
     __slots__ = ("task_id", "trainer_id")

@@ -105,6 +105,7 @@ def _opening(request: ReadRequest) -> Opening:
         received=request.received,
         consumed=request.consumed,
         manner=request.manner,
+        instance=request.instance,
     )
 
 
@@ -211,6 +212,7 @@ def _request(opening: Opening) -> ReadRequest:
         received=opening.received,
         consumed=opening.consumed,
         manner=opening.manner,
+        instance=opening.instance,
     )
 
 

@@ -28,6 +28,7 @@ class Opening:
         received: Elements that arrived before; what was sent after them is sent again.
         manner: How its trainer wants to be treated, in the cross-trainer cache.
         max_bytes: Bytes that may be on their way or unconsumed; one element may always be.
+        instance: Of the service, for a task of another one may have the same number.
     """
 
     task_id: str
@@ -38,6 +39,7 @@ class Opening:
     received: int = 0
     consumed: int = 0
     manner: Manner | None = None
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
