@@ -7,6 +7,7 @@ and the user must leave them alone while the dataset is in use.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from dsnb.elements.classes import fields_of
 from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.spec import BYTES, STR, TensorSpec
-from dsnb.elements.structure import LEAF, Structure, class_structure, parts_of
+from dsnb.elements.structure import LEAF, NONE, Structure, class_structure, parts_of
 from dsnb.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -31,23 +32,28 @@ Column = Array | Text
 
 def taken_apart(values: Any) -> tuple[Structure, list[Any]]:
     """A user's values as structure and leaves; lists are leaves."""
-    if isinstance(values, dict):
-        parts = [taken_apart(value) for value in values.values()]
-        keys = tuple(map(str, values))
-        return Structure("dict", tuple(part for part, _ in parts), keys), chain_leaves(parts)
+    return (LEAF, [None]) if values is None else _taken_apart(values)
+
+
+def _taken_apart(values: Any) -> tuple[Structure, list[Any]]:
+    if values is None:
+        return NONE, []
     fields = fields_of(type(values))
+    if isinstance(values, dict):
+        children, leaves = _parts(values.values())
+        return Structure("dict", children, tuple(map(str, values))), leaves
     if fields is not None:
-        parts = [taken_apart(value) for value in parts_of(values, fields)]
-        return class_structure(type(values), tuple(part for part, _ in parts)), chain_leaves(parts)
+        children, leaves = _parts(parts_of(values, fields))
+        return class_structure(type(values), children), leaves
     if isinstance(values, tuple):
-        parts = [taken_apart(value) for value in values]
-        return Structure("tuple", tuple(part for part, _ in parts)), chain_leaves(parts)
+        children, leaves = _parts(values)
+        return Structure("tuple", children), leaves
     return LEAF, [values]
 
 
-def chain_leaves(parts: list[tuple[Structure, list[Any]]]) -> list[Any]:
-    """The leaves of several parts in order."""
-    return [leaf for _, leaves in parts for leaf in leaves]
+def _parts(values: Iterable[Any]) -> tuple[tuple[Structure, ...], list[Any]]:
+    parts = [_taken_apart(value) for value in values]
+    return tuple(structure for structure, _ in parts), [leaf for _, leaves in parts for leaf in leaves]
 
 
 def array_of(value: Any) -> Array:
