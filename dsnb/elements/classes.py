@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import threading
 import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterable
@@ -21,10 +20,8 @@ from typing import Any, Literal
 Kind = Literal["namedtuple", "dataclass"]
 
 _OURS = __name__.partition(".")[0]
-# What no name leads to: classes that user code here defined inside of functions, and in a worker's process those that
-# came with pipelines. The newest of each name.
-_unnamed: weakref.WeakValueDictionary[tuple[str, str], type] = weakref.WeakValueDictionary()
-_kept = threading.Event()
+# What user code here defined inside of functions, where no name leads to it; the newest of each name.
+_local: weakref.WeakValueDictionary[tuple[str, str], type] = weakref.WeakValueDictionary()
 
 
 def is_data_class(cls: type) -> bool:
@@ -44,23 +41,12 @@ def fields_of(cls: type) -> tuple[str, ...] | None:
 def note_class(cls: type) -> None:
     """Remember a class that a pipeline takes along, for its elements to find it again."""
     if "<locals>" in cls.__qualname__ and fields_of(cls) is not None:
-        _unnamed[cls.__module__, cls.__qualname__] = cls
-
-
-def note_arrival(cls: type) -> None:
-    """Remember a class that came with a pipeline: elements that its worker reads back from a recording are of it."""
-    if _kept.is_set() and fields_of(cls) is not None:
-        _unnamed[cls.__module__, cls.__qualname__] = cls
-
-
-def keep_classes() -> None:
-    """Let classes that come with pipelines stay to be found by name: this process is a worker's."""
-    _kept.set()
+        _local[cls.__module__, cls.__qualname__] = cls
 
 
 def own_class(kind: Kind, origin: tuple[str, str], keys: tuple[str, ...]) -> type:
     """This process's class of that place and those fields; one that is made for the purpose where it has none."""
-    found = named_class(*origin) or _unnamed.get(origin)
+    found = named_class(*origin) or _local.get(origin)
     if found is not None and issubclass(found, tuple) == (kind == "namedtuple") and fields_of(found) == keys:
         return found
     return _made(kind, origin, keys)

@@ -29,7 +29,6 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from dsnb.elements.bytecode import all_imports
-from dsnb.elements.classes import keep_classes
 from dsnb.elements.usercode import is_user_namespace, namespace
 
 Source = tuple[str, str, bytes]
@@ -282,9 +281,8 @@ def make_function(importer: Importer | None, code: CodeType, names: dict[str, An
 
 
 def keep_modules() -> None:
-    """Let what comes with pipelines stay to be found by name, the newest of each: this process is a worker's."""
+    """Let modules that came with pipelines stay to be found by name, the newest of each: this process is a worker's."""
     _kept.set()
-    keep_classes()
 
 
 @contextmanager

@@ -31,13 +31,15 @@ import numpy as np
 from dsnb.elements.classes import note_class
 from dsnb.elements.fingerprint_parts import encode
 from dsnb.elements.imports import Importer, Importing, Source, make_function
-from dsnb.elements.pickling_classes import detached, reduced_error
+from dsnb.elements.pickling_classes import arriving, detached, reduced_error
+from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.elements.reach import dispatch_registry, variables
 from dsnb.elements.usercode import is_user_module, is_user_namespace, namespace, user_modules
 
 BLOB_BYTES = 1 << 20
 """An array above this size leaves the pickle."""
 
+_CLASSES = "classes"
 _CACHED = functools._lru_cache_wrapper
 _NUMERIC = frozenset("biufcmM?")
 # By what a module's functions find their relatives and their files.
@@ -84,6 +86,8 @@ class Pickler(_cloudpickle.Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         """What stands for a big array; None for everything else. A memory map goes as the array that it shows."""
+        if type(value) is PipelineClasses:
+            return _CLASSES
         if type(value) is np.ndarray or type(value) is np.memmap:
             if self._leave is not None and value.nbytes > BLOB_BYTES and value.dtype.kind in _NUMERIC:
                 return self._leave(value)
@@ -168,16 +172,20 @@ class Unpickler(pickle.Unpickler):
     def __init__(self, file: BytesIO, fetch: Callable[[Any], np.ndarray[Any, Any]] | None = None) -> None:
         super().__init__(file)
         self._fetch = fetch
+        self._classes = PipelineClasses()
 
-    def persistent_load(self, pid: Any) -> np.ndarray[Any, Any]:
-        """The big array that left the pickle."""
+    def persistent_load(self, pid: Any) -> Any:
+        """The big array that left the pickle, or the classes that came in it."""
+        if pid == _CLASSES:
+            return self._classes
         if self._fetch is None:
             raise pickle.UnpicklingError("an array is missing")
         return self._fetch(pid)
 
     def load_graph(self) -> Any:
         """The value; the user's modules are filled when this returns."""
-        value, _ = self.load()
+        with arriving(self._classes):
+            value, _ = self.load()
         return value
 
 

@@ -11,17 +11,33 @@ between the two may hold others.
 from __future__ import annotations
 
 import dataclasses
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-from dsnb.elements.classes import named_class, note_arrival
+from dsnb.elements.classes import named_class
+from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.elements.usercode import is_user_class
 
 # The exception classes that came to this process, and are not its own.
 _came: weakref.WeakSet[type] = weakref.WeakSet()
 _own: weakref.WeakSet[type] = weakref.WeakSet()
+# The classes of the pickle that this thread restores.
+_arriving = threading.local()
+
+
+@contextmanager
+def arriving(classes: PipelineClasses) -> Iterator[None]:
+    """Note the classes that are restored meanwhile."""
+    before = getattr(_arriving, "classes", None)
+    _arriving.classes = classes
+    try:
+        yield
+    finally:
+        _arriving.classes = before
 
 
 def detached(cls: type, reduced: Any, *, by_name: bool) -> Any:
@@ -41,7 +57,8 @@ def detached(cls: type, reduced: Any, *, by_name: bool) -> Any:
 def _fill(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
     fill, content = state
     fill(cls, content)
-    note_arrival(cls)
+    if (classes := getattr(_arriving, "classes", None)) is not None:
+        classes.note(cls)
 
 
 def _exception(name: tuple[str, str] | None, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import types
 from collections import namedtuple
 from dataclasses import InitVar, dataclass, field
@@ -11,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from dsnb.elements import classes
-from dsnb.elements.classes import fields_of, keep_classes, note_class, own_class
+from dsnb.elements.classes import fields_of, note_class, own_class
 from dsnb.elements.frame import frames_of
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import class_of, elements_of, flatten, from_json, own_class_of, structure_of, to_json
-from tests.support.graphs import there_and_back
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - what users have
 
@@ -128,21 +125,3 @@ def test_the_fields_are_the_parts_in_their_order() -> None:
 def test_a_spec_is_no_structure_though_it_is_a_dataclass() -> None:
     spec = TensorSpec((1,), float)
     assert flatten(Sample(spec, spec)) == [spec, spec]
-
-
-def test_on_a_worker_what_is_read_back_is_of_the_class_that_came_with_the_pipeline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A function behind `cache` calls its methods."""
-    cell: dict[str, Any] = {"__name__": "a_cell_elsewhere"}
-    exec(
-        "from typing import NamedTuple\nclass Pair(NamedTuple):\n    x: int\n    def double(self): return 2 * self.x",
-        cell,
-    )
-    element = cell["Pair"](3)
-    assert not hasattr(from_elsewhere(element), "double")
-    monkeypatch.setattr(classes, "_kept", threading.Event())
-    keep_classes()
-    restored = there_and_back(cell["Pair"])
-    assert from_elsewhere(element) is restored
-    assert restored(3).double() == 6

@@ -120,6 +120,15 @@ def test_dataclasses_and_named_tuples_of_a_cell_arrive_as_the_cells_own_classes(
     assert kernel.run(told) == "True\n"
 
 
+@pytest.mark.parametrize("where", ["", "'recording'"], ids=["memory", "directory"])
+def test_a_function_behind_a_recording_is_given_the_classes_of_its_own_pipeline(kernel: Kernel, where: str) -> None:
+    kernel.run(ELEMENTS)
+    kernel.run(f"cached = dsnb.Dataset.range(4).map(make).cache({where}).map(check)")
+    for _ in range(2):
+        told = "print(all(type(e) is Pair and type(e.sample) is Sample for e in read(cached)))"
+        assert kernel.run(told) == "True\n"
+
+
 def test_in_another_kernel_all_elements_are_of_one_class_with_the_fields_of_the_cells(kernel: Kernel) -> None:
     kernel.run(ELEMENTS)
     dataset_id = kernel.run("print(dsnb.register_dataset(svc, ds))").strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dsnb.cache.about import About
@@ -18,6 +18,7 @@ from dsnb.cache.split_recording import SplitRecording
 from dsnb.cache.writer import Plan
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
+from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.randomness import FIXED
 from dsnb.pipeline.engine.stage import Stage, as_list
@@ -42,6 +43,7 @@ class Cache(Operation):
         content: Whether files count by their content, and not by size and time.
         chunk_bytes: What is committed at once, in bytes.
         lease_s: After how long a silent writer is taken over, in seconds.
+        classes: What named tuples and dataclasses are to be of that are read back.
     """
 
     where: str | None
@@ -51,6 +53,7 @@ class Cache(Operation):
     content: bool = False
     chunk_bytes: int = CHUNK_BYTES
     lease_s: float = LEASE_S
+    classes: PipelineClasses = field(default_factory=PipelineClasses, repr=False)
 
     @property
     def name(self) -> str:
@@ -197,6 +200,7 @@ class CacheStage(Stage):
     def __init__(self, operation: Cache, context: BuildContext) -> None:
         super().__init__(operation.name)
         (self._operation,) = operation.inputs
+        self._classes = operation.classes
         # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
         self._context = BuildContext(entropy=context.entropy, prompt=context.prompt, shared=context.shared)
         self._pipeline: Pipeline | None = None
@@ -215,7 +219,8 @@ class CacheStage(Stage):
         """The next elements, recorded or produced."""
         if self._pipeline is None:
             try:
-                return self._reader.pull(want)
+                run = self._reader.pull(want)
+                return self._classes.adopt(run) if isinstance(run, list) and run else run
             except Alone as alone:
                 self._go_alone(alone)
                 if alone.error is not None:
