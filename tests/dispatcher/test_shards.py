@@ -179,6 +179,18 @@ def test_a_worker_that_is_not_in_the_list_is_not_let_in() -> None:
     assert not service.core.state.workers
 
 
+def test_a_list_that_came_with_a_restart_holds_for_workers_that_come_after_it() -> None:
+    service = Service()
+    service.add_worker("before", "a:5000")
+    dataset = service.register(20)
+    service.config = LISTED
+    service.restart()
+    client = service.join(dataset, mode="DATA")
+    assert shards(service, client) == {}
+    service.add_worker("again", "a:5000")
+    assert shards(service, client) == {"again": 0}
+
+
 # ---- what cannot be
 
 
