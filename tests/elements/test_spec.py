@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ from dsnb.elements.spec import (
     spec_of,
     spec_to_json,
 )
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - what users have
 
@@ -113,6 +115,23 @@ def test_a_records_dtype_keeps_its_fields(dtype: np.dtype[Any]) -> None:
 def test_every_dtype_survives_being_written_down(dtype: np.dtype[Any]) -> None:
     if dtype.subdtype is None:  # an array's dtype never has one: NumPy makes it a part of the shape
         assert dtype_from_text(dtype_to_text(dtype)) == dtype
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint2"])
+def test_dtypes_of_another_package_go_by_their_names(name: str) -> None:
+    """NumPy's notation of bfloat16 is "V2", which is that of any two bytes."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    assert dtype_to_text(dtype) == name
+    assert dtype_from_text(name) == dtype
+    record = np.dtype([("x", dtype, (2,)), ("y", "<i4")])
+    assert dtype_from_text(dtype_to_text(record)) == record
+
+
+def test_where_that_package_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    for text in ("bfloat16", dtype_to_text(np.dtype([("x", ml_dtypes.bfloat16)]))):
+        with pytest.raises(FailedPreconditionError, match="elements of the dtype bfloat16 need the package ml_dtypes"):
+            dtype_from_text(text)
 
 
 @pytest.mark.parametrize(

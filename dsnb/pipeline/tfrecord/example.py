@@ -11,12 +11,13 @@ one vectorised pass, where the protobuf library would make a Python object of ea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from dsnb.elements.spec import BYTES, STR, TensorSpec, check_spec
+from dsnb.elements.spec import BYTES, STR, TensorSpec
 from dsnb.errors import DataLossError, InvalidArgumentError
 from dsnb.pipeline.engine.assemble import OddElement, stacked
 
@@ -55,6 +56,10 @@ def parse_example(
         >>> parse_example(record, {"label": TensorSpec((), "int32"), "image": TensorSpec((1, 2), "float32")})
         {'label': np.int32(3), 'image': array([[0.5, 1. ]], dtype=float32)}
     """
+    if features is not None and not isinstance(features, Mapping):
+        raise InvalidArgumentError(
+            f"`features` is {type(features).__name__}", hint='pass a dict: {"label": dsnb.TensorSpec((), "int64")}'
+        )
     try:
         found = _features(bytes(serialized))
         if features is None:
@@ -111,14 +116,17 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
     """Number, wire type and value of each field: bytes, except for a varint, which is an int."""
     at, end = 0, len(message)
     while at < end:
-        key, at = _varint(message, at)
+        key = message[at]
+        # Nearly all keys and many sizes are of one byte.
+        key, at = (key, at + 1) if key < 0x80 else _varint(message, at)
         wire_type = key & 7
         if wire_type == _VARINT:
             value, at = _varint(message, at)
             yield key >> 3, wire_type, value
             continue
         if wire_type == _BYTES:
-            size, at = _varint(message, at)
+            size = message[at]
+            size, at = (size, at + 1) if size < 0x80 else _varint(message, at)
         else:
             size = {_FIXED64: 8, _FIXED32: 4}.get(wire_type, end)
         if at + size > end or not key >> 3:
@@ -147,15 +155,28 @@ def _floats(parts: Sequence[tuple[int, Any]]) -> Array:
 def _integers(parts: Sequence[tuple[int, Any]]) -> Array:
     if any(wire_type not in (_BYTES, _VARINT) for wire_type, _ in parts):
         raise ValueError("not a list of integers")
-    arrays = [
-        _packed(value) if wire_type == _BYTES else np.array([value & 2**64 - 1], np.uint64).view(np.int64)
-        for wire_type, value in parts
-    ]
+    arrays = [_packed(value) if wire_type == _BYTES else _signed([value]) for wire_type, value in parts]
+    if len(arrays) == 1:
+        return arrays[0]
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+def _signed(values: list[int]) -> Array:
+    return np.array([value & 2**64 - 1 for value in values], np.uint64).view(np.int64)
+
+
+def _varints_of(data: bytes) -> list[int]:
+    values, at = [], 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        values.append(value)
+    return values
 
 
 def _packed(data: bytes) -> Array:
     """Varints one behind the other, seven bits a byte, the last byte of each below 128."""
+    if len(data) <= _LONGEST:  # a label
+        return _signed(_varints_of(data))
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
     if len(ends) == len(raw):
@@ -176,8 +197,11 @@ def _as_it_is(kind: int, values: Values) -> Any:
     return _text_array("", BYTES, values) if kind == _BYTES_LIST else _read_only(np.asarray(values))
 
 
-def _wanted(name: str, spec: TensorSpec, found: tuple[int, Values] | None, defaults: Mapping[str, Any]) -> Any:
-    check_spec(spec)
+def _wanted(name: str, spec: Any, found: tuple[int, Values] | None, defaults: Mapping[str, Any]) -> Any:
+    if not isinstance(spec, TensorSpec):
+        raise InvalidArgumentError(
+            f"`features` holds {spec!r} for {name!r}", hint='pass its shape and dtype: dsnb.TensorSpec((), "int64")'
+        )
     kind, values = found or (0, [])
     if not kind:
         if name in defaults:
@@ -226,7 +250,7 @@ def _text_array(name: str, dtype: np.dtype[Any], values: Any) -> Array:
 
 def _shaped(name: str, spec: TensorSpec, array: Array) -> Any:
     sizes = [-1 if size is None else size for size in spec.shape]
-    known = int(np.prod([size for size in sizes if size >= 0], dtype=np.int64))
+    known = math.prod(size for size in sizes if size >= 0)
     fits = array.size == known if -1 not in sizes else sizes.count(-1) == 1 and known and array.size % known == 0
     if not fits:
         raise InvalidArgumentError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.pipeline.tfrecord.crc32c import crc32c, in_numpy, masked_crc32c
+from dsnb.pipeline.tfrecord.crc32c import _native, crc32c, in_numpy, masked_crc32c
 
 # From RFC 3720, B.4.
 KNOWN = {
@@ -35,6 +37,12 @@ def test_numpy_counts_as_the_library(data: bytes) -> None:
 def test_numpy_counts_as_the_library_at_the_edges_of_blocks(size: int) -> None:
     data = np.random.default_rng(size).bytes(size)
     assert in_numpy(data) == google_crc32c.value(data)
+
+
+def test_numpy_counts_where_the_library_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _native() is google_crc32c.value
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    assert _native() is None
 
 
 def test_the_mask_turns_and_adds() -> None:

@@ -170,6 +170,12 @@ def test_what_does_not_fit_is_named(value: Any, spec: TensorSpec, told: str) -> 
     assert "feature x" in str(caught.value)
 
 
+@pytest.mark.parametrize("features", [["x"], "x", {"x": np.float32}, {"x": None}], ids=repr)
+def test_features_that_are_no_specs_are_refused(features: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="TensorSpec"):
+        parse_example(serialize_example({"x": 1}), features)
+
+
 def test_a_missing_feature_is_named() -> None:
     with pytest.raises(InvalidArgumentError, match="no feature 'y'"):
         parse_example(serialize_example({"x": 1}), {"y": TensorSpec((), int)})

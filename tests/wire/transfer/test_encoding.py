@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import namedtuple
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 
 from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.errors import DataLossError
+from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.encoding import PART, PieceDecoder, encode_piece
 from dsnb.wire.transfer.handover import Piece
@@ -298,6 +299,13 @@ def test_an_error_arrives_in_its_elements_place() -> None:
 def test_notices_come_as_they_are(notice: dict[str, Any]) -> None:
     reply = PieceDecoder().feed(frame_pb2.ReadReply(**notice).SerializeToString())
     assert reply == frame_pb2.ReadReply(**notice)
+
+
+def test_elements_that_need_a_package_which_is_missing_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    (message,) = messages_of([np.ones(3, ml_dtypes.bfloat16)])
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(FailedPreconditionError, match="ml_dtypes"):
+        PieceDecoder().feed(message)
 
 
 # ---- damage
