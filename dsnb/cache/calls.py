@@ -136,8 +136,12 @@ class Remembered(Generic[P, R]):
     ) -> Callable[[], Explanation]:
         """Explains a call that missed, if anybody asks; by then its own note is there."""
         assert cache.store is not None
-        with cache.store.reading() as index:
-            same = index.note_of(_entry_key(key))
+        try:
+            with cache.store.reading() as index:
+                same = index.note_of(_entry_key(key))
+        except DsnbError as error:
+            logger.warning("what is remembered of %s could not be asked: %s", self._keys.name, error)
+            same = None
         if same is not None:
             return lambda: explained(key, [Note.unpacked(same)], codes)
         return lambda: explained(key, [note for note in self._notes(cache) if note.digest != key.digest], codes)
@@ -212,7 +216,7 @@ class Remembered(Generic[P, R]):
         seconds = time.perf_counter() - began
         try:
             self._keep(cache, key, args, kwargs, value, printed, seconds)
-        except (DsnbError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever keeps it from being kept, the result is there
             self._warn(f"the result of {key.call} is not kept: {error}")
         return value
 
@@ -263,6 +267,16 @@ def _check_function(function: Any) -> None:
         raise InvalidArgumentError(
             f"`remembered` was given a {type(function).__name__}", hint="write @remembered above a function"
         )
+    if isinstance(function, staticmethod | classmethod):
+        raise InvalidArgumentError(
+            f"`remembered` stands above @{type(function).__name__}", hint="write it below, next to the function"
+        )
+    try:
+        inspect.signature(function)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"{function.__qualname__} does not tell its arguments", hint="write a function that calls it"
+        ) from error
     for name, is_such in (
         ("a generator", inspect.isgeneratorfunction),
         ("a coroutine", inspect.iscoroutinefunction),

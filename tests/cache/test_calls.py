@@ -16,7 +16,7 @@ import dsnb
 from dsnb.cache.calls import close_default_caches, default_cache, remembered
 from dsnb.cache.storage import ModelStorage, Resource
 from dsnb.cache.training import LocalTrainingCache
-from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import DataLossError, DsnbWarning, FailedPreconditionError, InvalidArgumentError
 from tests.cache.cells import Cells
 from tests.cache.steps import Output, results
 from tests.support.fingerprints import local_modules
@@ -349,11 +349,37 @@ def test_a_call_that_changes_its_own_key_is_not_kept_and_said(cells: Cells) -> N
     assert ran.calls == 2
 
 
+class Evil:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise RuntimeError("not to be looked at")
+
+
+def test_whatever_keeps_a_result_from_being_kept_it_is_returned(cells: Cells) -> None:
+    cells.names["evil"] = Evil()
+    cells.run("@remembered(cache=cache, pickles=True)\ndef give(x):\n    return [Evil()]\n")
+    cells.names["Evil"] = Evil
+    with pytest.warns(DsnbWarning, match="not to be looked at"):
+        assert type(cells.give(1)[0]) is Evil
+
+
+def test_a_database_that_is_damaged_meanwhile_does_not_keep_a_function_from_running(
+    cells: Cells, caplog: pytest.LogCaptureFixture
+) -> None:
+    cells.run(TRAIN.replace("ran()", "pass"))
+    cells.train(1)
+    cells.cache.close()
+    (cells.cache.directory / "cache.db").write_bytes(b"no database at all" * 1000)
+    with pytest.warns(DsnbWarning, match="not a database"):
+        assert cells.train(1) == 3
+    with pytest.raises(DataLossError, match="not a database"):
+        cells.train.explain(1)
+
+
 def test_what_is_no_function_to_remember_is_refused() -> None:
     def generate() -> Any:
         yield 1
 
-    for wrong in (7, int, generate):
+    for wrong in (7, int, generate, staticmethod(_f), classmethod(_f), max):
         with pytest.raises(InvalidArgumentError):
             remembered(wrong)
     with pytest.raises(InvalidArgumentError, match="which f does not take"):
