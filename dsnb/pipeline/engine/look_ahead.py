@@ -118,10 +118,10 @@ class LookAhead:
         began = perf_counter_ns()
         self._changed.wait_for(lambda: self.ready)
         self.wait_ns += perf_counter_ns() - began
-        self._grow()
+        self.grow()
 
-    def _grow(self) -> None:
-        """Hold twice as much: the reader was faster for a while."""
+    def grow(self) -> None:
+        """Hold twice as much: the reader was faster for a while. Under the condition's lock."""
         if not self._grows or not self._ready or self.capacity >= _MOST_ELEMENTS:
             return
         run = self._ready[0]

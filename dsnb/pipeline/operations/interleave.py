@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
+from time import perf_counter_ns
 from typing import Any, Final
 
 from dsnb.pipeline.engine.inner import InnerDatasets
@@ -78,6 +80,8 @@ class InterleaveStage(Stage):
         try:
             # What is there already is not held back by what is not.
             while len(out) < want and not (out and self._threads and self._waits()):
+                if self._take_rounds(out, want):
+                    continue
                 place = self._places[self._turn] or self._find_place()
                 if place is None:
                     break
@@ -105,6 +109,33 @@ class InterleaveStage(Stage):
                 self._open_all()
         if not taken or not self._left:
             self._pass_on()
+
+    def _take_rounds(self, out: list[Any], want: int) -> bool:
+        """Whole rounds of all places at once, as far as each of them has something; whether there were any."""
+        block = self._operation.block
+        lanes = self._lanes() if self._left == block else []
+        rounds = (want - len(out)) // (max(1, len(lanes)) * block)
+        if not lanes or not rounds:
+            return False
+        rounds = min(rounds, min(place.hold(rounds * block) for place in lanes) // block)
+        if not rounds:
+            return False
+        columns = [place.take(rounds * block, 0) for place in lanes]
+        if block == 1:
+            out.extend(chain.from_iterable(zip(*columns, strict=True)))
+        else:
+            for at in range(0, rounds * block, block):
+                for column in columns:
+                    out += column[at : at + block]
+        return True
+
+    def _lanes(self) -> list[_Place]:
+        """The places that take part in the next round, in its order; none where one has to be waited for or filled."""
+        if not self._exhausted and not all(self._places):
+            return []
+        lanes = [place for place in (*self._places[self._turn :], *self._places[: self._turn]) if place is not None]
+        ready = [place for place in lanes if place.ready] if self._threads else lanes
+        return ready if len(ready) == len(lanes) or not self._ordered else []
 
     def _find_place(self) -> _Place | None:
         """Go to the next place with a dataset, filling empty ones; None at the end."""
@@ -154,7 +185,13 @@ class InterleaveStage(Stage):
         if self._ordered or not self._threads or self._left < self._operation.block:
             return place
         with self._changed:
-            self._changed.wait_for(lambda: self._ready_turn() is not None)
+            if self._ready_turn() is None:
+                began = perf_counter_ns()
+                self._changed.wait_for(lambda: self._ready_turn() is not None)
+                self.wait_ns += perf_counter_ns() - began
+                for other in self._places:
+                    if other is not None and other.ahead is not None:
+                        other.ahead.grow()
             self._turn = self._ready_turn() or 0
         return self._places[self._turn] or place
 
@@ -203,16 +240,32 @@ class _Place:
         self.ahead = ahead
         self._held: list[Any] = []
         self._next = 0
+        self._failure: Exception | None = None
 
     @property
     def ready(self) -> bool:
-        return self.ahead is None or self._next < len(self._held) or self.ahead.ready
+        return self.ahead is None or self._next < len(self._held) or self._failure is not None or self.ahead.ready
+
+    def hold(self, pull: int) -> int:
+        """How many elements are held; `pull` are asked for when there are none. An error waits until it is taken."""
+        if self._next >= len(self._held) and self._failure is None:
+            try:
+                self._pull(pull)
+            except Exception as failure:  # noqa: BLE001 - its turn has not come
+                self._failure = failure
+        return max(0, len(self._held) - self._next)
+
+    def _pull(self, pull: int) -> None:
+        self._held, self._next = [], 0
+        self._held = as_list(self.stage.pull(pull) if self.ahead is None else self.ahead.take(pull))
 
     def take(self, count: int, pull: int) -> list[Any]:
         """Up to `count` elements; `pull` of them are asked for when none are held. None at the end."""
         if self._next >= len(self._held):
-            self._held = as_list(self.stage.pull(pull) if self.ahead is None else self.ahead.take(pull))
-            self._next = 0
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            self._pull(pull)
         first, self._next = self._next, self._next + count
         return self._held[first : self._next]
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsnb.pipeline.dataset import AUTOTUNE, Dataset
+from dsnb.pipeline.engine.stage import reports
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY
-from tests.pipeline.driving import failing_at, outcomes, plain, run, values
+from tests.pipeline.driving import context, failing_at, outcomes, plain, run, values
 from tests.pipeline.engine.test_look_ahead import threads
 from tests.support.waiting import wait_for
 
@@ -114,6 +115,34 @@ def test_errors_of_function_and_datasets_stand_in_their_places() -> None:
     ds = Dataset.range(3).interleave(lambda n: Dataset.range(picky(n) + 2).map(failing_at(1)), 2, 1)
     found = [plain(x) for x in outcomes(ds)]
     assert found == [0, "RuntimeError", 0, "RuntimeError", "RuntimeError", 2, 3]
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.lists(st.integers(1, 60), min_size=1, max_size=4))
+def test_errors_stand_in_their_places_in_whole_rounds_too(cycle: int, block: int, wants: list[int]) -> None:
+    """Several elements of each dataset are asked for at once; an error among them waits for its turn."""
+
+    def inner(number: int) -> Dataset:
+        return Dataset.range(20 * number, 20 * number + 20).map(failing_at(3, 27, 28, 45))
+
+    ds = Dataset.range(4).interleave(inner, cycle, block)
+    one_by_one = [plain(x) for x in run(ds, [1])]
+    assert one_by_one.count("RuntimeError") == 4
+    assert [plain(x) for x in run(ds, wants)] == one_by_one
+
+
+def test_without_determinism_buffers_grow_while_the_reader_waits() -> None:
+    """Else each of many quick elements costs a hand-over between threads."""
+    endless = Dataset.range(20_000).repeat()
+    stage = (
+        Dataset.range(4).interleave(lambda _: endless, 4, 1, AUTOTUNE, deterministic=False).operation.build(context())
+    )
+
+    def has_grown() -> bool:
+        stage.pull(1024)
+        return next(reports(stage)).capacity > 4 * 2
+
+    wait_for(has_grown, what="room for more than two each")
+    stage.close()
 
 
 def test_closing_ends_the_threads_of_all_places() -> None:
