@@ -118,9 +118,8 @@ def _welcome(core: Context, event: e.WorkerArrives, before: Worker | None) -> Wo
 def _place(core: Context, address: str) -> int:
     """A worker's place in the fixed list, if there is one."""
     entries = core.config.worker_addresses
-    return (
-        slots.place_of(entries, address, {w.place: w.address for w in core.state.workers.values()}) if entries else -1
-    )
+    taken = {worker.place: worker.address for worker in core.state.workers.values() if worker.place >= 0}
+    return slots.place_of(entries, address, taken) if entries else -1
 
 
 def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
