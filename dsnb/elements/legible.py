@@ -18,7 +18,10 @@ from dsnb.errors import DsnbError
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Where users' functions are called: what ends there is a function written in C, or one that takes other arguments.
-_CALLS = os.path.join(_OURS, "pipeline", "engine", "calls.py")
+_CALLS = {
+    os.path.join(_OURS, "pipeline", *file)
+    for file in (("engine", "calls.py"), ("sources", "generator.py"), ("operations", "scan.py"))
+}
 _IPYTHON_INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 _PLACE = re.compile(r"(\S*ipykernel_\d+[/\\]\d+\.py):(\d+)")
@@ -57,7 +60,7 @@ def traceback_text(error: BaseException) -> str:
 
 def _is_mistake(error: BaseException, files: list[str]) -> bool:
     """Whether an error with frames in these files is no page of ours, and not the user's either."""
-    ours = bool(files) and files[-1].startswith(_OURS) and files[-1] != _CALLS
+    ours = bool(files) and files[-1].startswith(_OURS) and files[-1] not in _CALLS
     return ours and not isinstance(error, DsnbError) and not isinstance(error.__cause__, RemoteTraceback)
 
 

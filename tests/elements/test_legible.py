@@ -119,8 +119,17 @@ def test_the_text_of_a_page_of_ours_is_nothing_and_of_its_cause_what_the_user_di
     assert "UserCodeError" not in text
 
 
-def test_a_function_that_takes_other_arguments_shows_no_frames_of_ours() -> None:
-    error = failure_of(Dataset.range(3).map(lambda x, y: x))
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Dataset.range(3).map(lambda x, y: x),
+        Dataset.from_generator(lambda x: [x]),
+        Dataset.range(3).scan(0, lambda x: (x, x)),
+    ],
+    ids=["map", "generator", "scan"],
+)
+def test_a_function_that_takes_other_arguments_shows_no_frames_of_ours(dataset: Dataset) -> None:
+    error = failure_of(dataset)
     assert [file for file in files(error) if "/dsnb/" in file and not file.endswith("engine/iterator.py")] == []
     assert traceback_text(as_on_a_worker(error)) == ""
     assert error.__notes__
