@@ -79,6 +79,9 @@ class GroupStage(CallingStage):
                 self._waiting = run[number + 1 :] + self._waiting
                 self._ready.append(error)
                 return
+            except BaseException:
+                self._waiting = run[number:] + self._waiting
+                raise
         if isinstance(failure, Exception):
             self._waiting = run[len(keys) + 1 :] + self._waiting
             self._ready.append(failure)

@@ -65,11 +65,12 @@ class SkipStage(Stage):
             self.inputs[0].skip(self._left)
             self._left = 0
         while self._left:
-            dropped = 1
             try:
                 dropped = len(self.inputs[0].pull(min(self._left, MOST)))
-            finally:
-                self._left -= dropped
+            except Exception:  # not an interrupt, which is no element
+                self._left -= 1
+                raise
+            self._left -= dropped
             if not dropped:
                 return []
         return self.inputs[0].pull(want)
