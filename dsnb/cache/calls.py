@@ -86,7 +86,8 @@ class Remembered(Generic[P, R]):
 
     def __dsnb_fingerprint__(self) -> Any:
         # A function that calls this one follows from what this one follows from.
-        return self._function, [(part.path, part.digest) for part in self._keys.named.components()]
+        named = [(part.path, part.digest) for part in self._keys.named.components()]
+        return self._function if self._keys.named == Named() else (self._function, named)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result: from the cache, with what it printed, or else computed."""

@@ -158,16 +158,21 @@ def _told(
     if now is None or before is None:
         part = now or before
         assert part is not None
-        yield f"{part.path}: {'new' if now else 'no longer there'} ({part.detail})"
+        yield f"{_place(part.path)}: {'new' if now else 'no longer there'} ({part.detail})"
     elif now.kind == before.kind == "code":
         path = now.path.partition(" > nested ")[0]
-        yield from _told_by_lines(path.removesuffix(" > code"), sources.get(path), earlier.get(path))
+        yield from _told_by_lines(_place(path.removesuffix(" > code")), sources.get(path), earlier.get(path))
     elif now.detail != before.detail:
-        yield f"{now.path}: {before.detail} is now {now.detail}"
+        yield f"{_place(now.path)}: {before.detail} is now {now.detail}"
     elif now.kind == "array":
-        yield f"{now.path}: other contents ({now.detail})"
+        yield f"{_place(now.path)}: other contents ({now.detail})"
     else:
-        yield f"{now.path}: changed ({now.detail})"
+        yield f"{_place(now.path)}: changed ({now.detail})"
+
+
+def _place(path: str) -> str:
+    """A path without the steps that an object's own account of itself adds."""
+    return path.replace(" > fingerprint", "")
 
 
 def _told_by_lines(place: str, text: str | None, before: str | None) -> Iterator[str]:

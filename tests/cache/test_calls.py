@@ -230,8 +230,8 @@ def twice(n):
     cells.run(source.replace("n < 2", "n < 1 + 1.0"))
     assert cells.twice(10) == 110
     (reason,) = cells.twice.explain().reasons
-    assert reason.endswith(
-        ", line 4: `return n if n < 2 else fib(n - 1) + fib(n - 2)` is now "
+    assert reason == (
+        "twice > global fib, line 4: `return n if n < 2 else fib(n - 1) + fib(n - 2)` is now "
         "`return n if n < 1 + 1.0 else fib(n - 1) + fib(n - 2)`"
     )
 

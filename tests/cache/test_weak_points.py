@@ -251,6 +251,37 @@ def test_11_making_room_loses_no_fingerprint_that_frees_nothing(open_cache: Open
     assert cache.get_cached_output_fingerprint("bare") == "output of it"
 
 
+def test_equal_results_are_one_folder_that_goes_with_its_last_entry(open_cache: Open) -> None:
+    cache = open_cache()
+    for key in "ab":
+        cache.cache_output(key, Output("same", 1000), f"output {key}", storage(cache))
+    assert len(results(cache)) == 1
+    assert cache.used == weight(results(cache))
+    cache.cache_output("a", None, "nothing", storage(cache))
+    assert cache.get_cached_result("output b", "step", storage(cache)) == Output("same", 1000)
+    cache.cache_output("b", None, "nothing", storage(cache))
+    assert results(cache) == []
+    assert cache.used == 0
+
+
+class Interrupted(Output):
+    """An output at whose writing the user presses stop."""
+
+    def to_cache(self, directory: Path, model_storage: ModelStorage) -> None:
+        super().to_cache(directory, model_storage)
+        raise KeyboardInterrupt
+
+
+def test_stop_while_a_result_is_written_leaves_nothing_and_holds_nothing(open_cache: Open) -> None:
+    cache = open_cache()
+    with pytest.raises(KeyboardInterrupt):
+        cache.cache_output("key", Interrupted("a", 1000), "output", storage(cache))
+    assert results(cache) == []
+    assert cache.get_cached_output_fingerprint("key") is None
+    put(cache, "b")
+    assert get(cache, "b")
+
+
 def test_13_a_result_gets_its_name_with_no_file_of_it_open_and_without_a_temporary_folder(
     open_cache: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
