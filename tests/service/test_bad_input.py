@@ -32,7 +32,7 @@ from tests.support.processes import PythonProcess
 from tests.support.reading import at_once, first, numbers, outcomes
 from tests.support.waiting import wait_for
 
-AT_ONCE = 1.0
+AT_ONCE = 10.0
 TRANSFERS = pytest.mark.parametrize("transfer", ["grpc", "local"])
 
 
