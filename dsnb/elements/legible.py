@@ -24,7 +24,7 @@ _CALLS = {
 }
 _IPYTHON_INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
-_PLACE = re.compile(r"(\S*ipykernel_\d+[/\\]\d+\.py):(\d+)")
+_PLACE = re.compile(r"(?<!\S)(\S*ipykernel_\d+[/\\]\d+\.py):(\d+)")
 _FRAME_LINE = re.compile(r'(?P<indent>[\s|]*)File "(?P<file>.+?)", line (?P<line>\d+)(?P<where>.*)')
 
 
