@@ -46,18 +46,27 @@ class DirectoryStore:
         folder: Its folder, which need not be there yet.
         local: Whether the file system is this host's own.
         make_room: Called with the bytes that are about to be written.
+        reader: Reads the segments; it outlives this, and so do its mappings. None for one of its own.
     """
 
     shared = True
 
-    def __init__(self, folder: str, *, local: bool, make_room: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        *,
+        local: bool,
+        make_room: Callable[[int], None] = lambda _: None,
+        reader: SegmentReader | None = None,
+    ) -> None:
         self.place = folder
         self.poll = 0.05 if local else 1.0
         self._manifest: list[bytes] | None = None
         self._beats = 0
         self._make_room = make_room
         self._writer = SegmentWriter(self._path("seg"), growing=local)
-        self._reader = SegmentReader(self._path("seg"))
+        self._keeps_reader = reader is not None
+        self._reader = reader or SegmentReader(self._path("seg"))
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.place, *parts)
@@ -151,11 +160,8 @@ class DirectoryStore:
     def beat(self, epoch: int) -> None:
         # Neither synced nor waited for: after a crash of the host there is no holder whose pulse could be missed.
         self._beats += 1
-        aside = files.aside_in(self._path("beat"))
-        with contextlib.suppress(OSError), open(aside, "wb", buffering=0) as file:
-            file.write(b"%d" % self._beats)
-            with _BEAT_RENAME:
-                os.replace(aside, self._path("beat", str(epoch)))
+        with contextlib.suppress(OSError):
+            files.replace_loosely(self._path("beat", str(epoch)), b"%d" % self._beats, _BEAT_RENAME)
 
     def pulse(self, epoch: int) -> object:
         try:
@@ -165,7 +171,8 @@ class DirectoryStore:
 
     def close(self) -> None:
         self._writer.close()
-        self._reader.close()
+        if not self._keeps_reader:
+            self._reader.close()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.frames import nbytes_of
 from dsnb.cache.recording import Place
+from dsnb.cache.segments import SegmentReader
 from dsnb.elements.frame import Frame
 from dsnb.errors import ResourceExhaustedError
 
@@ -135,6 +136,8 @@ class Memory:
         self._token = token or secrets.token_hex(16)
         self._lock = threading.Lock()
         self._shelves: dict[str, MemoryShelf] = {}
+        self.readers: dict[str, SegmentReader] = {}
+        """Of a recording in a directory: what is mapped and compared already, for the next pass."""
         _memories[self._token] = self
 
     def shelf(self, key: str) -> MemoryShelf:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from dsnb.cache.about import About
 from dsnb.cache.backends import Shelf
+from dsnb.cache.segments import SegmentReader
 from dsnb.cache.shelf import DirectoryShelf, check_format
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -67,10 +68,12 @@ def check_place(where: str) -> None:
         check_format(where)
 
 
-def shelf_at(where: str, key: str, about: About, *, limit: int | None, expire_s: float | None) -> Shelf:
+def shelf_at(
+    where: str, key: str, about: About, *, limit: int | None, expire_s: float | None, readers: dict[str, SegmentReader]
+) -> Shelf:
     """The recordings of one pipeline in a place."""
     if "://" not in where:
-        return DirectoryShelf(where, key, about, limit=limit)
+        return DirectoryShelf(where, key, about, limit=limit, readers=readers)
     if _scheme(where) in _REDIS:
         from dsnb.cache.redis import RedisShelf
 

@@ -29,6 +29,7 @@ from dsnb.cache.backends import Unwritable
 from dsnb.cache.directory import DirectoryStore
 from dsnb.cache.faults import Point
 from dsnb.cache.filesystem import filesystem_of
+from dsnb.cache.segments import SegmentReader
 from dsnb.errors import FailedPreconditionError, ResourceExhaustedError
 
 FORMAT: Final = 1
@@ -37,7 +38,7 @@ _DAY_S: Final = 86_400.0
 
 _FORMAT_STEPS = files.Steps("format")
 _ABOUT_STEPS = files.Steps("about")
-_USED_STEPS = files.Steps("used")
+_USED_RENAME = Point("used rename")
 _FOLDER_MAKE = Point("shelf folder")
 _EVICT = Point("shelf evict")
 _SWEEP = Point("shelf sweep")
@@ -51,11 +52,20 @@ class DirectoryShelf:
         key: The digest of all that the recording depends on.
         about: What that is.
         limit: Most bytes of all recordings below the directory; None for no limit.
+        readers: The readers of segments of earlier passes, by folder; for the next ones their mappings are kept, and
+            what they have compared with its checksum is not compared again.
         local: Whether the file system is this host's own; None to find out.
     """
 
     def __init__(
-        self, root: str, key: str, about: About, *, limit: int | None = None, local: bool | None = None
+        self,
+        root: str,
+        key: str,
+        about: About,
+        *,
+        limit: int | None = None,
+        readers: dict[str, SegmentReader] | None = None,
+        local: bool | None = None,
     ) -> None:
         self.root = os.path.abspath(root)
         self.folder = os.path.join(self.root, key)
@@ -63,6 +73,7 @@ class DirectoryShelf:
         self._about = about
         self._limit = limit
         self._local = filesystem_of(self.root).local if local is None else local
+        self._readers = readers if readers is not None else {}
         self._lock: int | None = None
 
     def newest(self) -> int:
@@ -72,7 +83,8 @@ class DirectoryShelf:
     def open(self, number: int) -> DirectoryStore:
         self._hold()
         folder = os.path.join(self.folder, f"{number:06d}")
-        return DirectoryStore(folder, local=self._local, make_room=self._make_room)
+        reader = self._readers.setdefault(folder, SegmentReader(os.path.join(folder, "seg")))
+        return DirectoryStore(folder, local=self._local, make_room=self._make_room, reader=reader)
 
     def _hold(self) -> None:
         """Make the folder, keep others from removing it, and note that it is used; as far as that can be."""
@@ -89,7 +101,7 @@ class DirectoryShelf:
             if not os.path.exists(os.path.join(self.folder, "about.json")):
                 files.replace(os.path.join(self.folder, "about.json"), self._about.to_json(), _ABOUT_STEPS)
             newest_use = max((used(other) for other in folders(self.root)), default=0)
-            files.replace(os.path.join(self.folder, "used"), b"%d" % (newest_use + 1), _USED_STEPS)
+            files.replace_loosely(os.path.join(self.folder, "used"), b"%d" % (newest_use + 1), _USED_RENAME)
         except OSError:
             return  # a folder that cannot be written to can still be read; recording there says what is wrong
 

@@ -29,6 +29,20 @@ def test_replace_writes_a_file_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == ["it"]
 
 
+def test_what_nothing_rests_on_is_replaced_too_and_leaves_nothing_when_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "it"
+    files.replace_loosely(str(path), b"old", REMOVE)
+    files.replace_loosely(str(path), b"new", REMOVE)
+    assert path.read_bytes() == b"new"
+    with hooked(_refuse), pytest.raises(OSError, match="refused"):
+        files.replace_loosely(str(path), b"newer", REMOVE)
+    assert names(tmp_path) == ["it"]
+
+
+def _refuse(name: str, when: When) -> None:
+    raise OSError("refused")
+
+
 def test_the_first_to_create_a_file_wins(tmp_path: Path) -> None:
     path = tmp_path / "it"
     assert files.create(str(path), b"first", STEPS) is True

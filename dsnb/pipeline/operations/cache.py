@@ -135,7 +135,7 @@ class Cache(Operation):
         known = file_keys(self.inputs[0], content=self.content)
         key = fingerprint((kind, found.digest, known)).digest
         about = About.of(described(self.inputs[0]), found, tuple(known.items()))
-        return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
+        return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s, readers=self.memory.readers)
 
     def check(self) -> None:
         """Look whether the pipeline has a key, and the place can be read.
