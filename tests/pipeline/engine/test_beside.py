@@ -187,19 +187,28 @@ def test_cancelling_wakes_a_reader_though_user_code_goes_on(prompt: Callable[[Da
 
 
 def test_a_generator_is_closed_when_it_lets_go(prompt: Callable[[Dataset], Stage]) -> None:
-    gate, over = threading.Event(), threading.Event()
+    begun, gate, over = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> Iterator[int]:
         try:
             yield 0
+            begun.set()
             gate.wait(30.0)
             yield 1
         finally:
             over.set()
 
+    def read_on() -> None:
+        with pytest.raises(CancelledError):
+            stage.pull(1)
+
     stage = prompt(Dataset.from_generator(slow))
-    assert plain(pulled(stage, 1, want=2)) == [0]
+    assert plain(pulled(stage, 1, want=1)) == [0]
+    reader = threading.Thread(target=read_on)
+    reader.start()
+    assert begun.wait(30.0)
     stage.close()
     assert not over.is_set()
     gate.set()
-    assert over.wait(10.0)
+    assert over.wait(30.0)
+    reader.join()
