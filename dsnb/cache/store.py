@@ -35,9 +35,9 @@ from dsnb.cache.faults import Point
 from dsnb.cache.files import sync_folder
 from dsnb.cache.index import FORM, SCHEMA, Entry, Found, Index
 from dsnb.cache.process import here
-from dsnb.cache.sweep import ASIDE, RESULT, is_result, is_tidy, tidied, weight
+from dsnb.cache.sweep import ASIDE, RESULT, is_result, is_tidy, tidied, too_old, weight
 from dsnb.cache.versions import this_version
-from dsnb.errors import DsnbError
+from dsnb.errors import DsnbError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _NAME = Point("result name")
 _FOLDER = Point("result folder")
 _REMOVE = Point("result remove")
 
-HURRIED: Final = 2.0  # seconds that a look-up waits for the lock: without it only recency suffers
+HURRIED: Final = 2.0  # seconds that a look-up waits for the lock: without it only recency or order suffers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,11 +137,20 @@ class Store:
             return self._database.writable
 
     def _sweep(self) -> None:
-        # Looked at without the lock: nearly always there is nothing to do, and a stopped process may hold it.
-        if not is_tidy(self.directory, self._index):
-            with self._database.change():
+        # Looked at without the lock: nearly always there is nothing to do.
+        if is_tidy(self.directory, self._index):
+            return
+        # What is too old must go before anything is looked up. All else can wait for whoever opens the cache next.
+        patience = None if too_old(self._index) else HURRIED
+        try:
+            with self._database.change(patience=patience):
                 left = tidied(self.directory, self._index)
-            self._remove(left)
+        except UnavailableError as error:
+            if patience is None:
+                raise
+            logger.debug("the cache %s is left untidy: %s", self.directory, error)
+            return
+        self._remove(left)
 
     def _untracked_paths(self) -> list[Path]:
         with self.reading() as index:

@@ -22,7 +22,7 @@ _FINGERPRINTS: Final = 100_000  # entries without results that are kept
 
 def is_tidy(directory: Path, index: Index) -> bool:
     """Whether entries and folders agree, and nothing is left over."""
-    if _too_old(index) or index.leases_over() or _orphans(directory, index):
+    if too_old(index) or index.leases_over() or _orphans(directory, index):
         return False
     return index.locations() <= set(os.listdir(directory))
 
@@ -32,7 +32,7 @@ def tidied(directory: Path, index: Index) -> list[str]:
 
     No live process is between naming a folder and its entry meanwhile: that is one change too.
     """
-    for version in _too_old(index):
+    for version in too_old(index):
         index.drop_version(version)
     for number in index.leases_over():
         index.give_back(number)
@@ -62,7 +62,8 @@ def _is_left(directory: Path, name: str) -> bool:
     return bool(gone)
 
 
-def _too_old(index: Index) -> list[str]:
+def too_old(index: Index) -> list[str]:
+    """The versions whose entries cannot be read any more."""
     return [version for version in index.versions() if not is_compatible(version)]
 
 

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dsnb.cache import database, store, sweep
 from dsnb.cache.sweep import is_tidy, tidied, weight
 from dsnb.cache.training import LocalTrainingCache
+from dsnb.errors import UnavailableError
 from tests.cache.steps import get, known, put, results
 
 Open = Callable[..., LocalTrainingCache]
@@ -50,6 +53,29 @@ def test_what_is_not_ours_is_left_alone_while_there_is_room(open_cache: Open, tm
     cache = open_cache()
     put(cache, "a")
     assert (tmp_path / "cache" / "notes.txt").read_text() == "mine"
+
+
+def test_a_cache_opens_although_another_process_keeps_the_lock(
+    open_cache: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "HURRIED", 0.1)
+    monkeypatch.setattr(database, "PATIENCE", 0.2)
+    cache = open_cache()
+    put(cache, "a")
+    cache.close()
+    orphan = cache.directory / "result-0123456789ab-00000000"
+    orphan.mkdir()
+    blocking = sqlite3.connect(cache.directory / cache.name, isolation_level=None)
+    blocking.execute("BEGIN IMMEDIATE")
+    assert get(open_cache(), "a")
+    assert orphan.exists()
+    monkeypatch.setattr(sweep, "is_compatible", lambda version: False)
+    with pytest.raises(UnavailableError, match="locked"):  # but not with entries that must not be looked up
+        open_cache()
+    blocking.execute("ROLLBACK")
+    blocking.close()
+    assert not known(open_cache(), "a")
+    assert not orphan.exists()
 
 
 def test_weights(tmp_path: Path) -> None:
