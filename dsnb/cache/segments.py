@@ -13,6 +13,7 @@ import mmap
 import os
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -29,6 +30,9 @@ from dsnb.errors import DataLossError
 SEGMENT_BYTES: Final = 512 << 20
 _ALIGN: Final = 4096
 _SUFFIX: Final = ".seg"
+_LOOK_AGAIN_S: Final = 0.25
+PATIENCE_S: Final = 60.0
+"""How long network file systems may take to show what another host has written: their attribute caches' time."""
 
 _MAKE = Point("segment make")
 _WRITE = Point("segment write")
@@ -102,10 +106,13 @@ class SegmentReader:
 
     Args:
         folder: Where the segments lie.
+        patience: For how many seconds a file is opened again when it seems damaged: on a network file system it may
+            only be that this host does not see yet what another one has written.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, patience: float = 0.0) -> None:
         self._folder = folder
+        self._patience = patience
         self._lock = threading.Lock()
         self._mapped: dict[str, np.ndarray[Any, Any]] = {}
         self._verified: set[tuple[str, int]] = set()
@@ -116,11 +123,24 @@ class SegmentReader:
         Raises:
             DataLossError: naming the file: it is gone, too short, or holds something else.
         """
-        data = self._bytes(place)
         if (place.name, place.offset) not in self._verified:
-            self._compare(data, place)
+            self._wait_for(place)
             self._verified.add((place.name, place.offset))
-        return decode(data)
+        return decode(self._bytes(place))
+
+    def _wait_for(self, place: Place) -> None:
+        """Compare a frame with its digest, again and again while it may only be late."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._compare(self._bytes(place), place)
+                return
+            except DataLossError:
+                if time.monotonic() >= deadline:
+                    raise
+            with self._lock:
+                self._mapped.pop(place.name, None)
+            time.sleep(_LOOK_AGAIN_S)
 
     def verify(self, place: Place) -> None:
         """Compare a frame with its digest again.

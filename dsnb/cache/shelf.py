@@ -29,7 +29,7 @@ from dsnb.cache.backends import Unwritable
 from dsnb.cache.directory import DirectoryStore
 from dsnb.cache.faults import Point
 from dsnb.cache.filesystem import filesystem_of
-from dsnb.cache.segments import SegmentReader
+from dsnb.cache.segments import PATIENCE_S, SegmentReader
 from dsnb.errors import FailedPreconditionError, ResourceExhaustedError
 
 FORMAT: Final = 1
@@ -83,8 +83,11 @@ class DirectoryShelf:
     def open(self, number: int) -> DirectoryStore:
         self._hold()
         folder = os.path.join(self.folder, f"{number:06d}")
-        reader = self._readers.setdefault(folder, SegmentReader(os.path.join(folder, "seg")))
+        reader = self._readers.setdefault(folder, self._reader(folder))
         return DirectoryStore(folder, local=self._local, make_room=self._make_room, reader=reader)
+
+    def _reader(self, folder: str) -> SegmentReader:
+        return SegmentReader(os.path.join(folder, "seg"), 0.0 if self._local else PATIENCE_S)
 
     def _hold(self) -> None:
         """Make the folder, keep others from removing it, and note that it is used; as far as that can be."""

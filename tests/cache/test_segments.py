@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsnb.cache.faults import When, hooked
+from dsnb.cache.frames import framed, rows
+from dsnb.cache.segments import SegmentReader, SegmentWriter, sweep_segments
+from dsnb.errors import DataLossError
+
+
+def frames(*numbers: int) -> list[Any]:
+    return [frame for number in numbers for frame in framed([np.full(1000, number)])]
+
+
+def value(reader: SegmentReader, place: Any) -> int:
+    return int(rows(reader.frame(place), 0, 1)[0][0])
+
+
+@pytest.mark.parametrize("growing,files", [(True, 1), (False, 2)])
+def test_chunks_share_a_file_only_where_a_file_may_grow(tmp_path: Path, growing: bool, files: int) -> None:
+    writer = SegmentWriter(str(tmp_path), growing)
+    places = [*writer.write(frames(1, 2)), *writer.write(frames(3))]
+    writer.close()
+    reader = SegmentReader(str(tmp_path))
+    assert [value(reader, place) for place in places] == [1, 2, 3]
+    assert len(list(tmp_path.iterdir())) == files
+    reader.close()
+
+
+def test_a_segment_is_read_while_it_grows(tmp_path: Path) -> None:
+    writer, reader = SegmentWriter(str(tmp_path), True), SegmentReader(str(tmp_path))
+    for number in range(5):
+        (place,) = writer.write(frames(number))
+        assert value(reader, place) == number
+    writer.close()
+    reader.close()
+
+
+def test_after_a_failed_sync_nothing_more_goes_into_that_file(tmp_path: Path) -> None:
+    def fail(name: str, when: When) -> None:
+        if (name, when) == ("segment sync", "before"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    writer = SegmentWriter(str(tmp_path), True)
+    (first,) = writer.write(frames(1))
+    with hooked(fail), pytest.raises(OSError, match="Input/output"):
+        writer.write(frames(2))
+    (third,) = writer.write(frames(3))
+    writer.close()
+    assert first.name != third.name
+    reader = SegmentReader(str(tmp_path))
+    assert [value(reader, place) for place in (first, third)] == [1, 3]
+    reader.close()
+
+
+def test_who_writes_to_an_element_by_force_changes_nothing_on_the_disk(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path), True)
+    (place,) = writer.write(frames(7))
+    writer.close()
+    before = (tmp_path / place.name).read_bytes()
+    reader = SegmentReader(str(tmp_path))
+    element = rows(reader.frame(place), 0, 1)[0]
+    # What torch.from_numpy does: the memory, whatever its flags say.
+    forced = np.lib.stride_tricks.as_strided(element)
+    address = element.__array_interface__["data"][0]
+    import ctypes
+
+    ctypes.memset(address, 1, 8)
+    assert int(forced[0]) != 7
+    assert (tmp_path / place.name).read_bytes() == before
+    reader.close()
+
+
+def test_what_another_host_wrote_may_be_seen_late(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path), False)
+    (place,) = writer.write(frames(5))
+    writer.close()
+    path = tmp_path / place.name
+    whole = path.read_bytes()
+    path.write_bytes(bytes(len(whole)))
+    late = threading.Timer(0.5, lambda: os.replace(_written(tmp_path / "aside", whole), path))
+    late.start()
+    reader = SegmentReader(str(tmp_path), patience=60)
+    assert value(reader, place) == 5
+    late.join()
+    reader.close()
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_where_files_are_this_host_s_own_damage_is_damage_at_once(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path), True)
+    (place,) = writer.write(frames(5))
+    writer.close()
+    (tmp_path / place.name).write_bytes(bytes(100))
+    with pytest.raises(DataLossError, match=place.name):
+        SegmentReader(str(tmp_path)).frame(place)
+
+
+def test_segments_of_the_living_stay_until_the_recording_is_complete(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path), True)
+    (place,) = writer.write(frames(5))
+    writer.close()
+    dead = tmp_path / place.name.replace(f"-{os.getpid()}-", "-1-")
+    dead.write_bytes(b"")
+    assert sweep_segments(str(tmp_path), set(), complete=False) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [place.name]
+    assert sweep_segments(str(tmp_path), {place.name}, complete=True) == 0
+    assert sweep_segments(str(tmp_path), set(), complete=True) == 1
