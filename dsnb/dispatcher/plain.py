@@ -30,9 +30,14 @@ def from_json(cls: type[T], text: str | bytes) -> T:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    if not is_dataclass(value):
-        raise TypeError(f"{type(value).__name__} is neither plain nor a dataclass")
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+@cache
+def _names(cls: type[Any]) -> tuple[str, ...]:
+    if not is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} is neither plain nor a dataclass")
+    return tuple(field.name for field in fields(cls))
 
 
 @cache

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher.state import replay
 from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError
 from tests.dispatcher.model import DispatcherDied, SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import INTERVAL, Service
@@ -262,6 +263,8 @@ class CoreMachine(RuleBasedStateMachine):
         for _ in range(24):  # the longest steps that are not late
             service.tick(after=2 * INTERVAL)
         state = service.core.state
+        assert replay(service.records).export() == service.journal.load().export() == state.export()
+        service.journal.close()
         assert not state.jobs, "a job remains that nobody has read for longer than its time"
         assert not state.tasks
         assert not state.workers
