@@ -14,7 +14,7 @@ class DispatcherConfig:
     """Settings of a `DispatchServer`; names as in the tf.data service, times in milliseconds.
 
     Args:
-        port: 0 for a free one.
+        port: 0 for a free one; with a `work_dir`, the one that was had last, if it is free.
         host: The address to listen on; loopback only.
         protocol: "grpc".
         token: What every caller must show; None for a random one.

@@ -30,11 +30,12 @@ def from_json(cls: type[T], text: str | bytes) -> T:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in _names(type(value))}
+    cls: Any = type(value)
+    return {name: getattr(value, name) for name in _names(cls)}
 
 
 @cache
-def _names(cls: type[Any]) -> tuple[str, ...]:
+def _names(cls: Any) -> tuple[str, ...]:
     if not is_dataclass(cls):
         raise TypeError(f"{cls.__name__} is neither plain nor a dataclass")
     return tuple(field.name for field in fields(cls))

@@ -15,7 +15,7 @@ from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.desk import Desk
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.rpc import DispatcherService
-from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery, forks
 from dsnb.wire.channel import address_of
@@ -73,13 +73,11 @@ class DispatchServer:
                 )
             if self._server is not None:
                 return
-            server = GrpcServer("dispatcher", self._service.handlers(), self.token)
             try:
-                server.start(self.config.host, self.config.port)
+                self._server = self._listen()
             except BaseException:
                 self._desk.close()
                 raise
-            self._server = server
         self._desk.target = self.target
         local.offer_blobs(self._address, self._desk.blobs.get)
         discovery.remember(self.target, self.token)
@@ -149,10 +147,41 @@ class DispatchServer:
     def _address(self) -> str:
         return self.target.removeprefix("grpc://")
 
+    def _listen(self) -> GrpcServer:
+        """Listen where it was asked for; else where the last one of its work folder did, for others look there."""
+        ports = _ports(self.config)
+        while True:
+            server = GrpcServer("dispatcher", self._service.handlers(), self.token)
+            try:
+                server.start(self.config.host, ports.pop(0))
+            except AlreadyExistsError:
+                if not ports:
+                    raise
+            else:
+                _note_port(self.config, server.port)
+                return server
+
     def _tick(self) -> None:
         while not self._stopped.wait(self.config.job_gc_check_interval_ms / 1000):
             with suppress(UnavailableError):  # the journal could not be written; whoever calls is told
                 self._desk.handle(e.Tick())
+
+
+def _ports(config: DispatcherConfig) -> list[int]:
+    """The ports to try, one after the other."""
+    if config.port or config.work_dir is None:
+        return [config.port]
+    try:
+        last = int(Path(config.work_dir, "port").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return [0]
+    return [last, 0] if 0 < last < 65536 else [0]
+
+
+def _note_port(config: DispatcherConfig, port: int) -> None:
+    if config.work_dir is not None and config.fault_tolerant_mode is not False:
+        with suppress(OSError):  # a convenience; what cannot be done without has been kept
+            Path(config.work_dir, "port").write_text(str(port), encoding="ascii")
 
 
 def _begin(config: DispatcherConfig) -> tuple[str, Desk]:

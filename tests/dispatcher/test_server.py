@@ -137,6 +137,21 @@ def test_without_fault_tolerant_mode_a_work_dir_keeps_the_token_alone(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
+def test_a_service_is_found_where_it_was_if_that_is_free(tmp_path: Path) -> None:
+    config = dsnb.DispatcherConfig(work_dir=tmp_path)
+    with dsnb.DispatchServer(config) as one:
+        target = one.target
+    with dsnb.DispatchServer(config) as again:
+        assert again.target == target
+    port = int(target.rpartition(":")[2])
+    with dsnb.DispatchServer(dsnb.DispatcherConfig(port=port)), dsnb.DispatchServer(config) as elsewhere:
+        assert elsewhere.target != target
+    for nonsense in ("", "a port", "99999"):
+        (tmp_path / "port").write_text(nonsense)
+        with dsnb.DispatchServer(config):
+            pass
+
+
 def test_a_work_dir_has_one_dispatcher(tmp_path: Path) -> None:
     config = dsnb.DispatcherConfig(work_dir=tmp_path)
     with dsnb.DispatchServer(config), pytest.raises(AlreadyExistsError, match="another dispatcher uses the journal"):

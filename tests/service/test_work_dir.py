@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import AlreadyExistsError, FailedPreconditionError
+from dsnb.errors import AlreadyExistsError
 
 BIG = np.arange(400_000)
 
@@ -34,9 +34,10 @@ def test_a_cell_that_is_run_again_finds_its_service_however_it_writes_the_folder
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with dsnb.start(workers=1, work_dir="state") as service:
-        assert dsnb.start(workers=1, work_dir=tmp_path / "state") is service
-        with pytest.raises(FailedPreconditionError, match="with another work_dir"):
-            dsnb.start(workers=1, work_dir="elsewhere")
+        assert dsnb.start(workers=1, work_dir=tmp_path / "state").target == service.target
+        assert service.status().service == "default"
+        with dsnb.start(workers=1, work_dir="elsewhere"):
+            assert service.stopped, "two services of one name"
 
 
 def test_two_services_cannot_have_one_folder(tmp_path: Path) -> None:
