@@ -67,7 +67,7 @@ class UniqueStage(CallingStage):
 
 def _key(element: Any) -> Any:
     """What tells elements apart."""
-    if isinstance(element, (str, bytes, int)):
+    if element is None or isinstance(element, (str, bytes, int)):
         return element
     if isinstance(element, (np.integer, np.bool_)):
         return element.item()

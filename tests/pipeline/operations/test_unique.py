@@ -34,6 +34,7 @@ MAKERS: dict[str, Any] = {
     "tuple": lambda x: (x % 2, np.full(3, x)),
     "dict": lambda x: {"a": x, "b": "t"} if x % 2 else {"b": "t", "a": x},
     "dataclass": lambda x: Sample(int(x), np.full(2, x)),
+    "none part": lambda x: (None, {"a": x, "b": None}),
     "date": lambda x: np.datetime64(int(x), "D"),
 }
 
