@@ -28,7 +28,7 @@ from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.dataset import Dataset, UnknownLengthError
 from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from tests.pipeline.driving import plain, run, values
+from tests.pipeline.driving import failing_at, plain, run, values
 
 MODULES = [
     dsnb.pipeline.dataset,
@@ -92,6 +92,20 @@ def test_any_chain_gives_the_same_elements_whatever_the_lengths_of_runs(names: l
     assert found == run(ds, [1])
     if ds.cardinality() >= 0:
         assert ds.cardinality() == len(found)
+
+
+@given(
+    st.lists(st.sampled_from(sorted(CHAIN_STEPS)), max_size=3),
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.lists(st.integers(0, 19), max_size=3),
+)
+def test_errors_stand_in_the_same_places_whatever_the_lengths_of_runs(
+    names: list[str], wants: list[int], bad: list[int]
+) -> None:
+    ds = Dataset.range(20).map(failing_at(*bad))
+    for name in names:
+        ds = CHAIN_STEPS[name](ds)
+    assert [plain(x) for x in run(ds, wants)] == [plain(x) for x in run(ds, [1])]
 
 
 def test_nothing_runs_before_somebody_iterates() -> None:
