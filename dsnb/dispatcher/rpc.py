@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 
@@ -12,7 +13,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
 from dsnb.dispatcher.jobs import unknown_client
-from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError
+from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import messages as m
 from dsnb.wire import methods
 from dsnb.wire.codec import encode
@@ -172,7 +173,7 @@ class DispatcherService:
             pass  # told when it comes again, if it lasts
         except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
             mailbox.messages.put(error)
-        with self._desk.locked():
+        with self._desk.locked(), suppress(UnavailableError):
             if self._desk.clients.get(client_id) is mailbox:  # it has not said goodbye
                 self._desk.handle(e.ClientBroken(client_id=client_id))
         mailbox.messages.put(None)
@@ -219,7 +220,7 @@ class DispatcherService:
             pass  # told when it comes again, if it lasts
         except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
             mailbox.messages.put(error)
-        with desk.locked():
+        with desk.locked(), suppress(UnavailableError):
             if desk.workers.get(uid) is mailbox:  # it has not said goodbye
                 desk.handle(e.WorkerBroken(uid=uid))
         mailbox.messages.put(None)
