@@ -129,10 +129,13 @@ class Memory:
     Args:
         limit: Most bytes of one recording; None for no limit.
         token: Its name; a new one by default.
+        lasting: Whether a process that was sent the pipeline keeps this for its next pass. Not where it only holds what
+            is mapped: files would stay open for long.
     """
 
-    def __init__(self, limit: int | None, token: str = "") -> None:
+    def __init__(self, limit: int | None, token: str = "", *, lasting: bool = True) -> None:
         self._limit = limit
+        self._lasting = lasting
         self._token = token or secrets.token_hex(16)
         self._lock = threading.Lock()
         self._shelves: dict[str, MemoryShelf] = {}
@@ -146,7 +149,7 @@ class Memory:
             return self._shelves.setdefault(key, MemoryShelf((f"memory {self._token}", key), self._limit))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _memory, (self._token, self._limit)
+        return _memory, (self._token, self._limit, self._lasting)
 
 
 _memories: WeakValueDictionary[str, Memory] = WeakValueDictionary()
@@ -155,12 +158,13 @@ _sent: OrderedDict[str, tuple[Memory, float]] = OrderedDict()
 """Those of pipelines that were sent here, with the time when they last were: each pass restores its pipeline anew."""
 
 
-def _memory(token: str, limit: int | None) -> Memory:
+def _memory(token: str, limit: int | None, lasting: bool) -> Memory:
     """The memory that a pickle means; one that nobody else here refers to is kept for the next pass to find."""
     with _lock:
         memory = _memories.get(token)
-        if memory is None or token in _sent:
-            memory = memory or Memory(limit, token)
+        known = memory is not None
+        memory = memory or Memory(limit, token, lasting=lasting)
+        if lasting and (token in _sent or not known):
             _sent[token] = memory, time.monotonic()
             _sent.move_to_end(token)
         _drop_old()

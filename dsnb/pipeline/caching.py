@@ -69,7 +69,7 @@ class Caching:
         operation = Cache(
             inputs=(self.operation,),
             where=place_of(where),
-            memory=Memory(limit),
+            memory=Memory(limit, lasting=where is None),
             limit=limit,
             expire_s=None if expire_seconds is None else positive("expire_seconds", expire_seconds),
             content=flag("content", content),

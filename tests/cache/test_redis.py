@@ -18,9 +18,12 @@ from tests.support.redis import RedisServer
 from tests.support.requires import require, require_module
 from tests.support.waiting import wait_for
 
-require_module("redis")
-
 N = 40
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    require_module("redis")
 
 
 @pytest.fixture

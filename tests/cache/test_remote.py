@@ -15,9 +15,12 @@ from dsnb.errors import CacheWarning, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.dataset import Dataset
 from tests.support.requires import require_module
 
-require_module("fsspec")
-
 N = 40
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    require_module("fsspec")
 
 
 @pytest.fixture(params=["file", "memory"])
