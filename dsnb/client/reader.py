@@ -11,7 +11,15 @@ from dsnb.client.inbox import Hold, Inbox
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.tasks import TaskTable
 from dsnb.client.turns import InboxInTurn
-from dsnb.errors import CancelledError, DataLossWarning, DeadlineExceededError, DsnbError, DsnbWarning, UnavailableError
+from dsnb.errors import (
+    CancelledError,
+    DataLossWarning,
+    DeadlineExceededError,
+    DsnbError,
+    DsnbWarning,
+    NotFoundError,
+    UnavailableError,
+)
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel
@@ -251,8 +259,11 @@ class ReadStage(Stage):
             reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
         except UnavailableError:
             return self._end_unconfirmed(now)
+        except NotFoundError:
+            return True  # all known tasks have ended, and this reader was given up meanwhile
         except DsnbError:
-            return True  # all known tasks have ended, and nobody is there who could know of more
+            self._ended = True  # told once: whether there would have been more is not known
+            raise
         self._unconfirmed_since = None
         if reply.finished or self._tasks.any_given_up:  # what will not come to this reader is not waited for
             return True

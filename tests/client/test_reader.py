@@ -14,11 +14,14 @@ import pytest
 import dsnb
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
+from dsnb.dispatcher import core
+from dsnb.dispatcher.events import EndSeen
 from dsnb.errors import (
     CancelledError,
     DataLossError,
     DataLossWarning,
     DeadlineExceededError,
+    DsnbError,
     DsnbWarning,
     NotFoundError,
     ResourceExhaustedError,
@@ -195,6 +198,22 @@ def test_a_pass_that_one_reader_gives_up_goes_on_for_the_others(cluster: Cluster
     assert cluster.job("job").state == "running"
     assert len(set(rest(other) + got)) >= 99
     other.close()
+
+
+def test_an_end_that_cannot_be_confirmed_for_a_bug_is_no_silent_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bool:
+        raise KeyError("a bug of the dispatcher")
+
+    stage = stage_of(cluster, dsnb.Dataset.range(10))
+    got = pull(stage, 10)
+    monkeypatch.setitem(core._HANDLERS, EndSeen, broken)
+    with pytest.raises(DsnbError, match="ConfirmEnd failed with KeyError: 'a bug of the dispatcher'"):
+        stage.pull(1)
+    assert rest(stage) == []
+    assert got == list(range(10))
+    stage.close()
 
 
 # ---- when nobody is there
