@@ -296,3 +296,30 @@ def test_a_closed_journal_takes_nothing() -> None:
     journal.close()
     with pytest.raises(UnavailableError, match="the journal in memory cannot be written"):
         journal.append([ClientLeft(client_id="1")])
+
+
+WRITE = """
+from pathlib import Path
+from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.records import WorkerJoined
+from dsnb.dispatcher.state import State
+
+journal, state = Journal(Path({path!r})), State()
+for number in range(1_000_000):
+    record = WorkerJoined(uid=str(number), name="w", address="host", isolation="thread", pid=1)
+    state.apply(record)
+    journal.append([record])
+    print("READY", number, flush=True)
+    if number % 40 == 39:
+        journal.compact(state)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 39, 40, 97, 160])
+def test_killed_by_the_system_it_holds_all_that_was_answered_and_at_the_most_one_more(path: Path, after: int) -> None:
+    with python(WRITE.format(path=str(path)), ready=f"READY {after}") as writer:
+        writer.kill()
+        answered = int(writer.stdout.rpartition("\n")[0].splitlines()[-1].split()[1]) + 1
+    state = loaded(path)
+    assert len(state.workers) - answered in (0, 1)
+    assert list(state.workers) == [str(number) for number in range(len(state.workers))]
