@@ -6,10 +6,10 @@ are created exclusively, and frames. Both raise `DsnbError` pages for what the s
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
+from dsnb import errors
 from dsnb.cache.recording import Place
 from dsnb.elements.frame import Frame
 from dsnb.errors import CacheWarning, DsnbError
@@ -132,4 +132,4 @@ class Gone(Exception):
 
 def warn(what: str, did: str, hint: str) -> None:
     """Tell the user of something that only costs time."""
-    warnings.warn(str(DsnbError(what, did=did, hint=hint)), CacheWarning, stacklevel=2)
+    errors.warn(str(DsnbError(what, did=did, hint=hint)), CacheWarning)

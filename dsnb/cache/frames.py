@@ -8,7 +8,7 @@ it, small ones too, since what they are views of is a mapped file and no memory 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Any, Final
 
@@ -176,11 +176,3 @@ def _layout(column: Sequence[Any]) -> Layout:
 def nbytes_of(frames: Iterable[Frame]) -> int:
     """Bytes of all leaves."""
     return sum(frame.nbytes for frame in frames)
-
-
-def counted(frames: Sequence[Frame]) -> Iterator[tuple[int, Frame]]:
-    """Each frame with the index of its first element, counted from the first frame's."""
-    first = 0
-    for frame in frames:
-        yield first, frame
-        first += frame.count

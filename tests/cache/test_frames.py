@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.cache.frames import counted, decode, digest_of, encode, framed, joined, nbytes_of, rows
+from dsnb.cache.frames import decode, digest_of, encode, framed, joined, nbytes_of, rows
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, InvalidArgumentError
 
@@ -131,11 +131,6 @@ def test_alike_frames_are_joined_up_to_a_size() -> None:
 
 def test_arrays_of_another_size_begin_another_frame() -> None:
     assert len(joined([*framed([np.zeros(4)]), *framed([np.zeros(3)])])) == 2
-
-
-def test_frames_are_counted_by_their_elements() -> None:
-    frames = [*framed([1, 2]), *framed([3])]
-    assert [first for first, _ in counted(frames)] == [0, 2]
 
 
 @given(st.integers(min_value=0), st.integers(1, 255))

@@ -84,6 +84,26 @@ def test_runs_in_processes_of_their_own_share_one_pass_and_take_over(tmp_path: P
     assert len(calls.read_text().split()) <= 200 + 8
 
 
+@pytest.mark.parametrize("persistent", [True, False], ids=["with persistence", "without"])
+def test_runs_in_processes_of_their_own_survive_a_restart_of_the_server(tmp_path: Path, persistent: bool) -> None:
+    calls = tmp_path / "calls"
+    settings = ("--appendonly", "yes", "--appendfsync", "always") if persistent else ()
+    with ExitStack() as stack:
+        server = stack.enter_context(RedisServer(tmp_path, *settings))
+        arguments = ["-m", "tests.cache.sharing", server.url, str(calls), "200", "0.01"]
+        runs = [stack.enter_context(PythonProcess(arguments)) for _ in range(3)]
+        wait_for(lambda: calls.exists() and len(calls.read_text().split()) > 40, what="forty elements", timeout=60)
+        server.kill()
+        server.start()
+        for run in runs:
+            assert run.line("READ", timeout=90).split() == ["READ", "200"]
+            assert run.ended() == 0
+        told = any("is gone: it was restarted" in run.stderr for run in runs)
+    assert told is not persistent
+    # Chunks have eight elements. Without persistence each run may have gone on from what it had, or begun anew.
+    assert len(calls.read_text().split()) <= (200 + 8 if persistent else 2 * 200 + 3 * 8)
+
+
 @pytest.mark.parametrize("when", ["after", "in the middle"])
 def test_what_the_server_forgot_is_recorded_anew_and_that_is_said(
     tmp_path: Path, server: RedisServer, when: str
