@@ -110,15 +110,15 @@ def passings() -> list[Passing]:
     return found
 
 
-def killer(target: Passing, number: int) -> Callable[[str, When], None]:
-    """Kills this process when it passes a point for the n-th time."""
+def striker(target: Passing, number: int, blow: int = signal.SIGKILL) -> Callable[[str, When], None]:
+    """Kills or stops this process when it passes a point for the n-th time."""
     left = [number]
 
     def hook(name: str, when: When) -> None:
         if (name, when) == target:
             left[0] -= 1
-            if left[0] < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if left[0] == -1:
+                os.kill(os.getpid(), blow)
 
     return hook
 
@@ -129,7 +129,7 @@ def crash(folder: Path, kills: list[tuple[Passing, int]]) -> str:
     for target, number in kills:
 
         def victim(target: Passing = target, number: int = number) -> None:
-            with hooked(killer(target, number)):
+            with hooked(striker(target, number)):
                 scenario(folder)
 
         status = forked(victim)
@@ -145,6 +145,52 @@ def crash(folder: Path, kills: list[tuple[Passing, int]]) -> str:
         return "the recording was not complete"
     left = leftovers(folder)
     return f"left over: {left}" if left else ""
+
+
+def stopped(folder: Path, target: Passing, number: int) -> str:
+    """Stop a writer at a passing of a point, let another run finish, wake the writer up; what was wrong, or nothing."""
+    sleeper = os.fork()
+    if sleeper == 0:
+        with hooked(striker(target, number, signal.SIGSTOP)):
+            os._exit(_status(folder))
+    _, status = os.waitpid(sleeper, os.WUNTRACED)
+    if not os.WIFSTOPPED(status):
+        return "" if os.waitstatus_to_exitcode(status) == 0 else "the run met an error before the point"
+    other = forked(lambda: read_right(folder))
+    os.kill(sleeper, signal.SIGCONT)
+    woken = os.waitstatus_to_exitcode(os.waitpid(sleeper, 0)[1])
+    if (other, woken) != (0, 0):
+        return f"the other run ended with {other}, the woken one with {woken}"
+    before = calls(folder)
+    if before > LENGTH + CHUNK + 1:
+        return f"{before} calls for {LENGTH} elements"
+    if forked(lambda: read_right(folder)) != 0 or calls(folder) != before:
+        return "the recording was not complete"
+    left = leftovers(folder)
+    return f"left over: {left}" if left else ""
+
+
+def _status(folder: Path) -> int:
+    try:
+        read_right(folder)
+    except BaseException:  # noqa: BLE001 - the parent sees the status, a person the traceback
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def asleep(every: int) -> dict[str, str]:
+    """Stop at the first and at a later passing of each n-th point; problems by place."""
+    problems = {}
+    all_passings = passings()
+    for target in list(dict.fromkeys(all_passings))[::every]:
+        for number in sorted({0, all_passings.count(target) // 2}):
+            folder = Path(tempfile.mkdtemp(prefix="dsnb-crash-"))
+            problem = stopped(folder, target, number)
+            if problem:
+                problems[f"{target[0]}, {target[1]}, passing {number}"] = problem
+            shutil.rmtree(folder)
+    return problems
 
 
 def at_each_point() -> dict[str, str]:
@@ -181,7 +227,9 @@ def at_random(first: int, last: int) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    problems = at_random(int(arguments[1]), int(arguments[2])) if arguments[0] == "random" else at_each_point()
+    kind, numbers = arguments[0], list(map(int, arguments[1:]))
+    kinds: dict[str, Callable[..., dict[str, str]]] = {"random": at_random, "asleep": asleep, "points": at_each_point}
+    problems = kinds[kind](*numbers)
     sys.stdout.write(f"PROBLEMS {json.dumps(problems)}\n")
 
 

@@ -23,6 +23,16 @@ def test_deaths_of_several_runs_lose_no_more_than_a_chunk_each() -> None:
     assert problems("random", "0", "15", timeout=110) == {}
 
 
+def test_a_writer_that_is_stopped_anywhere_wakes_up_as_a_follower() -> None:
+    assert problems("asleep", "3", timeout=110) == {}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_writer_that_is_stopped_at_each_point_wakes_up_as_a_follower() -> None:
+    assert problems("asleep", "1", timeout=580) == {}
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_thousand_deaths() -> None:
