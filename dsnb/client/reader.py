@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from dsnb import errors
@@ -246,7 +247,7 @@ class ReadStage(Stage):
             self._inbox.failed.clear()
             refusal = self._inbox.refusal
         if refusal is not None and not self._tasks.all_ended:
-            raise refusal
+            raise copy(refusal)  # a traceback on what is kept here would keep the iterator, which is in its frames
         self._lasting += [lasting for hold, error in failed if (lasting := self._tasks.broken(hold, error))]
         self._tasks.follow(updates)
 

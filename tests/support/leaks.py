@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsnb.wire import channel as channels
 from dsnb.wire import discovery
 from tests.support.sockets import describe_socket
 
-GRACE = 5.0
+GRACE = 20.0
 
 Keys = frozenset[Hashable]
 
@@ -89,7 +90,12 @@ def _connection_files() -> list[str]:
     return _files(os.environ["DSNB_RUNTIME_DIR"], "**/*")
 
 
+def _channels() -> list[tuple[str, int]]:
+    return [(address, id(channel)) for (address, _token), channel in channels._channels.items()]
+
+
 KINDS = {
+    "channels": Kind(look=_channels),
     "threads": Kind(look=_threads, describe=_describe_thread),
     "temporary folders": Kind(look=lambda: _files(tempfile.gettempdir(), "dsnb*")),
     "connection files": Kind(look=_connection_files),
