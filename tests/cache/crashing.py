@@ -21,6 +21,7 @@ import numpy as np
 import dsnb
 from dsnb.cache.faults import POINTS, When, hooked
 from dsnb.pipeline.operation import BuildContext
+from tests.support.waiting import wait_for
 
 LENGTH = 40
 CHUNK = 8
@@ -39,6 +40,8 @@ def dataset(folder: Path) -> dsnb.Dataset:
     def row(x: int) -> np.ndarray:
         with open(calls, "ab", buffering=0) as file:
             file.write(b".")
+        if x == LENGTH // 2:  # long enough in the function for the writer to be known by its pulse
+            wait_for(lambda: list((folder / "cache").glob("*/*/beat/*")), what="a beat", timeout=20.0)
         return np.arange(10) + x
 
     return dsnb.Dataset.range(LENGTH).map(row).cache(folder / "cache", chunk_bytes=CHUNK * NBYTES, lease_seconds=0.4)
