@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 
@@ -14,6 +15,10 @@ from tests.support.leaks import KINDS, nothing_left
 # On a shared machine an example may take long for no fault of its own; pytest's timeout guards against hanging.
 settings.register_profile("dsnb", parent=settings(), deadline=None)
 settings.load_profile("dsnb")
+
+# A shell that runs tests in the background has them ignore Ctrl-C, and their children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FAILED = pytest.StashKey[bool]()
 
