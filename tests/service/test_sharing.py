@@ -134,7 +134,7 @@ def whole_starts(numbers: list[int]) -> bool:
 
 
 def test_what_is_kept_for_one_that_left_goes_after_its_time(service: DataService) -> None:
-    slow, fast = trainer(service, "slow", "spill", timeout=0.5), trainer(service, "fast")
+    slow, fast = trainer(service, "slow", "spill", timeout=3.0), trainer(service, "fast")
     read(slow, 5)
     slow.close()
     read(fast, 500)
