@@ -97,7 +97,11 @@ def test_a_cell_is_interrupted_in_stop(kernel: Kernel) -> None:
     kernel.run("service = dsnb.start(workers=2)" + GATE + "read = dsnb.Dataset.range(4).map(lambda x: gate.wait(60))")
     kernel.run("elements = iter(read.apply(dsnb.distribute('parallel_epochs', service)))")
     wait_for(lambda: kernel.run("print(gate.visits())") != "0\n", what="user code to run")
-    cell = kernel.begin("print('STOPPING', flush=True)\nservice.stop()\ntime.sleep(60)").wait_for("STOPPING")
+    kernel.run(
+        "import threading\ndef tell():\n    while not service.stopped:\n        time.sleep(0.01)\n"
+        "    print('STOPPING', flush=True)"
+    )
+    cell = kernel.begin("threading.Thread(target=tell).start()\nservice.stop()\ntime.sleep(60)").wait_for("STOPPING")
     kernel.interrupt()
     assert cell.wait(30).error.startswith("KeyboardInterrupt")
     kernel.run("gate.open(); del elements, read")
