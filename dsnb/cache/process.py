@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
+from dsnb.processes import start_time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
@@ -44,7 +46,7 @@ def here() -> Process:
 
 @lru_cache(maxsize=1)
 def _of(pid: int) -> Process:
-    return Process(place=_place(), pid=pid, started=_started(pid), host=socket.gethostname())
+    return Process(place=_place(), pid=pid, started=start_time(pid), host=socket.gethostname())
 
 
 def is_gone(short: str) -> bool | None:
@@ -53,7 +55,7 @@ def is_gone(short: str) -> bool | None:
     pid, _, started = rest.partition("-")
     if place != _place() or not pid.isdigit() or not started:
         return None
-    return _started(int(pid)) != started
+    return start_time(int(pid)) != started
 
 
 @lru_cache(maxsize=1)
@@ -70,25 +72,3 @@ def _place() -> str:
 def _boot() -> str:
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
-
-
-def _started(pid: int) -> str:
-    """When a process started; empty when it is gone (zombies are), "0" where only that it lives can be told."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return "" if os.path.exists("/proc/self") or not _answers(pid) else "0"
-    except ProcessLookupError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def _answers(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

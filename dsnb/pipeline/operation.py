@@ -144,6 +144,29 @@ class Operation:
         return stages
 
 
+class SameKind(Operation):
+    """An operation whose elements are its input's: some of them, all of them, or all in another order."""
+
+    @property
+    def element_spec(self) -> Any:
+        """The input's."""
+        return self.inputs[0].element_spec
+
+
+class Unchanged(SameKind):
+    """An operation whose elements are exactly its input's; it says something about how they come."""
+
+    @property
+    def cardinality(self) -> int:
+        """The input's."""
+        return self.inputs[0].cardinality
+
+    @property
+    def elementwise(self) -> bool:
+        """It is."""
+        return True
+
+
 def count_sources(operation: Operation) -> int:
     """The number of sources in a tree that share splits; a source that is used twice counts twice."""
     if operation.replicated:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
+from dsnb.processes import start_time
 from dsnb.wire import forks
 from dsnb.wire.channel import split_target
 
@@ -180,7 +181,7 @@ def _lock_now(handle: int) -> bool:
 
 
 def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = False) -> Connection:
-    pid, started = os.getpid(), _start_time(os.getpid())
+    pid, started = os.getpid(), start_time(os.getpid())
     connection = Connection(name=name, target=target, token=token, pid=pid, started=started, lasting=lasting)
     # Written aside with the right mode and renamed, so nobody sees half a file or a readable token.
     handle, path = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
@@ -211,7 +212,7 @@ def _living(folder: Path) -> list[Connection]:
 
 
 def _lives(connection: Connection) -> bool:
-    return _start_time(connection.pid) == connection.started
+    return start_time(connection.pid) == connection.started
 
 
 def _own(connection: Connection) -> bool:
@@ -316,23 +317,3 @@ def _list(found: list[Connection]) -> str:
 
 def _path(name: str) -> Path:
     return runtime_dir() / f"{name}.json"
-
-
-def _start_time(pid: int) -> str:
-    """When a process started, in the kernel's own words; empty when it is gone (zombies are)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return "" if not _alive(pid) else "unknown"
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process lives, where there is no /proc to tell when it started."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not Path("/proc").exists()

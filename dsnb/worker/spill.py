@@ -96,7 +96,7 @@ class SpillLimit:
 
 
 class Spill:
-    """Keeps frames of one task on disk; see `worker.shelf.Store`.
+    """Keeps frames of one task on disk; see `worker.frames.Store`.
 
     Args:
         folder: Where the files lie.

@@ -39,9 +39,9 @@ from bisect import insort
 from typing import Any
 
 from dsnb.wire.messages import Manner
+from dsnb.worker.frames import Entry, Store, WindowFrames
 from dsnb.worker.gathering import Gathering
 from dsnb.worker.places import Reader, Run, Taken, Trainer
-from dsnb.worker.shelf import Entry, Shelf, Store
 
 _FIRST_AHEAD = 128 << 10
 
@@ -72,7 +72,7 @@ class Window:
         self.trainers: dict[str, Trainer] = {}
         self.readers: dict[str, Reader] = {}
         self._whole = whole
-        self._shelf = Shelf(store)
+        self._frames = WindowFrames(store)
         self.gathering = Gathering()
         self._unsent = 0
         self._ahead_now = min(ahead, _FIRST_AHEAD)
@@ -81,33 +81,33 @@ class Window:
     @property
     def head(self) -> int:
         """The number of elements produced so far; the index of the next."""
-        return self._shelf.head
+        return self._frames.head
 
     @property
     def tail(self) -> int:
         """The first element in memory; `head` where there is none."""
-        return self._shelf.tail
+        return self._frames.tail
 
     @property
     def base(self) -> int:
         """The first element that is kept, in memory or on disk; `head` where there is none."""
-        return self._shelf.base
+        return self._frames.base
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return self._shelf.nbytes
+        return self._frames.nbytes
 
     @property
     def evicted(self) -> int:
         """Elements that were let go to make room."""
-        return self._shelf.evicted
+        return self._frames.evicted
 
     @property
     def done(self) -> bool:
         """Whether everything was produced and, by all that are there, consumed."""
         if not self.keep:
-            return self.finished and not self._shelf.entries
+            return self.finished and not self._frames.entries
         return self.finished and all(t.gone or self.offset(name) >= self.head for name, t in self.trainers.items())
 
     # ---- the producer's side
@@ -128,7 +128,7 @@ class Window:
         charge = max(nbytes, count)  # elements without bytes still take room
         while self.nbytes + charge > self.capacity and self._make_room():
             pass
-        self._shelf.add(frame, count, charge, failed)
+        self._frames.add(frame, count, charge, failed)
         self._unsent += charge
         self._stopped_at_bound |= self._unsent >= self._bound
 
@@ -138,21 +138,21 @@ class Window:
 
     def _can_make_room(self) -> bool:
         """Whether the first frame in memory may leave it."""
-        entry = self._shelf.first_in_memory
+        entry = self._frames.first_in_memory
         if not self.keep or entry is None or entry.end > self.frontier or self._held(entry, "wait"):
             return False
-        return not self._held(entry, "spill") or self._shelf.can_spill()
+        return not self._held(entry, "spill") or self._frames.can_spill()
 
     def _make_room(self) -> bool:
         """Have the first frame in memory leave it, for the disk or for ever; False where it has to stay."""
-        entry = self._shelf.first_in_memory
+        entry = self._frames.first_in_memory
         if entry is None or not self._can_make_room():
             return False
         if self._held(entry, "spill"):
-            return self._shelf.spill_first()
-        while self._shelf.on_disk:  # nobody needs this one, so nobody needs those before it
-            self._shelf.drop_first()
-        self._shelf.drop_first()
+            return self._frames.spill_first()
+        while self._frames.on_disk:  # nobody needs this one, so nobody needs those before it
+            self._frames.drop_first()
+        self._frames.drop_first()
         return True
 
     def _held(self, entry: Entry, *manners: str) -> bool:
@@ -166,8 +166,8 @@ class Window:
 
     def _clear_disk(self) -> None:
         """Let go of the frames on disk that nobody needs any more."""
-        while self._shelf.on_disk and not self._held(self._shelf.entries[0], "spill", "wait"):
-            self._shelf.drop_first()
+        while self._frames.on_disk and not self._held(self._frames.entries[0], "spill", "wait"):
+            self._frames.drop_first()
 
     # ---- the readers' side
 
@@ -269,12 +269,12 @@ class Window:
             self._note_starving(reader)
             return None
         reader.starved = False
-        entry = self._shelf.entry_at(run.first)
+        entry = self._frames.entry_at(run.first)
         reader.runs.append(run)
         reader.sent += run.count
         reader.nbytes += run.nbytes
         trainer.spilled += run.count if entry.place is not None else 0
-        return Taken(self._shelf.frame_of(entry), run.first, run.first - entry.first, run.count)
+        return Taken(self._frames.frame_of(entry), run.first, run.first - entry.first, run.count)
 
     def at_end(self, client: str) -> bool:
         """Whether nothing more will come for this reader."""
@@ -291,7 +291,7 @@ class Window:
 
     def lag_bytes(self, trainer_id: str) -> int:
         """Bytes of what was produced and a trainer has not consumed, as far as it is kept."""
-        return self._shelf.bytes_between(self.offset(trainer_id), self.head)
+        return self._frames.bytes_between(self.offset(trainer_id), self.head)
 
     # ---- inside
 
@@ -318,7 +318,7 @@ class Window:
                 run.cut(gone)
                 trainer.skipped += gone
             if run.count:
-                entry = self._shelf.entry_at(run.first)
+                entry = self._frames.entry_at(run.first)
                 part = run.cut(min(run.count, room, entry.end - run.first))
                 if not run.count:
                     trainer.returned.pop(0)
@@ -331,7 +331,7 @@ class Window:
         trainer.next = first = self._next(trainer)
         if first >= self.head:
             return None
-        entry = self._shelf.entry_at(first)
+        entry = self._frames.entry_at(first)
         count = min(room, entry.end - first)
         run = Run(first, count, entry.nbytes * count // entry.count, self.frontier)
         trainer.next = first + count
@@ -341,7 +341,7 @@ class Window:
     def _advance(self, place: int) -> None:
         """Learn that a trainer is at that place, which may be further than any other's."""
         if place > self.frontier:
-            self._unsent -= self._shelf.bytes_between(self.frontier, place)
+            self._unsent -= self._frames.bytes_between(self.frontier, place)
             self.frontier = place
 
     def _floor(self, trainer: Trainer) -> int:
@@ -352,7 +352,7 @@ class Window:
         """A trainer's next element: in memory, and past errors that happened before it came."""
         at = max(trainer.next, self._floor(trainer))
         while at < min(self.head, trainer.since):
-            entry = self._shelf.entry_at(at)
+            entry = self._frames.entry_at(at)
             if not entry.failed:
                 break
             at = entry.end
@@ -374,13 +374,13 @@ class Window:
             trainer.hits += hits
             trainer.misses += part.count - hits
             if not self.keep:
-                self._shelf.release(part)
+                self._frames.release(part)
         self._clear_disk()
 
     def validate(self) -> None:
         """Check what must hold between any two calls."""
-        self._shelf.validate(keep=self.keep)
-        assert self._unsent == self._shelf.bytes_between(self.frontier, self.head), "unsent bytes are miscounted"
+        self._frames.validate(keep=self.keep)
+        assert self._unsent == self._frames.bytes_between(self.frontier, self.head), "unsent bytes are miscounted"
         assert self.frontier <= self.head, "something was sent before it was produced"
         for name, trainer in self.trainers.items():
             assert trainer.next <= max(self.frontier, self.tail, trainer.since), "a trainer is beyond the frontier"

@@ -46,7 +46,7 @@ DIFFERS = {
     3: "rows of different lengths, one by one, in place of batches of ragged tensors",
     4: "a captured dict in place of a lookup table",
     5: "a captured object in place of a mutable hash table",
-    22: "Python cannot interrupt a function: the reader, the job and all further elements go within a second, and what "
+    22: "Python cannot interrupt a function: the reader, the job and all further elements go at once, and what "
     "the function returns later is dropped",
     42: "the original gave datasets names; here, as in lines 43 to 46, the same pipeline is the same dataset",
     46: "another pipeline under a job's name is refused while the old one is read; ids are held to one structure",

@@ -256,7 +256,7 @@ class Books:
         holders = [self.window.offset(name) for name, there in self.window.trainers.items() if there.holds]
         held = min(holders, default=self.window.head)
         assert self.window.wants_more() or self.window.finished or min(self.window.frontier, held) < self.window.head
-        on_disk = self.window._shelf.entries[: self.window._shelf.on_disk]
+        on_disk = self.window._frames.entries[: self.window._frames.on_disk]
         assert [entry.first for entry in on_disk] == sorted(self.disk.frames), "the disk has what nobody knows of"
         spills = any(there.holds and there.manner.on_lag == "spill" for there in self.window.trainers.values())
         if not (self.whole and spills):

@@ -23,7 +23,7 @@ from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.randomness import FIXED
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.file_keys import file_keys
-from dsnb.pipeline.operation import BuildContext, Operation, walk
+from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 from dsnb.pipeline.operations.cache_splits import SplitCacheStage
 from dsnb.pipeline.splits import FileSource, SplitProvider, split_providers
 
@@ -32,7 +32,7 @@ LEASE_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cache(Operation):
+class Cache(Unchanged):
     """The input, recorded.
 
     Attributes:
@@ -59,16 +59,6 @@ class Cache(Operation):
     def name(self) -> str:
         """With the place."""
         return "cache()" if self.where is None else f"cache({without_password(self.where)!r})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
-
-    @property
-    def cardinality(self) -> int:
-        """The input's."""
-        return self.inputs[0].cardinality
 
     @property
     def elementwise(self) -> bool:

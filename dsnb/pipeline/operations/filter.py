@@ -11,11 +11,11 @@ from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.engine.truths import truths
-from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.operation import BuildContext, SameKind
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Filter(Operation):
+class Filter(SameKind):
     """Elements for which `predicate` is true."""
 
     predicate: Callable[..., Any]
@@ -24,11 +24,6 @@ class Filter(Operation):
     def name(self) -> str:
         """With the function's name."""
         return f"filter({function_name(self.predicate)})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def keeps_splits(self) -> bool:

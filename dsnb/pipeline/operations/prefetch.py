@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport
-from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.operation import BuildContext, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Prefetch(Operation):
+class Prefetch(Unchanged):
     """Up to `size` elements ready; `AUTOTUNE` to find out how many it takes."""
 
     size: int
@@ -21,21 +20,6 @@ class Prefetch(Operation):
     def name(self) -> str:
         """With the size."""
         return "prefetch(AUTOTUNE)" if self.size == AUTOTUNE else f"prefetch({self.size})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
-
-    @property
-    def cardinality(self) -> int:
-        """The input's."""
-        return self.inputs[0].cardinality
-
-    @property
-    def elementwise(self) -> bool:
-        """It is."""
-        return True
 
     def build(self, context: BuildContext) -> Stage:
         """A stage with a thread; without one for a size of 0."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation, walk
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind, walk
 from dsnb.pipeline.specs import scaled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Repeat(Operation):
+class Repeat(SameKind):
     """The input `count` times; None for ever."""
 
     count: int | None = None
@@ -20,11 +19,6 @@ class Repeat(Operation):
     def name(self) -> str:
         """With the count."""
         return "repeat()" if self.count is None else f"repeat({self.count})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def cardinality(self) -> int:

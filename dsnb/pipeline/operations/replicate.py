@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.operation import BuildContext, Unchanged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Replicate(Operation):
+class Replicate(Unchanged):
     """The input as it is. An operation puts it around those of its inputs whose splits must not be divided.
 
     Example:
@@ -24,21 +24,6 @@ class Replicate(Operation):
     """
 
     replicated: ClassVar[bool] = True
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
-
-    @property
-    def cardinality(self) -> int:
-        """The input's."""
-        return self.inputs[0].cardinality
-
-    @property
-    def elementwise(self) -> bool:
-        """It is."""
-        return True
 
     def build(self, context: BuildContext) -> Stage:
         """The input's stage itself, reading everything."""

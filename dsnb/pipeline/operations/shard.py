@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dsnb.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.pace import MOST
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind
 from dsnb.pipeline.specs import scaled
 
 SHARD_HINT: Final = -1
@@ -16,7 +16,7 @@ SHARD_HINT: Final = -1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shard(Operation):
+class Shard(SameKind):
     """The elements at `index`, `index + count`, and so on; a `count` of `SHARD_HINT` has to be filled in first."""
 
     count: int
@@ -31,11 +31,6 @@ class Shard(Operation):
     def name(self) -> str:
         """As the user would write it."""
         return "shard(SHARD_HINT, SHARD_HINT)" if self.hinted else f"shard({self.count}, {self.index})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def cardinality(self) -> int:

@@ -10,11 +10,11 @@ from typing import Any
 from dsnb.pipeline.engine.pace import Pace
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation, walk
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind, walk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shuffle(Operation):
+class Shuffle(SameKind):
     """Elements in random order, as far as a buffer of `size` allows."""
 
     size: int
@@ -25,11 +25,6 @@ class Shuffle(Operation):
     def name(self) -> str:
         """With the buffer's size."""
         return f"shuffle({self.size})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def cardinality(self) -> int:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dsnb.pipeline.engine.pace import MOST
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.operation import BuildContext, SameKind
 from dsnb.pipeline.specs import scaled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Skip(Operation):
+class Skip(SameKind):
     """What comes after the first `count` elements; nothing if it is negative."""
 
     count: int
@@ -21,11 +20,6 @@ class Skip(Operation):
     def name(self) -> str:
         """With the count."""
         return f"skip({self.count})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def cardinality(self) -> int:

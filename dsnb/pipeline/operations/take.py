@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind
 from dsnb.pipeline.specs import scaled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Take(Operation):
+class Take(SameKind):
     """At most `count` elements; all of them if it is negative."""
 
     count: int
@@ -20,11 +19,6 @@ class Take(Operation):
     def name(self) -> str:
         """With the count."""
         return f"take({self.count})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def cardinality(self) -> int:

@@ -10,11 +10,11 @@ from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.engine.truths import truths
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TakeWhile(Operation):
+class TakeWhile(SameKind):
     """Elements up to the first for which `predicate` is false."""
 
     predicate: Callable[..., Any]
@@ -23,11 +23,6 @@ class TakeWhile(Operation):
     def name(self) -> str:
         """With the function's name."""
         return f"take_while({function_name(self.predicate)})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def cardinality(self) -> int:

@@ -14,20 +14,15 @@ from dsnb.elements.structure import parts_of
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.leaving import numpy_leaf
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind
 
 _SHORT = 64
 """Bytes up to which a value is remembered as it is; a longer one is remembered by its digest."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Unique(Operation):
+class Unique(SameKind):
     """Elements that were not there before."""
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
 
     @property
     def cardinality(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.pipeline.operation import BuildContext, Operation, walk
+from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 
 
 @dataclass(kw_only=True)
@@ -53,7 +53,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WithOptions(Operation):
+class WithOptions(Unchanged):
     """The input as it is; what it says is read off the tree before anything is built."""
 
     deterministic: bool | None = None
@@ -64,21 +64,6 @@ class WithOptions(Operation):
         """With the settings."""
         given = {"deterministic": self.deterministic, "writable": self.writable}
         return f"with_options({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
-
-    @property
-    def element_spec(self) -> Any:
-        """The input's."""
-        return self.inputs[0].element_spec
-
-    @property
-    def cardinality(self) -> int:
-        """The input's."""
-        return self.inputs[0].cardinality
-
-    @property
-    def elementwise(self) -> bool:
-        """It is."""
-        return True
 
     def build(self, context: BuildContext) -> Stage:
         """The input's own stage."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsnb.elements.spec import BYTES, STR, TensorSpec
+from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, InvalidArgumentError
 from dsnb.pipeline.engine.assemble import OddElement, stacked
 
@@ -317,17 +318,8 @@ def _varints(array: Array) -> bytes:
     numbers = array.reshape(-1).astype(np.int64).view(np.uint64)
     if not numbers.size or numbers.max() < 0x80:
         return numbers.astype(np.uint8).tobytes()
-    return b"".join(map(_encoded, numbers.tolist()))
-
-
-def _encoded(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return b"".join(map(varint, numbers.tolist()))
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | _BYTES]) + _encoded(len(data)) + data
+    return bytes([number << 3 | _BYTES]) + varint(len(data)) + data

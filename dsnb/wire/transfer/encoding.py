@@ -18,6 +18,7 @@ from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, 
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import from_json, to_json
+from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.handover import Piece
@@ -78,7 +79,7 @@ def _prefix(head: bytes, nbytes: int) -> bytes:
     """Everything in front of the data: the data begins at a multiple of 16, so views of it are aligned."""
     if not nbytes:
         return head
-    data = _TAG_DATA + _varint(nbytes)
+    data = _TAG_DATA + varint(nbytes)
     gap = -(len(head) + 2 + len(data)) % 16
     return head + _TAG_PADDING + bytes([gap]) + bytes(gap) + data
 
@@ -111,15 +112,6 @@ def _join(buffers: Sequence[Any]) -> bytes:
         return b"".join(buffers)
     except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
         return b"".join(map(bytes_of, buffers))
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 class PieceDecoder:

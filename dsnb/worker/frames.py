@@ -49,7 +49,7 @@ class Entry:
         return self.first + self.count
 
 
-class Shelf:
+class WindowFrames:
     """Holds consecutive frames, `base` up to `tail` on disk and `tail` up to `head` in memory.
 
     Attributes:

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from dsnb.processes import start_time
+from tests.support.waiting import wait_for
+
+
+def test_a_process_has_one_start_time_while_it_lives_and_none_when_it_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        began = start_time(child.pid)
+        assert began == start_time(child.pid) != ""
+        assert child.stdin is not None
+        child.stdin.close()
+        wait_for(lambda: start_time(child.pid) == "", what="a zombie to count as gone", timeout=30.0)
+    assert start_time(child.pid) == ""
+    assert start_time(os.getpid()) != ""
+
+
+def test_a_process_may_have_any_bytes_for_a_name() -> None:
+    """A name that is no text must not keep services from being found."""
+    code = "open('/proc/self/comm', 'wb').write(b'\\xff) \\xfe('); print('READY', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"READY\n"
+        assert start_time(child.pid).isdigit()
+        assert child.stdin is not None
+        child.stdin.close()
