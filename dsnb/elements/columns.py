@@ -194,8 +194,9 @@ def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
 
 def _array_column(arrays: Sequence[Array]) -> Column:
     first = arrays[0]
-    dtypes = {array.dtype for array in arrays}
-    if not all(alike(dtype, first.dtype) for dtype in dtypes) or len({array.ndim for array in arrays}) > 1:
+    kinds = {(array.dtype, array.shape) for array in arrays}
+    dtypes = {dtype for dtype, _ in kinds}
+    if not all(alike(dtype, first.dtype) for dtype in dtypes) or len({len(shape) for _, shape in kinds}) > 1:
         raise StructureMismatch(
             next(i for i, a in enumerate(arrays) if not alike(a.dtype, first.dtype) or a.ndim != first.ndim)
         )
@@ -207,7 +208,7 @@ def _array_column(arrays: Sequence[Array]) -> Column:
         widest = np.result_type(*dtypes)
         arrays = [array.astype(widest) for array in arrays]
         first = arrays[0]
-    if len({array.shape for array in arrays}) == 1:
+    if len({shape for _, shape in kinds}) == 1:
         # Scalars of odd kinds (dates, fixed strings, records) export no memory; one array of all of them does.
         return Dense(first.dtype, first.shape, arrays if first.shape else np.array(arrays, first.dtype))
     return Ragged(first.dtype, first.ndim, arrays)

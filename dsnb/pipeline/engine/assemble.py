@@ -6,15 +6,20 @@ Equal contiguous arrays and scalars of one type are joined as bytes, in one copy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from dsnb.elements.structure import Structure, StructureMismatch, columns_of, rebuild
+from dsnb.elements.columns import COPY_BELOW
+from dsnb.elements.structure import Structure, StructureMismatch, columns_of, elements_of, rebuild
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.leaving import mismatch, numpy_leaf
+from dsnb.pipeline.engine.stage import Run
 
 Array = np.ndarray[Any, Any]
+
+TOGETHER: Final = COPY_BELOW
+"""Most bytes of batches that are laid out as one: whoever keeps one of them keeps no more than that."""
 
 
 class OddElement(Exception):
@@ -42,6 +47,49 @@ def batch_of(structure: Structure, run: list[Any], first_number: int) -> Any:
     except StructureMismatch as odd:
         raise OddElement(odd.index, mismatch(run[odd.index], structure)) from None
     return rebuild(structure, (stacked(column, first_number) for column in columns))
+
+
+def batches_of(structure: Structure, run: list[Any], size: int) -> Run | None:
+    """The first few batches out of a run, each leaf laid out once for all of them; they are views of that.
+
+    Args:
+        structure: How the elements are to be built.
+        run: The elements, a multiple of `size`.
+        size: How many make a batch.
+
+    Returns:
+        As many as fit into `TOGETHER` bytes; None where that is less than two, where an element does not fit, or where
+        the type of a batch depends on what is in it.
+    """
+    try:
+        columns = columns_of(structure, run[:size])
+        room = TOGETHER // max(1, size * sum(map(_nbytes, (column[0] for column in columns))))
+        if not columns or room < 2:
+            return None
+        columns = columns_of(structure, run[: room * size])
+        if not all(map(_alike, columns)):
+            return None
+        arrays = [stacked(column) for column in columns]
+    except (StructureMismatch, OddElement):
+        return None
+    blocks = [array.reshape(len(array) // size, size, *array.shape[1:]) for array in arrays]
+    batches: Any = elements_of(structure, iter(list[Any](blocks)))
+    return batches if isinstance(batches, np.ndarray) else list(batches)
+
+
+def _alike(column: Sequence[Any]) -> bool:
+    """Whether these values make an array of one dtype however they are cut."""
+    kinds = set(map(type, column))
+    first = column[0]
+    if len(kinds) > 1:
+        return False
+    if not isinstance(first, (np.ndarray, np.generic)):
+        return isinstance(first, (int, float))
+    return first.dtype.kind in "biufc"
+
+
+def _nbytes(leaf: Any) -> int:
+    return leaf.nbytes if isinstance(leaf, (np.ndarray, np.generic)) else 8
 
 
 def stacked(column: Sequence[Any], first_number: int = 0) -> Array:

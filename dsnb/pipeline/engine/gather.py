@@ -16,6 +16,8 @@ from dsnb.pipeline.engine.stage import Run, Stage, as_list
 
 Assemble = Callable[[Structure, list[Any], int], Any]
 """Makes one element of several; gets their structure and the number of the first; raises `OddElement`."""
+Together = Callable[[Structure, list[Any], int], Run | None]
+"""Makes several small elements at once, so many of each; None where they are better made one by one."""
 
 
 class GatherStage(Stage):
@@ -30,15 +32,17 @@ class GatherStage(Stage):
         size: Elements of a batch.
         drop: Whether a last, smaller batch is left out.
         assemble: Makes a batch.
-        plain: Whether rows of one array make a batch as they are.
+        together: Makes several batches at once; then rows of one array make batches as they are, too.
     """
 
-    def __init__(self, name: str, source: Stage, size: int, drop: bool, assemble: Assemble, *, plain: bool) -> None:
+    def __init__(
+        self, name: str, source: Stage, size: int, drop: bool, assemble: Assemble, *, together: Together | None = None
+    ) -> None:
         super().__init__(name, source)
         self._size = size
         self._drop = drop
         self._assemble = assemble
-        self._plain = plain
+        self._together = together
         self._pace = Pace()
         self._held: list[Run] = []
         self._count = 0
@@ -74,7 +78,7 @@ class GatherStage(Stage):
     def _cut(self, size: int, batches: int) -> Run:
         held = _joined(self._held)
         taken = size * batches
-        if isinstance(held, np.ndarray) and self._plain:
+        if isinstance(held, np.ndarray) and self._together is not None:
             self._keep(held[taken:], taken)
             run = held[:taken].reshape(batches, size, *held.shape[1:])
             run.flags.writeable = False
@@ -84,6 +88,11 @@ class GatherStage(Stage):
     def _assembled(self, held: list[Any], size: int, batches: int) -> Run:
         if self._structure is None:
             self._structure = structure_of(held[0])
+        if self._together is not None and batches > 1:
+            made = self._together(self._structure, held[: size * batches], size)
+            if made is not None:
+                self._keep(held[size * len(made) :], size * len(made))
+                return made
         out: list[Any] = []
         for first in range(0, size * batches, size):
             try:

@@ -81,6 +81,8 @@ def _own(value: Any) -> Any:
     if cls in IMMUTABLE:
         return value
     alone = getrefcount(value) <= _ALONE
+    if alone and cls is np.ndarray and value.base is None:
+        return value  # a fresh array, too
     if alone and cls is dict and IMMUTABLE.issuperset(map(type, value.values())):
         return value  # the usual dict of scalars, without three calls more
     return _owned(value, alone)

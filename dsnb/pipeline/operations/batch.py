@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dsnb.pipeline.engine.assemble import batch_of
+from dsnb.pipeline.engine.assemble import batch_of, batches_of
 from dsnb.pipeline.engine.gather import GatherStage
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
@@ -38,4 +38,4 @@ class Batch(Operation):
     def build(self, context: BuildContext) -> Stage:
         """A stage that gathers."""
         (source,) = self.build_inputs(context)
-        return GatherStage(self.name, source, self.size, self.drop_remainder, batch_of, plain=True)
+        return GatherStage(self.name, source, self.size, self.drop_remainder, batch_of, together=batches_of)

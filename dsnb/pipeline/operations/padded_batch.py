@@ -60,7 +60,7 @@ class PaddedBatch(Batch):
     def build(self, context: BuildContext) -> Stage:
         """A stage that gathers."""
         (source,) = self.build_inputs(context)
-        return GatherStage(self.name, source, self.size, self.drop_remainder, self.padding.assemble, plain=False)
+        return GatherStage(self.name, source, self.size, self.drop_remainder, self.padding.assemble)
 
 
 def _batch_spec(leaf: TensorSpec, shape: Shape | None, count: int | None) -> TensorSpec:

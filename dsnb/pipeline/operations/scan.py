@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dsnb.elements.structure import Structure, rebuild, structure_of
+from dsnb.elements.structure import LEAF, Structure, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.leaving import mismatch
 from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.ownership import IMMUTABLE
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
@@ -67,7 +68,8 @@ class ScanStage(CallingStage):
                 hint="return new_state, output",
             )
         state, output = result
-        if structure_of(state) != self._structure:
+        plain = self._structure is LEAF and type(state) in IMMUTABLE  # the usual state, without a look inside
+        if not plain and structure_of(state) != self._structure:
             raise mismatch(state, self._structure)
         self._state = state
         return output

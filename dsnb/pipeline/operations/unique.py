@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -45,19 +44,29 @@ class UniqueStage(CallingStage):
     def produce(self, want: int) -> Run:
         """The next elements that are new; goes on until there is one."""
         while run := self.next_inputs(want):
-            keys: list[Any] = []
-            failure = self.function.extend(keys, run)
-            out = list(compress(run, map(self._is_new, keys)))
+            keys: list[Any] = _integer_keys(run)
+            failure = None if keys else self.function.extend(keys, run)
+            out = self._new(run, keys)
             if failure is not None:
                 return self.passed(out, run, len(keys), failure)
             if out:
                 return out
         return []
 
-    def _is_new(self, key: Any) -> bool:
-        before = len(self._seen)
-        self._seen.add(key)
-        return len(self._seen) > before
+    def _new(self, run: list[Any], keys: list[Any]) -> list[Any]:
+        seen, out = self._seen, []
+        for element, key in zip(run, keys, strict=False):  # there may be an element more, which has no key
+            if key not in seen:
+                seen.add(key)
+                out.append(element)
+        return out
+
+
+def _integer_keys(run: list[Any]) -> list[Any]:
+    """The keys of a run of NumPy integers of one type, made at once; none for any other run."""
+    kinds = set(map(type, run))
+    plain = len(kinds) == 1 and issubclass(next(iter(kinds)), np.integer) and np.timedelta64 not in kinds
+    return np.array(run).tolist() if plain else []
 
 
 def _key(element: Any) -> Any:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dsnb.elements.structure import structure_of
-from dsnb.pipeline.engine.assemble import OddElement, batch_of, stacked
+import dsnb
+from dsnb.elements.structure import flatten, structure_of
+from dsnb.pipeline.engine.assemble import TOGETHER, OddElement, batch_of, batches_of, stacked
 
 
 @given(
@@ -83,3 +84,53 @@ def test_an_element_of_another_structure_is_named() -> None:
         batch_of(structure_of((1, 2)), [(1, 2), (1, 2, 3)], 0)
     assert caught.value.index == 1
     assert "built as (·, ·, ·), the first one as (·, ·)" in caught.value.error.what
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [np.int64(n) for n in range(12)],
+        list(range(12)),
+        [n / 2 for n in range(12)],
+        [np.full((2, 3), n, np.float32) for n in range(12)],
+        [(np.int8(n), {"a b": np.zeros(2), "'": n > 3}) for n in range(12)],
+    ],
+)
+def test_batches_made_together_are_those_made_one_by_one(elements: list[Any]) -> None:
+    structure = structure_of(elements[0])
+    together = batches_of(structure, elements, 4)
+    assert together is not None
+    assert len(together) == 3
+    for number, batch in enumerate(together):
+        alone = batch_of(structure, elements[4 * number : 4 * number + 4], 0)
+        assert structure_of(batch) == structure
+        for mine, its in zip(flatten(batch), flatten(alone), strict=True):
+            assert mine.dtype == its.dtype
+            assert not mine.flags.writeable
+            np.testing.assert_array_equal(mine, its)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        ["a", "b", "c", "longer"],
+        [1, 2, 3.0, 4],
+        [1, 2, 3, 1 << 70],
+        [np.timedelta64(1, "s"), np.timedelta64(1, "m"), np.timedelta64(1, "h"), np.timedelta64(1, "s")],
+        [np.zeros(2), np.zeros(2), np.zeros(3), np.zeros(2)],
+        [np.zeros(TOGETHER // 16, np.uint8)] * 32,
+    ],
+)
+def test_batches_that_depend_on_what_is_in_them_or_are_large_are_made_one_by_one(elements: list[Any]) -> None:
+    assert batches_of(structure_of(elements[0]), elements, len(elements) // 2) is None
+
+
+def test_a_kept_batch_holds_little_more_than_itself() -> None:
+    batches = dsnb.Dataset.range(100_000).map(lambda x: x + 1).batch(16)
+    assert max(root_of(batch).nbytes for batch in batches) <= TOGETHER
+
+
+def root_of(array: Any) -> Any:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
