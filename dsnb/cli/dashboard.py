@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Serve the dashboard of a running service, and open it in the browser.
 
-It shows jobs, workers, splits, each trainer's place in the cache, and throughput, live. It only reads: opening or
-closing it changes nothing. In a notebook, `svc.dashboard()` shows the same page under the cell."""
+It shows jobs, workers, splits, each trainer's place in the cache, and throughput, live. Who has the address that is
+printed can also control the service from the page. In a notebook, `svc.dashboard()` shows the same under the cell."""
 EXAMPLES = """\
   dsnb dashboard                        of the only service of yours on this machine
   dsnb dashboard digits --port 8050     of the one called `digits`, on a port of your choice
@@ -34,6 +34,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(commands, "dashboard", run, DESCRIPTION, EXAMPLES)
     add_service(parser)
     parser.add_argument("--port", type=int, default=0, help="the port to serve the page on (default: one that is free)")
+    parser.add_argument("--read-only", action="store_true", help="let its pages look, but not control the service")
     parser.add_argument("--no-open", dest="open", action="store_false", help="do not open the browser")
     add_json(parser, "print the line as JSON, with `url`")
 
@@ -42,13 +43,18 @@ def run(args: argparse.Namespace) -> int:
     """Serve the dashboard until it is told to stop."""
     need_panel()
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import source_for
+    from dsnb.dashboard.source import reach_of, source_for
     from dsnb.notebook.connect import connect
 
     token = token_of(args)
     with connect(args.service, token):
         pass  # a wrong name, address or token is told here at once; the page would wait for the service to come
-    server = start_in_thread(source_for(args.service, token), port=args.port)
+    server = start_in_thread(
+        source_for(args.service, token),
+        port=args.port,
+        reach=reach_of(args.service, token),
+        read_only=args.read_only,
+    )
     with ExitStack() as at_end:
         at_end.callback(server.stop)
         stop = at_end.enter_context(told_to_stop())

@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 import panel as pn
 
+from dsnb.dashboard.access import BEYOND, Access, Policy, on_loopback
+from dsnb.dashboard.controls import Controls
 from dsnb.dashboard.feed import Feed, shared_feed
-from dsnb.dashboard.page import page
-from dsnb.dashboard.source import source_for
+from dsnb.dashboard.page import page, refusal
+from dsnb.dashboard.source import reach_of, shared_controls, source_for
 
 
-def application(feed: Feed) -> Callable[[], pn.Template]:
-    """What makes the page of a new session; for `panel.serve` and the like."""
-    return lambda: page(feed)
+def application(
+    feed: Feed,
+    controls: Controls | None = None,
+    policy: Policy | None = None,
+    welcome: Callable[[str], object] = lambda _host: None,
+) -> Callable[[], pn.Template]:
+    """What makes the page of a new session; for `panel.serve` and the like.
+
+    Args:
+        feed: What its pages show.
+        controls: What carries out their requests; None if they may only look.
+        policy: Who may see and control; by default whoever reaches the server.
+        welcome: Called with the host under which a page was asked for that may be seen, before its websocket opens.
+    """
+    rule = policy or Policy()
+
+    def make() -> pn.Template:
+        host, given = _asked()
+        access = rule.of(host, given)
+        if access is Access.REFUSED:
+            return refusal()
+        welcome(host)
+        return page(feed, controls if access is Access.CONTROL else None, rule.why_not(access))
+
+    return make
 
 
 def serve_here() -> None:
     """Show the dashboard in the file that `panel serve` runs now.
 
-    The service is the one that `DSNB_SERVICE` names (a name or an address), or the only one that runs.
+    The service is the one that `DSNB_SERVICE` names (a name or an address), or the only one that runs. The service can
+    be controlled from the page only if `--address` says that it is served on loopback.
     """
     service = os.environ.get("DSNB_SERVICE") or None
-    page(shared_feed(service or "", source_for(service))).servable(title="dsnb")
+    feed = shared_feed(service or "", source_for(service))
+    controls = shared_controls(service or "", reach_of(service))
+    policy = Policy(read_only="" if on_loopback(sys.argv) else BEYOND)
+    application(feed, controls, policy)().servable(title="dsnb")
+
+
+def _asked() -> tuple[str, str]:
+    """The host under which the page of this session was asked for, and the key that stood in its address."""
+    given = pn.state.session_args.get("key", [b""])[0]
+    return str(pn.state.headers.get("Host", "")), given.decode(errors="replace")

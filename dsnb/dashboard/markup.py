@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-_ALONE = frozenset({"br", "hr", "input", "path", "rect", "circle"})
+_ALONE = frozenset({"br", "hr", "input"})
 
 
 class Html(str):
@@ -45,5 +45,5 @@ def number(text: str, field: str, value: float | None, **attributes: object) -> 
 def _attribute(key: str, value: object) -> str:
     if value is None or value is False:
         return ""
-    name = key.rstrip("_").replace("_", "-")
+    name = key.rstrip("_").replace("_", "-")  # SVG's own names (viewBox) have no dash, and keep their case
     return f" {name}" if value is True else f' {name}="{escape(str(value))}"'

@@ -16,9 +16,11 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
+from dsnb.dashboard.controls import VERBS, Controls, Request, exists
 from dsnb.dashboard.feed import Feed
 from dsnb.dashboard.markup import Html
 from dsnb.dashboard.panels.cards import cards
+from dsnb.dashboard.panels.controls import notices
 from dsnb.dashboard.panels.events import events
 from dsnb.dashboard.panels.header import banner, header
 from dsnb.dashboard.panels.jobs import jobs
@@ -27,8 +29,9 @@ from dsnb.dashboard.panels.stages import stages
 from dsnb.dashboard.panels.strip import strip
 from dsnb.dashboard.panels.throughput import Chart, throughput
 from dsnb.dashboard.panels.trainers import trainers
+from dsnb.dashboard.panels.waits import waits
 from dsnb.dashboard.panels.workers import workers
-from dsnb.dashboard.view import Choice, View, view
+from dsnb.dashboard.view import Choice, Control, View, view
 
 THEME = Path(__file__).parent / "theme"
 
@@ -38,15 +41,18 @@ PANELS: Mapping[str, Callable[[View], Html]] = {
     "cards": cards,
     "strip": strip,
     "throughput": throughput,
+    "waits": waits,
     "trainers": trainers,
     "splits": splits,
     "stages": stages,
     "workers": workers,
     "jobs": jobs,
     "events": events,
+    "notices": notices,
 }
 
-_RECENT_S = 10.0
+_ARMED_S = 4.0
+"""How long a grave button waits for its second press."""
 
 
 class Board(JSComponent):
@@ -58,22 +64,33 @@ class Board(JSComponent):
     html_cards = param.String()
     html_strip = param.String()
     html_throughput = param.String()
+    html_waits = param.String()
     html_trainers = param.String()
     html_splits = param.String()
     html_stages = param.String()
     html_workers = param.String()
     html_jobs = param.String()
     html_events = param.String()
+    html_notices = param.String()
 
     _esm = THEME / "page.js"
 
 
 class Session:
-    """What one open page has picked and is shown."""
+    """What one open page has picked and is shown.
 
-    def __init__(self, feed: Feed) -> None:
+    Args:
+        feed: What it shows.
+        controls: What carries out its requests; None for a page that may only look.
+        why_not: Why it may only look, in words.
+    """
+
+    def __init__(self, feed: Feed, controls: Controls | None = None, why_not: str = "") -> None:
         self._feed = feed
+        self._controls = controls
+        self._why_not = why_not
         self._choice = Choice()
+        self._armed: tuple[Request, float] | None = None
         self.board = Board(width=0, height=0, margin=0)  # type: ignore[no-untyped-call]
         self.chart = Chart()
         self.tick()
@@ -85,33 +102,75 @@ class Session:
         self.board.param.update(**changed, **self._changes(seen))
         self.chart.update(seen, self._feed.since, time.time())
 
-    def picked(self, event: Any) -> None:
-        """Take a choice that was made on the page; what is no choice is ignored."""
+    def told(self, event: Any) -> None:
+        """Take a choice or a request that was made on the page; what is neither is ignored."""
         message = event.data
-        if isinstance(message, dict):
-            self._choice = self._choice.pick(str(message.get("pick")), str(message.get("value", "")))
-            self.tick()
+        if not isinstance(message, dict):
+            return
+        if "pick" in message:
+            self._choice = self._choice.pick(str(message["pick"]), str(message.get("value", "")))
+        elif "do" in message and isinstance(message.get("target"), dict):
+            target = tuple((str(kind), str(name)) for kind, name in message["target"].items())
+            self._press(Request(str(message["do"]), target))
+        self.tick()
+
+    def _press(self, request: Request) -> None:
+        latest = self._feed.latest()
+        known = exists(latest.snapshot if latest else None, request)
+        if self._controls is None or request.verb not in VERBS or not known:
+            return
+        if VERBS[request.verb].grave and self._standing() != request:
+            self._armed = request, time.monotonic()
+            return
+        self._armed = None
+        self._controls.ask(request)
+
+    def _standing(self) -> Request | None:
+        """The grave request that was pressed once, while it waits for the second press."""
+        if self._armed is not None and time.monotonic() - self._armed[1] > _ARMED_S:
+            self._armed = None
+        return self._armed[0] if self._armed else None
 
     def _view(self) -> View:
-        recent = tuple(self._feed.since(time.monotonic() - _RECENT_S))
-        return view(self._feed.latest(), recent, self._feed.health(), self._choice)
+        control = Control(
+            allowed=self._controls is not None,
+            why_not=self._why_not,
+            armed=self._standing(),
+            outcomes=self._controls.outcomes() if self._controls else (),
+        )
+        # A silent service keeps its last moments on the page: they are counted back from the newest.
+        latest = self._feed.latest()
+        history = self._feed.since(latest.at - self._choice.span_s) if latest else ()
+        return view(history, self._feed.health(), self._choice, control)
 
     def _changes(self, seen: View) -> dict[str, str]:
         markup = {f"html_{name}": str(panel(seen)) for name, panel in PANELS.items()}
         return {name: html for name, html in markup.items() if getattr(self.board, name) != html}
 
 
-def page(feed: Feed, every_ms: int = 500) -> pn.Template:
+def page(feed: Feed, controls: Controls | None = None, why_not: str = "", every_ms: int = 500) -> pn.Template:
     """The document of one session, which keeps itself up to date while the page is open."""
-    session = Session(feed)
-    session.board.on_msg(session.picked)
-    template = pn.Template(template=_html())
+    session = Session(feed, controls, why_not)
+    session.board.on_msg(session.told)
+    template = _template()
     template.add_panel("board", session.board)
     figure = pn.pane.Bokeh(session.chart.figure, sizing_mode="stretch_width")  # type: ignore[no-untyped-call]
     template.add_panel("throughput", figure)
+    pn.state.onload(lambda: _keep(session, every_ms))
+    return template
+
+
+def refusal() -> pn.Template:
+    """The document of a page that was opened from elsewhere without the key: it says so, and shows nothing."""
+    template = _template("refused.html")
+    template.add_panel("board", pn.pane.HTML(""))  # type: ignore[no-untyped-call]
+    return template
+
+
+def _template(name: str = "page.html") -> pn.Template:
+    template = pn.Template(template=_html(name))
     template.add_variable("app_favicon", "own")
     template.add_variable("apple_icon", "own")
-    pn.state.onload(lambda: _keep(session, every_ms))
     return template
 
 
@@ -127,6 +186,6 @@ def _keep(session: Session, every_ms: int) -> None:
         document.add_periodic_callback(tick, every_ms)
 
 
-def _html() -> str:
+def _html(name: str) -> str:
     style = (THEME / "page.css").read_text(encoding="utf-8")
-    return (THEME / "page.html").read_text(encoding="utf-8").replace("/*style*/", style)
+    return (THEME / name).read_text(encoding="utf-8").replace("/*style*/", style)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import secrets
 import socket
 import threading
 import uuid
@@ -24,12 +25,13 @@ from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 from tornado.websocket import WebSocketClosedError
 
+from dsnb.dashboard.access import ASKED_FOR, LOOPBACK, Policy
 from dsnb.dashboard.app import application
+from dsnb.dashboard.controls import Controls, Reach
 from dsnb.dashboard.feed import Feed, Source
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError
 from dsnb.wire import forks
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 10.0
 
@@ -41,8 +43,8 @@ _GOODBYE_S, _LOOK_S = 1.0, 0.01
 _SESSIONS_END_S = 5.0
 """Well within the deadline of `stop`: whatever a page does by then is cancelled."""
 
-_COMPRESSION = 1
-"""Each tick's markup resembles the one before: the lightest compression leaves a tenth of it."""
+_COMPRESSION = 3
+"""Each tick's markup resembles the one before: a light compression leaves a tenth of it."""
 
 
 class DashboardServer:
@@ -52,12 +54,23 @@ class DashboardServer:
         address: Where it listens.
         port: The port that it listens on.
         feed: What its pages are fed from.
+        policy: Who may see its pages, and who may control the service from them.
     """
 
-    def __init__(self, source: Source, *, port: int = 0, address: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        port: int = 0,
+        address: str = "127.0.0.1",
+        reach: Reach | None = None,
+        read_only: str = "",
+    ) -> None:
         self.address = address
         self.port = port
         self.feed = Feed(source)
+        self.policy = Policy(key=secrets.token_urlsafe(12), read_only=read_only)
+        self._controls = Controls(reach) if reach is not None else None
         self._id = uuid.uuid4().hex
         self._server: Server | None = None
         self._loop: IOLoop | None = None
@@ -67,9 +80,9 @@ class DashboardServer:
 
     @property
     def url(self) -> str:
-        """The page's address for a browser on this machine."""
+        """The page's address for a browser on this machine; its key lets one control the service."""
         host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"http://{host}:{self.port}/"
+        return f"http://{host}:{self.port}/?key={self.policy.key}"
 
     @property
     def running(self) -> bool:
@@ -96,6 +109,8 @@ class DashboardServer:
     def stop(self) -> None:
         """Close all pages, sockets and threads; the second call does nothing."""
         self.feed.stop()
+        if self._controls is not None:
+            self._controls.stop()
         loop = self._loop
         if loop is not None and self._thread.is_alive():
             loop.add_callback(loop.stop)
@@ -123,7 +138,7 @@ class DashboardServer:
     def _listen(self, loop: IOLoop) -> None:
         _probe(self.address, self.port)
         server = self._server = get_server(
-            {"/": application(self.feed)},
+            {"/": application(self.feed, self._controls, self.policy, self._welcome)},
             port=self.port,
             address=self.address,
             loop=loop,
@@ -139,6 +154,13 @@ class DashboardServer:
         forks.listens(self.port)
         # The port is known only now; a page of another origin must not get at the numbers.
         server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+
+    def _welcome(self, host: str) -> None:
+        """Let the websocket through that a page will open that came through a tunnel or proxy, with its key."""
+        if self._server is not None and host:
+            # An origin without a port has that of its scheme, and we do not learn the scheme.
+            names = [host] if ":" in host else [f"{host}:80", f"{host}:443", host]
+            self._server._tornado.websocket_origins.update(names)
 
     async def _close(self) -> None:
         server = self._server
@@ -210,7 +232,14 @@ _running: list[tuple[Source, DashboardServer]] = []
 _running_lock = threading.RLock()
 
 
-def start_in_thread(source: Source, *, port: int = 0, address: str = "127.0.0.1") -> DashboardServer:
+def start_in_thread(
+    source: Source,
+    *,
+    port: int = 0,
+    address: str = "127.0.0.1",
+    reach: Reach | None = None,
+    read_only: bool = False,
+) -> DashboardServer:
     """Serve the dashboard from a thread of this process.
 
     Args:
@@ -218,6 +247,8 @@ def start_in_thread(source: Source, *, port: int = 0, address: str = "127.0.0.1"
             is given back, unless another port is asked for.
         port: The port to listen on; 0 takes a free one.
         address: Where to listen; loopback only.
+        reach: Where to ask for what is done on its pages; None if they may only look.
+        read_only: Whether its pages may only look.
 
     Returns:
         The running server, with `url`, `port` and `stop()`.
@@ -236,7 +267,8 @@ def start_in_thread(source: Source, *, port: int = 0, address: str = "127.0.0.1"
         for known, server in _running:
             if known == source and server.running and port in {0, server.port}:
                 return server
-        server = DashboardServer(source, port=port, address=address).start()
+        why = ASKED_FOR if read_only else ""
+        server = DashboardServer(source, port=port, address=address, reach=reach, read_only=why).start()
         _running.append((source, server))
         return server
 

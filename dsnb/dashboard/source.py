@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from dsnb.dashboard.controls import Controls, Reach
 from dsnb.dashboard.feed import Source
 from dsnb.errors import NotFoundError
 from dsnb.monitor.snapshot import Snapshot
@@ -30,6 +31,21 @@ def source_for(service: str | None = None, token: str | None = None) -> Source:
         yield from watch_snapshots(target, secret, INTERVAL_S, stop)
 
     return watch
+
+
+def reach_of(service: str | None = None, token: str | None = None) -> Reach:
+    """Where a service is and its token, looked up anew for each request; the arguments are those of `source_for`."""
+    return lambda: _reach(service, token)
+
+
+_shared: dict[str, Controls] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_controls(name: str, reach: Reach) -> Controls:
+    """The process's one set of controls of that name, so that what is pressed in one tab shows in all."""
+    with _shared_lock:
+        return _shared.setdefault(name, Controls(reach))
 
 
 def _reach(service: str | None, token: str | None) -> tuple[str, str]:

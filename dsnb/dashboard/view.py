@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from dsnb.dashboard.controls import Outcome, Request
 from dsnb.dashboard.feed import Health, Moment
 from dsnb.dashboard.rates import JobRates, Rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot
@@ -12,6 +14,9 @@ TRAINER_COLOURS = 6
 WORST = ""
 """The choice of no one task: each trainer at its worst place."""
 
+
+RECENT_S = 10.0
+_MOST_RECENT = 64
 
 SPANS_S = {60: "1 min", 300: "5 min"}
 """How much time the figures show."""
@@ -36,20 +41,46 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What may be done from this page, and what is being done.
+
+    Attributes:
+        allowed: Whether the page may ask for anything.
+        why_not: Why it may only look, in words.
+        armed: The grave request that was pressed once.
+        outcomes: What is under way, and what has just ended.
+    """
+
+    allowed: bool = False
+    why_not: str = ""
+    armed: Request | None = None
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def pending(self) -> frozenset[Request]:
+        """What is under way."""
+        return frozenset(outcome.request for outcome in self.outcomes if outcome.state == "pending")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What a panel may look at.
 
     Attributes:
         moment: The newest snapshot with its rates; None before the first.
         recent: The last seconds of them, for what must not jump.
+        history: All within the span that is shown.
         job: The job that is shown; None while there is none.
+        control: What may be done from the page.
     """
 
     health: Health
     choice: Choice = field(default_factory=Choice)
     moment: Moment | None = None
     recent: tuple[Moment, ...] = ()
+    history: tuple[Moment, ...] = ()
     job: JobStatus | None = None
+    control: Control = field(default_factory=Control)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -67,10 +98,23 @@ class View:
         return self.rates.job(self.job.name) if self.job else JobRates()
 
 
-def view(moment: Moment | None, recent: tuple[Moment, ...], health: Health, choice: Choice) -> View:
-    """Put together what a page shows now."""
-    job = choose_job(moment.snapshot, choice.job) if moment else None
-    return View(health=health, choice=choice, moment=moment, recent=recent, job=job)
+def view(
+    history: Sequence[Moment],
+    health: Health,
+    choice: Choice,
+    control: Control | None = None,
+) -> View:
+    """Put together what a page shows now, from the moments of the span that it shows."""
+    moment = history[-1] if history else None
+    return View(
+        health=health,
+        choice=choice,
+        moment=moment,
+        recent=tuple(past for past in history[-_MOST_RECENT:] if moment and past.at > moment.at - RECENT_S),
+        history=tuple(history),
+        job=choose_job(moment.snapshot, choice.job) if moment else None,
+        control=control or Control(),
+    )
 
 
 def choose_job(snapshot: Snapshot, picked: str) -> JobStatus | None:

@@ -74,7 +74,10 @@ class LazyDashboard:
 
         with self._lock:
             if self._server is None:
-                self._server = start_in_thread(lambda stop: watch_snapshots(self._target, self._token, 0.5, stop))
+                self._server = start_in_thread(
+                    lambda stop: watch_snapshots(self._target, self._token, 0.5, stop),
+                    reach=lambda: (self._target, self._token),
+                )
             return self._server.url
 
     def stop(self) -> None:

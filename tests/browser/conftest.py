@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -31,6 +31,7 @@ _ARGUMENTS = [
     "--disable-quic",
 ]
 _OF_THE_MACHINE = ("http://127.0.0.1:", "http://localhost:", "ws://127.0.0.1:", "data:", "blob:")
+OnLag = Literal["skip", "wait", "spill"]
 _WIDE: Any = {"width": 1440, "height": 1000}
 
 
@@ -51,13 +52,18 @@ class Tab:
         self.page.wait_for_selector("html[data-ready]", timeout=30_000)
         return self
 
-    def value(self, where: str, field: str) -> float:
-        """The exact number of a field, as in `value('[data-trainer="a"]', "elements")`; -1 while it is not there."""
+    def values(self, wanted: Mapping[str, tuple[str, str]]) -> dict[str, float]:
+        """The exact numbers of fields (where, field), all of one moment; -1 for one that is not there.
+
+        Example:
+            >>> tab.values({"read": ('[data-trainer="a"]', "elements")})
+        """
         read = self.page.evaluate(
-            "([where, field]) => document.querySelector(`${where} [data-field='${field}']`)?.dataset.value ?? '-1'",
-            [where, field],
+            """wanted => Object.fromEntries(Object.entries(wanted).map(([name, [where, field]]) =>
+              [name, Number(document.querySelector(`${where} [data-field='${field}']`)?.dataset.value ?? "-1")]))""",
+            {name: list(place) for name, place in wanted.items()},
         )
-        return float(read)
+        return {str(name): float(number) for name, number in read.items()}
 
     def text(self, selector: str) -> str:
         """What a person reads there; nothing while it is not there."""
@@ -118,10 +124,10 @@ class Training:
         self._end = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def begin(self, trainer_id: str, *, pause: float, job: str = "train") -> None:
+    def begin(self, trainer_id: str, *, pause: float, job: str = "train", on_lag: OnLag = "skip") -> None:
         """Read like a training loop whose step takes `pause` seconds."""
         numbers = dsnb.Dataset.range(10_000).map(_square).batch(10).repeat()
-        cache = dsnb.CrossTrainerCache(trainer_id)
+        cache = dsnb.CrossTrainerCache(trainer_id, on_lag=on_lag)
         shared = dsnb.distribute("parallel_epochs", self._service, job_name=job, cross_trainer_cache=cache)
         thread = threading.Thread(target=self._read, args=(numbers.apply(shared), pause), name=f"trainer {trainer_id}")
         self._threads.append(thread)

@@ -28,16 +28,13 @@ def served(service: dsnb.DataService) -> Iterator[Any]:
 
 
 def on_page(tab: Tab, job: JobStatus) -> dict[str, float]:
-    """The numbers of a job that the page shows now."""
-    shown = {
-        "produced": tab.value("[data-card='sharing']", "produced"),
-        "consumed": tab.value("[data-card='sharing']", "consumed"),
-    }
+    """The numbers of a job that the page shows now, all of one moment."""
+    wanted = {name: ("[data-card='sharing']", name) for name in ("produced", "consumed")}
     for trainer in job.trainers:
         row = f"tr[data-trainer='{trainer.trainer_id}']"
         for field in ("elements", "hits", "misses", "skipped", "offset", "lag"):
-            shown[f"{trainer.trainer_id} {field}"] = tab.value(row, field)
-    return shown
+            wanted[f"{trainer.trainer_id} {field}"] = (row, field)
+    return tab.values(wanted)
 
 
 def in_status(job: JobStatus) -> dict[str, float]:
@@ -79,7 +76,7 @@ def test_numbers_move_and_equal_the_status_at_rest(
         timeout=30,
     )
     workers = {worker.name: worker.produced for worker in service.status().workers}
-    assert {name: tab.value(f"tr[data-worker='{name}']", "produced") for name in workers} == workers
+    assert tab.values({name: (f"tr[data-worker='{name}']", "produced") for name in workers}) == workers
     assert tab.complaints == []
     assert tab.strangers() == []
 

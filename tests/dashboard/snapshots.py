@@ -6,7 +6,7 @@ from typing import Any
 
 from dsnb.dashboard.feed import Health, Moment
 from dsnb.dashboard.rates import Rates, rates
-from dsnb.dashboard.view import Choice, View, view
+from dsnb.dashboard.view import Choice, Control, View, view
 from dsnb.monitor.snapshot import (
     JobStatus,
     PlaceStatus,
@@ -75,11 +75,13 @@ def worker(name: str = "w0", **rest: Any) -> WorkerStatus:
     return WorkerStatus(name=name, **(fields | rest))
 
 
-def seen(*snapshots: Snapshot, age_s: float = 0.1, choice: Choice | None = None) -> View:
+def seen(
+    *snapshots: Snapshot, age_s: float = 0.1, choice: Choice | None = None, control: Control | None = None
+) -> View:
     """What a page shows after these snapshots, a second apart, the newest `age_s` old."""
     moments = tuple(
         Moment(at=float(at), wall=float(at), snapshot=now, rates=rates(before, now) if before else Rates())
         for at, (before, now) in enumerate(zip((None, *snapshots), snapshots, strict=False))
     )
     health = Health(age_s=age_s if moments else None)
-    return view(moments[-1] if moments else None, moments, health, choice or Choice())
+    return view(moments, health, choice or Choice(), control)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsnb.dashboard.panels.places import cliff_of, layout, newest_tasks, round_up
+from dsnb.dashboard.panels.places import cliff_of, layout, newest_tasks, round_up, slope
 from dsnb.dashboard.view import Choice, View
 from dsnb.monitor.snapshot import JobStatus, TaskStatus
 from tests.dashboard.snapshots import job, place, seen, snapshot, task, trainer
@@ -61,16 +61,51 @@ def test_who_loses_data_is_told_in_words() -> None:
     lane = layout(*shown(at(90), at(97))).lanes[0]
     assert (lane.level, lane.words) == ("bad", "LOSING DATA, skipped 97")
     lane = layout(*shown(at(97), at(97))).lanes[0]
-    assert (lane.level, lane.words) == ("warn", "100 behind · skipped 97 before")
+    assert (lane.level, lane.words, lane.outlook) == ("warn", "100 behind", "keeps up · skipped 97 before")
 
 
 def test_who_will_fall_off_is_told_when() -> None:
     def at(lag: int) -> JobStatus:
         return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
 
-    assert layout(*shown(at(40), at(50))).lanes[0].words == "50 behind · falls off in 5.0 s"
-    assert layout(*shown(at(50), at(40))).lanes[0].words == "40 behind"
-    assert layout(*shown(at(0), at(0))).lanes[0].words == "up to date"
+    def told(*lags: int) -> tuple[str, str, str]:
+        lane = layout(*shown(*map(at, lags))).lanes[0]
+        return lane.words, lane.outlook, lane.direction
+
+    assert told(40, 50) == ("50 behind", "falls off in 5.0 s", "left")
+    assert told(50, 40) == ("40 behind", "catching up, 10/s", "right")
+    assert told(40, 40) == ("40 behind", "keeps up", "")
+    assert told(0, 0) == ("up to date", "", "")
+
+
+@pytest.mark.parametrize("on_lag, fate", [("wait", "others wait for it in 5.0 s"), ("spill", "goes to disk in 5.0 s")])
+def test_what_happens_at_the_cliff_is_what_the_trainer_asked_for(on_lag: str, fate: str) -> None:
+    def at(lag: int) -> JobStatus:
+        one = trainer(places=(place(lag=lag),), on_lag=on_lag)
+        return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
+
+    assert layout(*shown(at(40), at(50))).lanes[0].outlook == fate
+
+
+def test_what_is_on_disk_lies_beyond_the_cliff_and_leaves_the_window_its_room() -> None:
+    def at(lag: int) -> JobStatus:
+        deep = trainer("deep", places=(place(lag=lag),), on_lag="spill")
+        near = trainer("near", places=(place(lag=50),), skipped=1)
+        return job(tasks=(task(head=9000, tail=8900, **FULL),), trainers=(deep, near))
+
+    picture = layout(*shown(at(150)))
+    deep, near = picture.lanes
+    assert (deep.level, deep.outlook, deep.buffered) == ("good", "50 of them on disk", False)
+    assert picture.part(near.at) < picture.part(100) < picture.part(deep.at) < 1
+    further = layout(*shown(at(8000)))
+    assert further.part(100) == picture.part(100)
+    assert picture.part(150) < further.part(further.lanes[0].at) < 1
+
+
+def test_a_drift_is_the_line_through_the_last_seconds() -> None:
+    assert slope([]) == slope([(1.0, 5.0)]) == 0.0
+    assert slope([(1.0, 5.0), (2.0, 8.0), (3.0, 11.0)]) == pytest.approx(3.0)
+    assert slope([(1.0, 0.0), (2.0, 9.0), (3.0, 0.0), (4.0, 9.0)]) < 2.0, "the sawtooth of frames is no drift"
 
 
 def test_the_cliff_is_on_the_scale_unless_all_are_far_from_it() -> None:
@@ -97,4 +132,4 @@ def test_who_reads_from_its_own_buffer_is_not_said_to_lose() -> None:
 
     lane = layout(*shown(at(700), at(900))).lanes[0]
     assert (lane.level, lane.lag, lane.at) == ("good", 900, 100)
-    assert lane.words == "900 behind · read from its own buffer"
+    assert (lane.words, lane.outlook) == ("900 behind", "reads from its own buffer")

@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_it_listens_on_loopback_only(server: Any) -> None:
 
 def websocket_status(url: str, origin: str) -> str:
     """The first line of the answer to a websocket's opening request from a page of that origin."""
-    host, port = url.removeprefix("http://").rstrip("/").split(":")
+    host, port = urlsplit(url).netloc.split(":")
     request = (
         f"GET /ws HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nOrigin: {origin}\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
@@ -108,6 +109,27 @@ def test_pages_of_another_origin_are_refused(server: Any) -> None:
         assert "403" in websocket_status(running.url, "http://127.0.0.1:1")
         # The right origin comes past that check, and is refused only for its missing token.
         assert "403" not in websocket_status(running.url, f"http://localhost:{running.port}")
+    finally:
+        running.stop()
+
+
+def page_through(url: str, host: str) -> str:
+    """The page as it is served to a browser that reached it under another host's name, by a tunnel or proxy."""
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host}), timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_only_the_key_opens_a_page_from_elsewhere_and_its_websocket(server: Any) -> None:
+    running = server.start_in_thread(source)
+    try:
+        bare = running.url.partition("?")[0]
+        for url in (bare, f"{bare}?key=guessed"):
+            assert 'data-card="refused"' in page_through(url, "hub.example:8888")
+            assert "403" in websocket_status(url, "https://hub.example:8888")
+        assert 'data-panel="strip"' in page_through(running.url, "hub.example:8888")
+        assert "403" not in websocket_status(running.url, "https://hub.example:8888")
+        assert "403" in websocket_status(running.url, "https://other.example:8888")
     finally:
         running.stop()
 

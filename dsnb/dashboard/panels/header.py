@@ -12,7 +12,7 @@ MODES = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
 
 def header(view: View) -> Html:
     """Service, job picker, how the job is read, and the badge that tells fresh from stale."""
-    return join(_service(view), _picker(view), _mode(view.job) if view.job else None, badge(view))
+    return join(_service(view), _picker(view), _mode(view.job) if view.job else None, _looks(view), badge(view))
 
 
 def banner(view: View) -> Html:
@@ -75,6 +75,13 @@ def _mode(job: JobStatus) -> Html:
         tag("span", job.state, class_=f"chip {job.state}", data_field="state"),
         class_="chips",
     )
+
+
+def _looks(view: View) -> Html | None:
+    """Says that the page may only look, and why."""
+    if view.control.allowed or not view.control.why_not:
+        return None
+    return tag("span", "read-only", class_="chip", title=view.control.why_not, data_field="read-only")
 
 
 def _why(view: View) -> str:

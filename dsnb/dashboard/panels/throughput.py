@@ -91,7 +91,7 @@ class Chart:
         self.source = ColumnDataSource(data=dict(points((), "", ())))
         self._times, self._rates = Range1d(start=0, end=1), Range1d(start=0, end=1)
         self.figure = _figure(self.source, self._times, self._rates)
-        self._shown: tuple[str, tuple[str, ...]] | None = None
+        self._shown: tuple[str, tuple[str, ...], int] | None = None
         self._at = 0.0
 
     def update(self, view: View, since: Callable[[float], Sequence[Moment]], now: float) -> None:
@@ -99,11 +99,11 @@ class Chart:
 
         The window moves on though nothing comes: a silent service shows as a growing gap.
         """
-        moments = since(0.0)
+        moments = since(view.history[0].at - 0.001) if view.history else ()
         job = view.job.name if view.job else ""
-        shown = (job, bands(moments, job))
+        shown = (job, bands(moments, job), view.choice.span_s)
         fresh = moments if shown != self._shown else [moment for moment in moments if moment.at > self._at]
-        rows = points(fresh, *shown)
+        rows = points(fresh, *shown[:2])
         if shown != self._shown:
             self.source.data = dict(rows)
         elif rows["t"]:
@@ -111,7 +111,7 @@ class Chart:
         self._shown, self._at = shown, moments[-1].at if moments else 0.0
         begin = max(now - view.choice.span_s, min(moments[0].wall if moments else now, now - _LEAST_SPAN_S))
         self._times.update(start=_local_ms(begin), end=_local_ms(now))
-        self._rates.end = top_of(points([moment for moment in moments if moment.wall > begin], *shown))
+        self._rates.end = top_of(points(moments, *shown[:2]))
 
 
 def _band(rates: JobRates, name: str, names: Sequence[str]) -> float:

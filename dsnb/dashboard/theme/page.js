@@ -1,4 +1,4 @@
-// Carries markup from the server to its places, picks from the page to the server, and watches that the server is there.
+// Carries markup from the server to its places, picks and requests from the page to the server, and watches that the server is there.
 
 const LOST_AFTER_MS = 4000;
 const ASK_AGAIN_MS = 3000;
@@ -94,6 +94,8 @@ export function render({model}) {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-pick]");
     if (button) model.send_msg({pick: button.dataset.pick, value: button.dataset.value});
+    const act = event.target.closest("button[data-do]");
+    if (act) model.send_msg({do: act.dataset.do, target: JSON.parse(act.dataset.target)});
   });
   document.addEventListener("change", (event) => {
     const select = event.target.closest("select[data-pick]");
@@ -103,5 +105,6 @@ export function render({model}) {
   });
   document.getElementById("theme").addEventListener("click", toggleTheme);
   document.documentElement.dataset.ready = "";
+  document.getElementById("deaf").hidden = true;
   watchServer(model);
 }

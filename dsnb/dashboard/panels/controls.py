@@ -1,0 +1,68 @@
+"""Buttons that ask the service for something, and what became of it.
+
+A page that may only look has no buttons. A grave one must be pressed twice within a few seconds; one whose request is
+under way says so and cannot be pressed.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dsnb.dashboard.controls import VERBS, Request
+from dsnb.dashboard.markup import Html, join, tag
+from dsnb.dashboard.view import View
+from dsnb.dashboard.words import sentence
+
+_TITLES = {
+    "send_away": "send {trainer} away: keep nothing for it any longer, and let nobody wait for it",
+    "pause": "pause {job}: its workers produce nothing until it is resumed",
+    "resume": "resume {job}",
+    "cancel": "cancel {job}: its readers get an error",
+    "drain": "drain {worker}: it finishes what it has and gets nothing new",
+    "remove": "remove {worker}: it finishes what it has and leaves",
+    "add_worker": "start one more worker",
+}
+
+
+def button(view: View, verb: str, label: str, **names: str) -> Html | None:
+    """A button for one request; None where the page may not ask."""
+    if not view.control.allowed or verb not in VERBS:
+        return None
+    request = Request(verb, tuple(names.items()))
+    pending, armed = request in view.control.pending, request == view.control.armed
+    return tag(
+        "button",
+        "…" if pending else "really?" if armed else label,
+        type="button",
+        class_="act armed" if armed else "act",
+        disabled=pending,
+        title=_TITLES[verb].format_map(names),
+        aria_label=_TITLES[verb].format_map(names),
+        data_do=verb,
+        data_target=json.dumps(names),
+    )
+
+
+def buttons(*found: Html | None) -> Html | None:
+    """Several side by side; None where there are none."""
+    there = [one for one in found if one is not None]
+    return tag("span", *there, class_="acts") if there else None
+
+
+def notices(view: View) -> Html:
+    """What was asked for on this page or another, and what the service said to it."""
+    return join(
+        *(
+            tag(
+                "p",
+                tag("i"),
+                sentence(outcome.text) if outcome.state != "pending" else f"{outcome.text} …",
+                class_=f"notice {outcome.state}",
+                role="status",
+                data_state=outcome.state,
+                data_verb=outcome.request.verb,
+                data_key=f"{outcome.request.verb}{outcome.request.target}",
+            )
+            for outcome in view.control.outcomes
+        )
+    )

@@ -1,0 +1,114 @@
+"""What a page may ask of a service: once at a time, with a deadline, and with an outcome in words."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import dsnb
+from dsnb.dashboard.controls import VERBS, Controls, Outcome, Request, exists
+from dsnb.dashboard.panels.controls import notices
+from dsnb.dashboard.panels.strip import strip
+from dsnb.dashboard.view import Control
+from dsnb.errors import NotFoundError
+from tests.dashboard.snapshots import job, place, seen, snapshot, task, trainer, worker
+from tests.support.waiting import wait_for
+
+AWAY = Request("send_away", (("job", "train"), ("trainer", "a")))
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[dsnb.DataService]:
+    with dsnb.start(workers=1, name="controlled") as service:
+        yield service
+
+
+def ended(controls: Controls) -> Outcome:
+    outcome = wait_for(
+        lambda: next((o for o in controls.outcomes() if o.state != "pending"), None), what="the request to end"
+    )
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def test_a_request_is_confirmed_by_the_service(service: dsnb.DataService) -> None:
+    cache = dsnb.CrossTrainerCache("a", on_lag="wait")
+    numbers = (
+        dsnb.Dataset.range(9)
+        .repeat()
+        .apply(dsnb.distribute("parallel_epochs", service, job_name="train", cross_trainer_cache=cache))
+    )
+    controls = Controls(lambda: (service.target, service.token))
+    elements = iter(numbers)
+    next(elements)
+    service.wait_until(lambda now: exists(now, AWAY))
+    assert controls.ask(AWAY)
+    outcome = ended(controls)
+    assert outcome.state == "done"
+    assert outcome.text.startswith("nothing is kept for a of train any longer, confirmed by the service in ")
+    del elements
+    controls.stop()
+
+
+def test_what_the_service_refuses_is_told_in_its_words(service: dsnb.DataService) -> None:
+    controls = Controls(lambda: (service.target, service.token))
+    controls.ask(Request("send_away", (("job", "nobody's"), ("trainer", "a"))))
+    outcome = ended(controls)
+    assert outcome.state == "failed"
+    assert "nobody's" in outcome.text
+    controls.stop()
+
+
+def test_a_request_under_way_is_not_made_twice() -> None:
+    go, asked = threading.Event(), []
+
+    def reach() -> tuple[str, str]:
+        asked.append(1)
+        go.wait(20)
+        raise NotFoundError("no service runs", hint="start one")
+
+    controls = Controls(reach)
+    assert controls.ask(AWAY)
+    assert not controls.ask(AWAY)
+    assert [outcome.state for outcome in controls.outcomes()] == ["pending"]
+    go.set()
+    assert ended(controls).text == "No service runs. Start one."
+    assert len(asked) == 1
+    controls.stop()
+
+
+def test_an_unknown_verb_is_not_asked() -> None:
+    assert not Controls(lambda: ("", "")).ask(Request("format_the_disk"))
+
+
+def test_only_what_is_there_can_be_asked_about() -> None:
+    here = snapshot(jobs=(job(trainers=(trainer("a"),)),), workers=(worker("w0"),))
+    assert exists(here, AWAY)
+    assert not exists(here, Request("send_away", (("job", "train"), ("trainer", "b"))))
+    assert not exists(here, Request("send_away", (("trainer", "a"),)))
+    assert not exists(here, Request("drain", (("worker", "w1"),)))
+    assert not exists(None, AWAY)
+
+
+def test_a_page_that_may_only_look_has_no_buttons() -> None:
+    shared = job(trainers=(trainer("a", places=(place(lag=1),)),), tasks=(task(head=9),))
+    page = seen(snapshot(jobs=(shared,)))
+    assert "data-do" not in strip(page)
+    control = Control(allowed=True)
+    allowed = strip(seen(snapshot(jobs=(shared,)), control=control))
+    assert 'data-do="send_away"' in allowed
+    assert "&quot;trainer&quot;: &quot;a&quot;" in allowed
+
+
+def test_a_grave_button_asks_again_and_a_pending_one_cannot_be_pressed() -> None:
+    shared = snapshot(jobs=(job(trainers=(trainer("a", places=(place(lag=1),)),), tasks=(task(head=9),)),))
+    assert VERBS["send_away"].grave
+    armed = strip(seen(shared, control=Control(allowed=True, armed=AWAY)))
+    assert ">really?</button>" in armed
+    pending = Outcome(request=AWAY, state="pending", text="sending a away", at=0.0)
+    busy = seen(shared, control=Control(allowed=True, outcomes=(pending,)))
+    assert re.search(r'<button [^>]*disabled[^>]*data-do="send_away"', strip(busy))
+    assert "sending a away …" in notices(busy)
