@@ -24,8 +24,10 @@ fields; the text is built from them, so that a notebook, a log and the wire show
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
+from collections.abc import Iterable
 
 
 class DsnbError(Exception):
@@ -125,6 +127,17 @@ class UserCodeError(DsnbError):
     Also stands for errors that would be mistaken for control flow: StopIteration, GeneratorExit, KeyboardInterrupt and
     SystemExit raised by a user's function.
     """
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The beginning of a hint that names what was probably meant; empty where nothing is like it.
+
+    Example:
+        >>> near("trian", ["train", "test"])
+        "did you mean 'train'? "
+    """
+    found = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"did you mean {' or '.join(map(repr, found))}? " if found else ""
 
 
 def warn(text: str, kind: type[Warning]) -> None:

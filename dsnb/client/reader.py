@@ -57,7 +57,7 @@ class ReadStage(Stage):
             raise
         self._connection = discovery.serving(service.address)
         self._client_id = joined.client_id
-        self._losses_heard, self._instance = joined.losses, joined.instance
+        self._losses_heard, self._instance, self._job = joined.losses, joined.instance, joined.job_name
         self._ended = joined.finished
         self._inbox = InboxInTurn() if options.in_turn else Inbox()
         self._tasks = TaskTable(self._inbox, joined.client_id, options, token, joined.instance)
@@ -95,6 +95,8 @@ class ReadStage(Stage):
             return
         if joined.absent:
             self._warn_absent(joined)
+        if joined.paused_by:
+            self._warn_paused(joined)
         self._tasks.set_tasks(joined.tasks)
         if self._options.local and not len(self._tasks):
             raise no_local_worker(self._options)
@@ -131,11 +133,19 @@ class ReadStage(Stage):
             DsnbWarning,
         )
 
+    def _warn_paused(self, joined: JoinReply) -> None:
+        errors.warn(
+            f"job {joined.job_name!r} is paused (by {joined.paused_by}): nothing comes before "
+            f"svc.resume({joined.job_name!r})",
+            DsnbWarning,
+        )
+
     # ---- the stage
 
     def produce(self, want: int) -> Run:
         """The next elements that any task delivered; waits for them."""
         self._confirm()
+        self._check_cancelled()
         while self._at >= len(self._rest):
             if self._ended or not self._next_piece():
                 return []
@@ -161,6 +171,22 @@ class ReadStage(Stage):
             self._control.close()
         finally:
             self._channel.close()
+
+    def _check_cancelled(self) -> None:
+        """End at once where the job was cancelled, whatever has come already.
+
+        Raises:
+            CancelledError: it was.
+        """
+        if isinstance(self._inbox.refusal, CancelledError):
+            raise copy(self._inbox.refusal)
+
+    def _cancellation(self, by: str) -> CancelledError:
+        return CancelledError(
+            f"the job {self._job!r} was cancelled by {by}",
+            did="all its readers were ended, and what had not been read was dropped",
+            hint="iterate the dataset again to begin the job anew",
+        )
 
     # ---- pieces
 
@@ -246,6 +272,7 @@ class ReadStage(Stage):
             self._inbox.updates.clear()
             self._inbox.failed.clear()
             refusal = self._inbox.refusal
+        self._check_cancelled()
         if refusal is not None and not self._tasks.all_ended:
             raise copy(refusal)  # a traceback on what is kept here would keep the iterator, which is in its frames
         self._lasting += [lasting for hold, error in failed if (lasting := self._tasks.broken(hold, error))]
@@ -266,6 +293,9 @@ class ReadStage(Stage):
             self._ended = True  # told once: whether there would have been more is not known
             raise
         self._unconfirmed_since = None
+        if reply.cancelled_by:
+            self._inbox.refuse(self._cancellation(reply.cancelled_by))
+            return False
         if reply.finished or self._tasks.any_given_up:  # what will not come to this reader is not waited for
             return True
         self._tasks.set_tasks(reply.tasks)
@@ -328,6 +358,8 @@ class ReadStage(Stage):
         if update.collect:
             self._tasks.tell_consumed()
             self._control.report_now(update.collect)
+        if update.cancelled_by:
+            self._inbox.refuse(self._cancellation(update.cancelled_by))
         self._losses_heard += len(update.losses)
         if update.state or update.losses:
             self._inbox.update(update)

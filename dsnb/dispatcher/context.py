@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from dsnb.dispatcher.config import DispatcherConfig
@@ -24,6 +25,8 @@ class Liveness:
     """Since when a job has had no client."""
     unread_datasets: dict[str, float] = field(default_factory=dict)
     """Since when a dataset that was read has had no job."""
+    left: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=100))
+    """Workers that are gone, each with its name, address and uid: asking them to leave once more is no error."""
     ticked: float = 0.0
 
     def postpone(self, seconds: float) -> None:

@@ -5,7 +5,8 @@ while this process lives (`Liveness`): until when each worker and client must be
 job has had no reader. A tick that comes late (a cell held the interpreter for a minute) makes
 all deadlines later by as much, so nobody is declared dead for the dispatcher's own absence.
 
-The handlers live in one file for each concern: `registering`, `jobs`, `membership`, `leases`. They work on a `Context`.
+The handlers live in one file for each concern: `registering`, `jobs`, `controls`, `membership`, `leases`. They work
+on a `Context`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dsnb.dispatcher import controls, invariants, jobs, leases, membership, registering
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import jobs, leases, membership, registering
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import ServiceBegun
 from dsnb.errors import DsnbError
@@ -36,7 +37,7 @@ class Core(Context):
 
     def validate(self) -> None:
         """Check what must hold between any two events."""
-        self.state.validate()
+        invariants.validate(self.state)
         assert set(self.live.workers) == set(self.state.workers), "a worker has no deadline, or a deadline no worker"
         assert set(self.live.clients) == set(self.state.clients), "a client has no deadline, or a deadline no client"
 
@@ -52,6 +53,11 @@ _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.Join: jobs.join,
     e.EndSeen: jobs.end_seen,
     e.ForgetJob: jobs.forget,
+    e.PauseJob: controls.pause,
+    e.ResumeJob: controls.resume,
+    e.CancelJob: controls.cancel,
+    e.DrainWorker: controls.drain,
+    e.RemoveWorker: controls.remove,
     e.ClientSeen: membership.client_seen,
     e.ClientBroken: membership.client_broken,
     e.ClientLeaves: membership.client_leaves,

@@ -6,7 +6,6 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -15,13 +14,15 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.jobs import known_job
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.ledger import Ledger
+from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.records import DatasetDropped
 from dsnb.dispatcher.sharing import endless
 from dsnb.dispatcher.state import Task
 from dsnb.dispatcher.status import snapshot
-from dsnb.errors import NotFoundError, UnavailableError
+from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, near
 from dsnb.monitor.snapshot import EventStatus, Snapshot
 from dsnb.wire.messages import (
     ClientReport,
@@ -70,7 +71,7 @@ class Desk:
         self.ledger = Ledger()
         self._unkept: e.Decision | None = None
         self.target = ""
-        self.stderr_of: Callable[[str], tuple[str, ...]] = lambda _uid: ()
+        self.owner: Owner | None = None
         self.workers: dict[str, Mailbox[WorkerOrder]] = {}
         self.clients: dict[str, Mailbox[ClientUpdate]] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -86,7 +87,8 @@ class Desk:
         for task in self.core.state.tasks.values():
             self.ledger.expect_task(task.task_id, task.job)
         for client in self.core.state.clients.values():
-            self.ledger.client_joined(client.client_id, client.job, client.trainer_id)
+            if not client.cancelled:
+                self.ledger.client_joined(client.client_id, client.job, client.trainer_id)
         self._keep_blobs_of_datasets()
 
     # ---- decisions
@@ -115,6 +117,9 @@ class Desk:
             self._compact()
         if any(isinstance(record, DatasetDropped) for record in decision.records):
             self._keep_blobs_of_datasets()
+        for away in [one for one in decision.instructions if isinstance(one, e.TurnAway)]:
+            if away.worker in self.workers:
+                self.workers[away.worker].messages.put(FailedPreconditionError(away.reason, did="it ended"))
         # First: what a worker produced that was started again is counted before its tasks are the new one's.
         self._forget_gone()
         for instruction in decision.instructions:
@@ -137,7 +142,7 @@ class Desk:
 
     def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:
-            case e.StartTask():
+            case e.StartTask() | e.TellTask():  # a worker that has the task takes over what has changed
                 task = self.core.state.tasks.get(instruction.task_id)
                 if task is not None:
                     self.ledger.expect_task(task.task_id, task.job)
@@ -145,6 +150,11 @@ class Desk:
             case e.DropTask():
                 if not self._order(instruction.worker, WorkerOrder(drop=(instruction.task_id,))):
                     self.ledger.task_gone(instruction.task_id)
+            case e.TellDrain():
+                self._order(instruction.worker, WorkerOrder(drain=True))
+            case e.TellCancelled():
+                if (mailbox := self.clients.get(instruction.client_id)) is not None:
+                    mailbox.messages.put(ClientUpdate(cancelled_by=instruction.by))
             case e.ReleaseClient():
                 self._order(instruction.worker, WorkerOrder(clients_gone=(instruction.client_id,)))
             case e.TellClients():
@@ -197,15 +207,13 @@ class Desk:
             NotFoundError: there is no such job, or it has no such trainer.
         """
         with self._changed:
-            job = self.core.state.jobs.get(job_name)
-            if job is None:
-                raise NotFoundError(f"there is no job {job_name!r}", hint="svc.status().jobs lists them")
+            job = known_job(self.core, job_name)
             known = self.ledger.job(job_name).trainer_ids()
             if trainer_id not in known:
                 raise NotFoundError(
                     f"the job {job_name!r} has no trainer {trainer_id!r}",
                     did="nothing was changed",
-                    hint=f"its trainers are {', '.join(map(repr, known)) or 'none yet'}",
+                    hint=f"{near(trainer_id, known)}its trainers are {', '.join(map(repr, known)) or 'none yet'}",
                 )
             for task in [self.core.state.tasks[t] for i in job.iterations.values() for t in i.tasks]:
                 dismissal = Dismissal(task_id=task.task_id, trainer_id=trainer_id)
@@ -235,6 +243,7 @@ class Desk:
             shard=max(0, task.shard),
             entropy=iteration.entropy,
             endless=endless(self.core, job),
+            paused=bool(job.paused_by),
         )
 
     def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:
@@ -323,7 +332,7 @@ class Desk:
                 self.core,
                 self.ledger,
                 self._events,
-                self.stderr_of,
+                self.owner,
                 seq=self._seq,
                 time=time.time(),
                 service=self.config.name,

@@ -160,6 +160,42 @@ class ForgetJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseJob:
+    """Nothing more of a job is to be handed out; `by` tells people who wanted it, here and in the next four."""
+
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeJob:
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob:
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainWorker:
+    """A worker, by its name, address or uid, is to finish what it has and leave."""
+
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveWorker:
+    """A worker, by its name, address or uid, is to leave at once."""
+
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
@@ -179,6 +215,11 @@ Event = (
     | WorkerLeaves
     | SplitsRequested
     | ForgetJob
+    | PauseJob
+    | ResumeJob
+    | CancelJob
+    | DrainWorker
+    | RemoveWorker
     | Tick
 )
 
@@ -195,6 +236,37 @@ class StartTask:
 class DropTask:
     worker: str
     task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellTask:
+    """Tell a worker how a task that it has is now: whether it is paused."""
+
+    worker: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellDrain:
+    """Tell a worker to finish what it has and leave."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnAway:
+    """End a worker's control stream and tell it why: it is not wanted any more."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellCancelled:
+    """Tell a client that its job was cancelled, and by whom."""
+
+    client_id: str
+    by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +305,18 @@ class Announce:
     text: str
 
 
-Instruction = StartTask | DropTask | ReleaseClient | TellClients | TellLoss | Announce
+Instruction = (
+    StartTask
+    | DropTask
+    | TellTask
+    | TellDrain
+    | TurnAway
+    | TellCancelled
+    | ReleaseClient
+    | TellClients
+    | TellLoss
+    | Announce
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +342,8 @@ class Joined:
     """Shards that nobody produces, as people know them."""
     losses: int = 0
     """How many losses the pass has had already; the client hears of those that come."""
+    paused_by: str = ""
+    """Who paused the job, if it is paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.state import Iteration, Job, Task
-from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedError
+from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedError, near
 from dsnb.pipeline.modes import STATIC
 
 
@@ -44,13 +44,14 @@ def join(core: Context, event: e.Join) -> e.Joined:
         readers=readers,
         absent=shards.without_worker(core, iteration),
         losses=len(iteration.losses),
+        paused_by=job.paused_by,
     )
 
 
 def end_seen(core: Context, event: e.EndSeen) -> bool:
     """Take a client's word that tasks have ended (it has seen it), and tell whether the pass is over."""
     client = core.state.clients.get(event.client_id)
-    if client is None:
+    if client is None or client.cancelled:
         raise unknown_client(event.client_id)
     if core.state.jobs[client.job].cached:
         return sharing.trainer_ended(core, client, event.ended)
@@ -69,10 +70,7 @@ def forget(core: Context, event: e.ForgetJob) -> None:
         NotFoundError: there is no such job.
         FailedPreconditionError: it has readers.
     """
-    job = core.state.jobs.get(event.name)
-    if job is None:
-        names = ", ".join(sorted(core.state.jobs)) or "none"
-        raise NotFoundError(f"there is no job {event.name!r}", hint=f"jobs of this service: {names}")
+    job = known_job(core, event.name)
     if job.clients:
         raise FailedPreconditionError(
             f"the job {event.name!r} is read by {len(job.clients)} client(s)",
@@ -80,6 +78,23 @@ def forget(core: Context, event: e.ForgetJob) -> None:
             hint="close their iterators first",
         )
     drop_job(core, job)
+
+
+def known_job(core: Context, name: str) -> Job:
+    """The job of that name.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    job = core.state.jobs.get(name)
+    if job is None:
+        names = ", ".join(sorted(core.state.jobs)) or "none"
+        raise NotFoundError(
+            f"there is no job {name!r}",
+            did="nothing was changed",
+            hint=f"{near(name, core.state.jobs)}jobs of this service: {names}",
+        )
+    return job
 
 
 def end_task(core: Context, task_id: str) -> None:

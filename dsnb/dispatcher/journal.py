@@ -22,6 +22,7 @@ from typing import get_args
 
 import xxhash
 
+from dsnb.dispatcher.invariants import validate
 from dsnb.dispatcher.plain import from_json, to_json
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State
@@ -177,7 +178,7 @@ class Journal:
                 raise ValueError(f"corrupted record: {self.number + 1} is missing")
             state.apply(_record(number, kind, text))
             self.number, self._tail_bytes = number, self._tail_bytes + len(text)
-        state.validate()
+        validate(state)
         return state
 
     def _unreadable(self, error: BaseException) -> AlreadyExistsError | DataLossError:

@@ -29,9 +29,13 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
         for task in core.state.tasks_of(event.uid):
             if task.task_id not in event.tasks:
                 core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
+            else:  # it may have been paused or resumed meanwhile
+                core.instruct(e.TellTask(worker=event.uid, task_id=task.task_id))
         for told in event.grants:
             if (mine := core.state.tasks.get(told.task_id)) is not None and mine.worker == event.uid:
                 leases.recall(core, mine, told)
+    if known.draining:
+        core.instruct(e.TellDrain(worker=event.uid))
     _expect_worker(core, event.uid, core.config.worker_timeout_ms)
     for task_id in event.tasks:
         if task_id not in core.state.tasks or core.state.tasks[task_id].worker != event.uid:
@@ -77,9 +81,9 @@ def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
     """A worker says goodbye, or died; there is no need to wait for a silent one then."""
     worker = core.state.workers.get(event.uid)
     if worker is not None and event.death:
-        _lose_worker(core, worker, f"died: {event.death}", "warning")
+        lose_worker(core, worker, f"died: {event.death}", "warning")
     elif worker is not None:
-        _lose_worker(core, worker, "was stopped", "info")
+        lose_worker(core, worker, "was stopped", "info")
 
 
 def _never_began(core: Context, task: Task) -> bool:
@@ -136,8 +140,10 @@ def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
     )
 
 
-def _lose_worker(core: Context, worker: Worker, reason: str, level: str) -> None:
+def lose_worker(core: Context, worker: Worker, reason: str, level: str) -> None:
+    """Do without a worker, and count and tell what it took along."""
     core.live.workers.pop(worker.uid, None)
+    core.live.left.append((worker.name, worker.address, worker.uid))
     lost = 0
     tasks = core.state.tasks_of(worker.uid)
     core.record(r.WorkerLeft(uid=worker.uid))
@@ -190,10 +196,12 @@ def client_leaves(core: Context, event: e.ClientLeaves) -> None:
     client = core.state.clients.get(event.client_id)
     if client is None:
         return
-    job = core.state.jobs[client.job]
-    iteration = job.iterations[client.number]
     core.record(r.ClientLeft(client_id=client.client_id))
     core.live.clients.pop(client.client_id, None)
+    if client.cancelled:
+        return
+    job = core.state.jobs[client.job]
+    iteration = job.iterations[client.number]
     sharing.finish_if_all_ended(core, job.name, iteration)
     core.instruct(
         *(e.ReleaseClient(worker=core.state.tasks[t].worker, client_id=client.client_id) for t in iteration.tasks)
@@ -218,7 +226,7 @@ def tick(core: Context, _event: e.Tick) -> None:
     if late > 0:
         core.live.postpone(late)
     for uid in [uid for uid, until in core.live.workers.items() if until < core.now]:
-        _lose_worker(core, core.state.workers[uid], "was lost", "warning")
+        lose_worker(core, core.state.workers[uid], "was lost", "warning")
     for client in [client for client, until in core.live.clients.items() if until < core.now]:
         client_leaves(core, e.ClientLeaves(client_id=client))
     _collect(core)

@@ -83,6 +83,27 @@ class JobForgotten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobPaused:
+    """Nothing more is handed out; `by` tells people who wanted it."""
+
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResumed:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelled:
+    """A job is gone with all its passes; its clients stay until they have heard of it and left."""
+
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCreated:
     """A pass begins, cut into `shards`, or 0 where the mode has none; all of them draw from one `entropy`."""
 
@@ -240,6 +261,9 @@ Record = (
     | WorkerLeft
     | JobCreated
     | JobForgotten
+    | JobPaused
+    | JobResumed
+    | JobCancelled
     | IterationCreated
     | IterationClosed
     | TrainerEnded

@@ -10,6 +10,7 @@ from contextlib import suppress
 import grpc
 
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher.control import control
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
 from dsnb.dispatcher.jobs import unknown_client
@@ -39,6 +40,7 @@ class DispatcherService:
             methods.CONFIRM_END: self.confirm_end,
             methods.DISMISS: self.dismiss,
             methods.FORGET: self.forget,
+            methods.CONTROL: self.control,
             methods.SESSION: self.session,
             methods.GET_TASK: self.get_task,
             methods.GET_SPLITS: self.get_splits,
@@ -128,10 +130,14 @@ class DispatcherService:
                 losses=joined.losses,
                 instance=desk.core.state.instance,
                 report_ms=desk.config.client_report_ms,
+                paused_by=joined.paused_by,
             )
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:
         with self._desk.locked():
+            known = self._desk.core.state.clients.get(request.client_id)
+            if known is not None and known.cancelled:
+                return m.EndReply(cancelled_by=known.cancelled)
             finished = self._desk.handle(e.EndSeen(client_id=request.client_id, ended=request.ended))
             client = self._desk.core.state.clients[request.client_id]
             return m.EndReply(finished=finished, tasks=self._desk.task_infos(client.job, client.number))
@@ -143,6 +149,9 @@ class DispatcherService:
     def dismiss(self, request: m.DismissRequest, _context: grpc.ServicerContext) -> m.Empty:
         self._desk.dismiss(request.job_name, request.trainer_id)
         return m.Empty()
+
+    def control(self, request: m.ControlRequest, _context: grpc.ServicerContext) -> m.ControlReply:
+        return m.ControlReply(state=control(self._desk, request))
 
     def follow(self, reports: Iterator[m.ClientReport], context: grpc.ServicerContext) -> Iterator[m.ClientUpdate]:
         """A client's control stream: reports come up, tasks and losses go down."""
@@ -158,7 +167,10 @@ class DispatcherService:
             desk.clients[first.client_id] = mailbox
             desk.client_reported(first)
             client = desk.core.state.clients[first.client_id]
-            mailbox.messages.put(desk.update(client.job, client.number, losses_heard=first.losses_heard))
+            if client.cancelled:
+                mailbox.messages.put(m.ClientUpdate(cancelled_by=client.cancelled))
+            else:
+                mailbox.messages.put(desk.update(client.job, client.number, losses_heard=first.losses_heard))
         context.add_callback(lambda: mailbox.messages.put(None))
         self._listeners.submit(self._listen_to_client, reports, first.client_id, mailbox)
         yield from _until_none(mailbox)

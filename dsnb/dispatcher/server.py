@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.desk import Desk
 from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.rpc import DispatcherService
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
@@ -126,9 +126,9 @@ class DispatchServer:
         """Add a line to the events of the status; `level` is "info" or "warning"."""
         self._desk.announce(text, level)
 
-    def ask_for_stderr(self, stderr_of: Callable[[str], tuple[str, ...]]) -> None:
-        """Have the status show the last lines that a worker of that uid wrote to its standard error."""
-        self._desk.stderr_of = stderr_of
+    def owned_by(self, owner: Owner) -> None:
+        """Learn who starts and stops workers here."""
+        self._desk.owner = owner
 
     def __enter__(self) -> DispatchServer:
         self.start()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from dsnb.dispatcher import records as r
@@ -26,6 +25,8 @@ from dsnb.dispatcher.plain import to_json
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """What has become of a shard."""
+CANCELLED_KEPT = 100
+"""Cancelled jobs whose names are kept, so that cancelling one again is no error."""
 
 
 @dataclass(slots=True)
@@ -115,6 +116,8 @@ class Job:
     compression: str
     target_workers: str
     iterations: dict[int, Iteration] = field(default_factory=dict)
+    paused_by: str = ""
+    """Who paused it, for people; empty while it goes on."""
 
     @property
     def clients(self) -> list[str]:
@@ -128,6 +131,8 @@ class Client:
     job: str
     number: int
     trainer_id: str
+    cancelled: str = ""
+    """Who cancelled its job; it belongs to no pass any more, and has only to be told."""
 
 
 def _first_numbers() -> dict[str, int]:
@@ -146,6 +151,8 @@ class State:
     made: dict[str, int] = field(default_factory=_first_numbers)
     """The next number of each kind; each kind has its own thousand, so a number in a log tells what it is."""
     instance: str = ""
+    cancelled: dict[str, str] = field(default_factory=dict)
+    """Jobs that were cancelled and not begun again, with who did it; the last few."""
 
     def iteration(self, job: str, number: int) -> Iteration:
         return self.jobs[job].iterations[number]
@@ -199,6 +206,20 @@ class State:
             record.target_workers,
         )
         self.made["job"] += 1
+        self.cancelled.pop(record.name, None)
+
+    def _job_paused(self, record: r.JobPaused) -> None:
+        self.jobs[record.name].paused_by = record.by
+
+    def _job_resumed(self, record: r.JobResumed) -> None:
+        self.jobs[record.name].paused_by = ""
+
+    def _job_cancelled(self, record: r.JobCancelled) -> None:
+        for client in self.jobs.pop(record.name).clients:
+            self.clients[client].cancelled = record.by
+        self.cancelled[record.name] = record.by
+        while len(self.cancelled) > CANCELLED_KEPT:
+            del self.cancelled[next(iter(self.cancelled))]
 
     def _job_forgotten(self, record: r.JobForgotten) -> None:
         for iteration in self.jobs.pop(record.name).iterations.values():
@@ -270,7 +291,8 @@ class State:
 
     def _client_left(self, record: r.ClientLeft) -> None:
         client = self.clients.pop(record.client_id)
-        self.iteration(client.job, client.number).clients.remove(record.client_id)
+        if not client.cancelled:
+            self.iteration(client.job, client.number).clients.remove(record.client_id)
 
     def _repetition_begun(self, record: r.RepetitionBegun) -> None:
         provider = self.iteration(record.job, record.number).providers[record.provider]
@@ -317,45 +339,6 @@ class State:
         """The whole state in one form, order of the tables included: to compare two by, and to begin again from."""
         return to_json(self)
 
-    def validate(self) -> None:
-        """Check what must hold between any two events."""
-        for task in self.tasks.values():
-            iteration = self.iteration(task.job, task.number)
-            assert task.task_id in iteration.tasks, "a task is not in its iteration"
-            assert task.worker in self.workers, "a task's worker is unknown"
-        for client in self.clients.values():
-            assert client.client_id in self.iteration(client.job, client.number).clients, "a client is not in its place"
-        for job in self.jobs.values():
-            assert job.dataset_id in self.datasets, "a job's dataset is unknown"
-            for iteration in job.iterations.values():
-                self._validate(iteration)
-
-    def _validate(self, iteration: Iteration) -> None:
-        assert all(task in self.tasks for task in iteration.tasks), "an iteration's task is unknown"
-        assert all(client in self.clients for client in iteration.clients), "an iteration's client is unknown"
-        assert not iteration.finished or all(self.tasks[t].ended for t in iteration.tasks), "finished, but a task runs"
-        workers = [self.tasks[task].worker for task in iteration.tasks]
-        assert len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
-        if iteration.shards:
-            self._validate_shards(iteration)
-        for number, provider in enumerate(iteration.providers):
-            assert 0 <= provider.next <= provider.count, "more splits were given than there are"
-            held = [
-                (g.first, g.end)
-                for t in iteration.tasks
-                if (g := self.tasks[t].grants.get(number)) and g.repetition == provider.repetition
-            ]
-            held.sort()
-            assert all(a[1] <= b[0] for a, b in pairwise(held)), "a split was given twice"
-
-    def _validate_shards(self, iteration: Iteration) -> None:
-        tasks = [self.tasks[task] for task in iteration.tasks]
-        held = [task.shard for task in tasks]
-        assert len(held) == len(set(held)), "two tasks have one shard"
-        for task in tasks:
-            expected = ENDED if task.ended else BEGUN
-            assert iteration.shards[task.shard] == expected, "a shard is not what its task is"
-
 
 _APPLY: dict[type, Any] = {
     r.ServiceBegun: State._service_begun,
@@ -366,6 +349,9 @@ _APPLY: dict[type, Any] = {
     r.WorkerLeft: State._worker_left,
     r.JobCreated: State._job_created,
     r.JobForgotten: State._job_forgotten,
+    r.JobPaused: State._job_paused,
+    r.JobResumed: State._job_resumed,
+    r.JobCancelled: State._job_cancelled,
     r.IterationCreated: State._iteration_created,
     r.IterationClosed: State._iteration_closed,
     r.TrainerEnded: State._trainer_ended,

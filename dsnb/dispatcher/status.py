@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
+from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
 from dsnb.monitor.snapshot import (
     VERSION,
@@ -27,7 +28,7 @@ def snapshot(
     core: Core,
     ledger: Ledger,
     events: Iterable[EventStatus],
-    stderr_of: Callable[[str], tuple[str, ...]] = lambda _uid: (),
+    owner: Owner | None = None,
     *,
     seq: int,
     time: float,
@@ -46,10 +47,14 @@ def snapshot(
         target=target,
         started=started,
         workers=tuple(
-            _worker(core, worker, ledger.workers.get(worker.uid), stderr_of(worker.uid)) for worker in workers
+            _worker(
+                core, worker, ledger.workers.get(worker.uid), owner.stderr_of(worker.uid) if owner is not None else ()
+            )
+            for worker in workers
         ),
         jobs=tuple(_job(core, job, ledger.job(job.name)) for job in jobs),
         events=tuple(events),
+        scalable=owner is not None,
     )
 
 
@@ -90,7 +95,7 @@ def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
         mode=job.mode,
         cached=job.cached,
         iteration=newest.number,
-        state="finished" if newest.finished else "running" if job.clients else "idle",
+        state="finished" if newest.finished else "paused" if job.paused_by else "running" if job.clients else "idle",
         clients=len(job.clients),
         produced=totals.produced + sum(task.head for task in totals.tasks.values()),
         consumed=totals.earlier + sum(trainer.elements for trainer in trainers),
@@ -99,6 +104,7 @@ def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
         trainers=trainers,
         splits=_splits(core, newest),
         shards=_shards(core, newest),
+        paused_by=job.paused_by,
         stages=tuple(
             StageStatus(
                 name=s.name,

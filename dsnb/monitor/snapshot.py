@@ -89,7 +89,7 @@ class TaskStatus:
     """One worker's part of one iteration.
 
     Attributes:
-        state: "pending" (not read yet), "running", "ended" (everything produced), "failed".
+        state: "pending" (not read yet), "running", "paused", "ended" (everything produced), "failed".
         head: Number of elements produced so far; the index of the next.
         tail: The first element that is still in memory.
         window_bytes: Bytes of the elements in memory.
@@ -158,11 +158,12 @@ class JobStatus:
         mode: The name of a `ShardingPolicy`, as in "DYNAMIC".
         cached: Whether its readers share through the cross-trainer cache.
         iteration: The number of the newest iteration; 0 is the first pass.
-        state: "running", "finished" (the newest iteration is), or "idle" (nobody reads).
+        state: "running", "paused", "finished" (the newest iteration is), or "idle" (nobody reads).
         produced: Elements that all tasks produced, over all iterations.
         consumed: Elements that all readers consumed, over all iterations.
         splits: Of the newest iteration, in the mode DYNAMIC.
         shards: Of the newest iteration, in the static modes.
+        paused_by: Who paused it, for people; empty while it goes on.
     """
 
     name: str
@@ -182,6 +183,7 @@ class JobStatus:
     splits: tuple[SplitStatus, ...] = ()
     stages: tuple[StageStatus, ...] = ()
     shards: tuple[ShardStatus, ...] = ()
+    paused_by: str = ""
 
     @property
     def elements_produced(self) -> int:
@@ -247,6 +249,7 @@ class Snapshot:
         seq: Goes up by one with each snapshot of one dispatcher.
         time: Seconds since the epoch, by the dispatcher's clock.
         target: Where the service listens, as in `grpc://127.0.0.1:5050`.
+        scalable: Whether the service starts its workers itself, so that it can be told to have more or fewer.
     """
 
     version: int
@@ -258,6 +261,7 @@ class Snapshot:
     workers: tuple[WorkerStatus, ...] = ()
     jobs: tuple[JobStatus, ...] = ()
     events: tuple[EventStatus, ...] = ()
+    scalable: bool = False
 
     def job(self, name: str) -> JobStatus | None:
         """The job of that name, if there is one."""

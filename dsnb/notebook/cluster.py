@@ -70,7 +70,7 @@ class Cluster:
             port=settings.port, host=settings.host, token=settings.token, name=name, work_dir=settings.work_dir
         )
         self.dispatcher = DispatchServer(config)
-        self.dispatcher.ask_for_stderr(self._stderr_of)
+        self.dispatcher.owned_by(self)
         try:
             self.connection = discovery.publish(
                 name, self.dispatcher.target, self.dispatcher.token, lasting=settings.work_dir is not None
@@ -153,14 +153,28 @@ class Cluster:
             worker.drain()
         while not self.stopped and not all(worker.idle for worker in workers):
             time.sleep(0.02)
+        self._send_off(workers)
+
+    def _send_off(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:
         _stop(workers)
         with self._lock:
             self._leaving = [worker for worker in self._leaving if worker not in workers]
 
-    def _stderr_of(self, uid: str) -> tuple[str, ...]:
+    def stderr_of(self, uid: str) -> tuple[str, ...]:
+        """The last lines that a worker of that uid wrote to its standard error; none of one that is no process."""
         with self._lock:
             workers = list(self.workers)
         return next((w.stderr for w in workers if isinstance(w, WorkerProcess) and w.uid == uid), ())
+
+    def let_go(self, uid: str, *, at_once: bool) -> None:
+        """Do without a worker, which is to finish what it has unless it goes `at_once`."""
+        with self._lock:
+            leaving = [worker for worker in self.workers if worker.uid == uid]
+            self.workers = [worker for worker in self.workers if worker.uid != uid]
+            self._leaving += leaving
+        if leaving:
+            act = self._send_off if at_once else self._see_off
+            threading.Thread(target=act, args=(leaving,), name="dsnb-drain", daemon=True).start()
 
     # ---- deaths
 

@@ -13,15 +13,16 @@ from dsnb.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
+from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster, ClusterSettings
 from dsnb.notebook.whole import whole
 from dsnb.wire import discovery, forks
-from dsnb.wire.channel import open_channel, split_target
-from dsnb.wire.messages import DismissRequest, ForgetRequest
-from dsnb.wire.methods import DISMISS, FORGET
+from dsnb.wire.channel import open_channel
+from dsnb.wire.messages import ForgetRequest
+from dsnb.wire.methods import FORGET
 
 
 class DataService:
@@ -107,17 +108,14 @@ class DataService:
                 early, which its readers are told.
 
         Raises:
-            FailedPreconditionError: another process started the service.
+            FailedPreconditionError: the service does not start its workers itself.
         """
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
             raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
-        if self._cluster is None:
-            raise FailedPreconditionError(
-                f"the service {self.name!r} belongs to another process",
-                did="nothing was changed",
-                hint=f"call scale() there, or add workers with `dsnb worker --dispatcher {split_target(self.target)}`",
-            )
         self._check_running()
+        if self._cluster is None:
+            self._controls("scale").scale(workers)
+            return
         cluster = self._cluster
         whole(lambda: cluster.scale(workers))
 
@@ -142,11 +140,69 @@ class DataService:
         Raises:
             NotFoundError: there is no such job, or it has no such trainer.
         """
-        channel = open_channel(self.target, self.token)
-        try:
-            channel.call(DISMISS, DismissRequest(job_name=job_name, trainer_id=trainer_id))
-        finally:
-            channel.close()
+        self._controls("send_away").send_away(job_name, trainer_id)
+
+    def pause(self, job_name: str) -> None:
+        """Hand out nothing more of a job after what is in flight; its readers wait, without a deadline, for `resume`.
+
+        Nothing is lost by it. The status says "paused", and who begins to read the job is warned.
+
+        Raises:
+            NotFoundError: there is no such job.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=1) as svc:
+            ...     elements = iter(dsnb.Dataset.range(9).apply(dsnb.distribute("OFF", svc, job_name="a")))
+            ...     svc.pause("a")
+            ...     state = svc.status().job("a").state
+            ...     svc.resume("a")
+            ...     state, len(list(elements))
+            ('paused', 9)
+        """
+        self._controls("pause").pause(job_name)
+
+    def resume(self, job_name: str) -> None:
+        """Go on with a job that was paused.
+
+        Raises:
+            NotFoundError: there is no such job.
+        """
+        self._controls("resume").resume(job_name)
+
+    def cancel(self, job_name: str) -> None:
+        """End a job: each of its readers gets a `CancelledError` that says who cancelled it, and its name is free.
+
+        Raises:
+            NotFoundError: there is no such job.
+        """
+        self._controls("cancel").cancel(job_name)
+
+    def drain(self, worker: str) -> None:
+        """Have a worker finish what it has and leave; DYNAMIC jobs lose nothing by it.
+
+        Args:
+            worker: Its name, as in "w0", or its address.
+
+        Raises:
+            NotFoundError: there is no such worker.
+        """
+        self._controls("drain").drain(worker)
+
+    def remove(self, worker: str) -> None:
+        """Do without a worker at once; what it had in hand is lost, counted and told to readers.
+
+        Args:
+            worker: Its name, as in "w0", or its address.
+
+        Raises:
+            NotFoundError: there is no such worker.
+        """
+        self._controls("remove").remove(worker)
+
+    def _controls(self, what: str) -> Controls:
+        self._check_running()
+        return Controls(self.target, self.token, by=this_process(f"svc.{what}()"))
 
     def dashboard(self, height: int = 760) -> Any:
         """Show the dashboard: in a notebook as a frame in the page, elsewhere as its address.

@@ -106,6 +106,7 @@ class JoinReply:
     losses: int = 0
     report_ms: int = 0
     instance: str = ""
+    paused_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,7 @@ class ClientUpdate:
     losses: tuple[Loss, ...] = ()
     collect: int = 0
     state: bool = False
+    cancelled_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +150,25 @@ class EndRequest:
 class EndReply:
     finished: bool = False
     tasks: tuple[TaskInfo, ...] = ()
+    cancelled_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRequest:
     job_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRequest:
+    action: str = ""
+    name: str = ""
+    by: str = ""
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlReply:
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +260,7 @@ class TaskOrder:
     shard: int = 0
     entropy: int = 0
     endless: bool = False
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +273,7 @@ class WorkerOrder:
     welcome: bool = False
     dismiss: tuple[Dismissal, ...] = ()
     instance: str = ""
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

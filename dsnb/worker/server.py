@@ -14,13 +14,7 @@ from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, Unava
 from dsnb.wire import discovery, forks
 from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
-from dsnb.wire.messages import (
-    TaskOrder,
-    TaskReport,
-    TaskRequest,
-    WorkerOrder,
-    WorkerReport,
-)
+from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
@@ -28,6 +22,8 @@ from dsnb.wire.transfer.grpc import ReadService
 from dsnb.wire.transfer.handover import Opening, Reading, Sink
 from dsnb.worker.budget import share
 from dsnb.worker.config import WorkerConfig
+from dsnb.worker.host import rss_bytes
+from dsnb.worker.leaving import leave_when_idle
 from dsnb.worker.patience import ATTEMPT_S, Patience
 from dsnb.worker.pipelines import builder
 from dsnb.worker.spill import Spill, SpillLimit
@@ -266,7 +262,7 @@ class WorkerServer:
         if order.welcome:
             self._enter(order)
         for start in () if self._stopped.is_set() else order.start:
-            self._start(start)
+            self._start(start).pause(paused=start.paused)
         for task_id in order.drop:
             self._drop(task_id)
         with self._lock:
@@ -278,6 +274,8 @@ class WorkerServer:
             for task in tasks:
                 if task.order.task_id == dismissal.task_id:
                     task.dismiss(dismissal.trainer_id)
+        if order.drain:
+            leave_when_idle(self)
         if order.collect and self._session is not None:
             self._session.report_now(order.collect)
 
@@ -381,7 +379,7 @@ class WorkerServer:
             isolation=self.config.isolation,
             pid=os.getpid(),
             capacity_bytes=self.config.cross_trainer_cache_size_bytes,
-            rss_bytes=_rss_bytes(),
+            rss_bytes=rss_bytes(),
             tasks=(*reports, *last),
             ended=tuple(task.order.task_id for task in tasks if task.done),
             seq=number,
@@ -389,12 +387,3 @@ class WorkerServer:
             draining=self._drained_at is not None,
             clock_ns=time.monotonic_ns(),
         )
-
-
-def _rss_bytes() -> int:
-    """This process's resident memory; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0

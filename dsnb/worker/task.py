@@ -63,6 +63,7 @@ class Task:
         self._feed = feed
         self._on_change = on_change
         self._started = self._stopped = self._end_noted = False
+        self._paused = order.paused
         self._errors = self._sent_elements = self._sent_bytes = 0
 
     # ---- readers
@@ -126,9 +127,18 @@ class Task:
             self._window.dismiss(trainer_id)
             self._changed.notify_all()
 
+    def pause(self, *, paused: bool) -> None:
+        """Produce and hand out nothing more, or go on."""
+        with self._changed:
+            self._paused = paused
+            self._pump_all()
+            self._changed.notify_all()
+
     def tidy(self, now: float) -> None:
         """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
         with self._changed:
+            if self._paused:
+                self._window.excuse(now)
             self._window.tidy(now)
             if self._window.gathering.overdue(self._window.trainers.values(), now):
                 self._give_up_gathering()
@@ -162,6 +172,8 @@ class Task:
 
     def _pump(self, reading: TaskReading) -> None:
         """Deliver what the reader's credit allows. Under the lock, so pieces keep their order; a sink only queues."""
+        if self._paused:
+            return
         while (taken := self._window.take(reading.client)) is not None:
             piece = Piece(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation)
             self._sent_elements += piece.count
@@ -175,7 +187,7 @@ class Task:
 
     def wait_for_room(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._window.wants_more())
+            self._changed.wait_for(lambda: self._stopped or (not self._paused and self._window.wants_more()))
             return not self._stopped
 
     def frame_bytes(self) -> int:
@@ -311,7 +323,7 @@ class Task:
     def _state(self) -> str:
         if not self._started:
             return "pending"
-        return "ended" if self._window.finished else "running"
+        return "ended" if self._window.finished else "paused" if self._paused else "running"
 
     def _stages(self) -> tuple[StageReport, ...]:
         stage = self._producer.stage

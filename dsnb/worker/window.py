@@ -221,6 +221,11 @@ class Window:
                 trainer.waived = bool(trainer.readers) and self._blocked()
         self._clear_disk()
 
+    def excuse(self, now: float) -> None:
+        """Take all trainers as having just shown life: they cannot, for nothing is handed out."""
+        for trainer in self.trainers.values():
+            trainer.seen = now
+
     def dismiss(self, trainer_id: str) -> None:
         """Have a trainer no longer count, until it comes again: what it has not consumed is not kept for it."""
         trainer = self.trainers.get(trainer_id)

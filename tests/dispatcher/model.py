@@ -43,6 +43,7 @@ class SimTask:
     places: list[Place]
     done: list[int]
     ended: bool = False
+    paused: bool = False
 
 
 @dataclass(slots=True)
@@ -74,6 +75,8 @@ class SimClient:
     """What it was told of losses, in order."""
     heard: int = 0
     """How many losses of the pass it knows of, those before it joined included."""
+    cancelled: str = ""
+    """Who cancelled its job, as it was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,8 @@ class Model:
 
     def _read(self, task: Before) -> bool:
         """Whether somebody who read the task is still there."""
-        return not task.clients.isdisjoint(self.core.state.clients)
+        known = self.core.state.clients
+        return any(client in known and not known[client].cancelled for client in task.clients)
 
     def _welcome(self, joined: e.Joined) -> None:
         client = SimClient(joined.client_id, joined.job, joined.number, heard=joined.losses)
@@ -248,6 +252,16 @@ class Model:
                 worker = self.workers.get(instruction.worker)
                 if worker is not None and worker.connected:
                     worker.tasks.pop(instruction.task_id, None)
+            case e.TellTask():
+                self._tell(instruction)
+            case e.TellDrain():
+                if (worker := self.workers.get(instruction.worker)) is not None:
+                    worker.draining = True
+            case e.TurnAway():
+                del self.workers[instruction.worker]
+            case e.TellCancelled():
+                if self.clients[instruction.client_id].connected:
+                    self.clients[instruction.client_id].cancelled = instruction.by
             case e.TellClients():
                 for client in self._told(instruction):
                     self.show(client)
@@ -263,13 +277,24 @@ class Model:
             return
         count = len(self.core.state.iteration(task.job, task.number).providers)
         places = [Place() for _ in range(count)]
-        worker.tasks[task.task_id] = SimTask(task.task_id, task.incarnation, places, [0] * count)
+        paused = bool(self.core.state.jobs[task.job].paused_by)
+        worker.tasks[task.task_id] = SimTask(task.task_id, task.incarnation, places, [0] * count, paused=paused)
+
+    def _tell(self, told: e.TellTask) -> None:
+        worker, task = self.workers.get(told.worker), self.core.state.tasks.get(told.task_id)
+        if worker is not None and worker.connected and task is not None:
+            worker.tasks[task.task_id].paused = bool(self.core.state.jobs[task.job].paused_by)
 
     def _told(self, told: e.TellClients | e.TellLoss) -> Iterable[SimClient]:
-        return [c for c in self.clients.values() if c.connected and (c.job, c.number) == (told.job, told.number)]
+        place = told.job, told.number
+        return [c for c in self.clients.values() if c.connected and not c.cancelled and (c.job, c.number) == place]
 
     def show(self, client: SimClient) -> None:
         """Tell a client how things are, as the shell does when it is told to."""
+        known = self.core.state.clients.get(client.client_id)
+        if known is not None and known.cancelled:
+            client.cancelled = known.cancelled
+            return
         job = self.core.state.jobs.get(client.job)
         if job is not None and client.number in job.iterations:
             iteration = job.iterations[client.number]
@@ -280,7 +305,7 @@ class Model:
     def catch_up(self, client: SimClient) -> None:
         """Tell a client that opens its stream again of the losses that it has not heard of."""
         job = self.core.state.jobs.get(client.job)
-        if job is not None and client.number in job.iterations:
+        if job is not None and client.number in job.iterations and not client.cancelled:
             losses = job.iterations[client.number].losses
             client.losses += losses[client.heard :]
             client.heard = len(losses)
@@ -313,7 +338,7 @@ class Model:
         """Whoever follows knows of each loss once, whatever broke meanwhile."""
         for client in self.clients.values():
             job = self.core.state.jobs.get(client.job)
-            if client.connected and job is not None and client.number in job.iterations:
+            if client.connected and not client.cancelled and job is not None and client.number in job.iterations:
                 losses = job.iterations[client.number].losses
                 assert client.heard == len(losses), "a client was not told of a loss, or twice"
                 assert client.losses == losses[len(losses) - len(client.losses) :], "a client was told another story"
@@ -345,15 +370,18 @@ class Model:
                 there = {task.task_id: task.incarnation for task in state.tasks_of(worker.uid)}
                 has = {task.task_id: task.incarnation for task in worker.tasks.values()}
                 assert has == there, "a worker has other tasks than it should"
+                for task in worker.tasks.values():
+                    held = bool(state.jobs[state.tasks[task.task_id].job].paused_by)
+                    assert task.paused == held, "a task goes on that should not, or waits for no reason"
 
     def _check_clients(self) -> None:
         known = self.core.state.clients.keys()
         assert known == self.clients.keys(), "the clients that are here are not those that were heard of"
         for client in self.clients.values():
             if client.connected:
-                told = client.tasks, client.finished
+                told = client.tasks, client.finished, client.cancelled
                 self.show(client)
-                assert told == (client.tasks, client.finished), "a client was not told how things are"
+                assert told == (client.tasks, client.finished, client.cancelled), "a client was not told how things are"
 
     def _check_nothing_remains(self) -> None:
         state, live = self.core.state, self.core.live

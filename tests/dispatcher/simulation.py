@@ -83,6 +83,15 @@ class Service(Model):
     def forget(self, job: str) -> None:
         self.call(e.ForgetJob(name=job))
 
+    def pause(self, job: str) -> str:
+        return str(self.call(e.PauseJob(name=job, by="anna")))
+
+    def resume(self, job: str) -> str:
+        return str(self.call(e.ResumeJob(name=job, by="anna")))
+
+    def cancel(self, job: str) -> str:
+        return str(self.call(e.CancelJob(name=job, by="anna")))
+
     # ---- workers
 
     def add_worker(self, uid: str, address: str = "") -> SimWorker:
@@ -132,6 +141,14 @@ class Service(Model):
     def drain(self, worker: SimWorker) -> None:
         worker.draining = True
         self.call(e.WorkerDrains(uid=worker.uid))
+
+    def order_to_drain(self, worker: SimWorker) -> str:
+        """Let somebody tell the dispatcher that a worker is to leave when it is done."""
+        return str(self.call(e.DrainWorker(name=worker.uid, by="anna")))
+
+    def remove(self, worker: SimWorker) -> str:
+        """Let somebody tell the dispatcher to do without a worker."""
+        return str(self.call(e.RemoveWorker(name=worker.address, by="anna")))
 
     def stop(self, worker: SimWorker) -> None:
         """Let a worker say goodbye."""

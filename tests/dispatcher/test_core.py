@@ -114,6 +114,17 @@ class CoreMachine(RuleBasedStateMachine):
     def worker_drains(self, number: int) -> None:
         self.service.drain(one([worker for worker in self.connected() if not worker.draining], number))
 
+    @precondition(lambda self: len(self.service.workers) > 1)
+    @rule(number=pick)
+    def worker_is_ordered_to_drain(self, number: int) -> None:
+        self.service.order_to_drain(one(list(self.service.workers.values()), number))
+
+    @precondition(lambda self: len(self.service.workers) > 1)
+    @rule(number=pick)
+    def worker_is_removed(self, number: int) -> None:
+        worker = one(list(self.service.workers.values()), number)
+        assert self.service.remove(worker) == self.service.remove(worker) == "gone"
+
     # ---- tasks
 
     @precondition(asking)
@@ -210,6 +221,18 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(number=pick)
     def job_is_forgotten(self, number: int) -> None:
         self.service.forget(one(self.idle_jobs(), number))
+
+    @precondition(lambda self: self.service.core.state.jobs)
+    @rule(number=pick)
+    def job_is_paused_or_resumed(self, number: int) -> None:
+        job = one(list(self.service.core.state.jobs.values()), number)
+        (self.service.resume if job.paused_by else self.service.pause)(job.name)
+
+    @precondition(lambda self: self.service.core.state.jobs)
+    @rule(number=pick)
+    def job_is_cancelled(self, number: int) -> None:
+        name = one(list(self.service.core.state.jobs), number)
+        assert self.service.cancel(name) == self.service.cancel(name) == "cancelled"
 
     # ---- time, and the dispatcher's own death
 

@@ -224,4 +224,4 @@ def test_forgetting_a_job_that_there_is_not_names_those_that_there_are() -> None
     service.join(service.register(20), "train")
     with pytest.raises(NotFoundError, match="there is no job 'tarin'") as caught:
         service.forget("tarin")
-    assert caught.value.hint == "jobs of this service: train"
+    assert caught.value.hint == "did you mean 'train'? jobs of this service: train"

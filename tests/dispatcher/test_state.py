@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dsnb.dispatcher.invariants import validate
 from dsnb.dispatcher.records import JobForgotten
 from dsnb.dispatcher.state import Grant, State, replay
 from tests.dispatcher.simulation import Service
@@ -88,10 +89,10 @@ def give_a_split_twice(state: State) -> None:
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_disorder_is_seen(service: Service, disorder: Callable[[State], None], told: str) -> None:
-    service.core.state.validate()
+    validate(service.core.state)
     disorder(service.core.state)
     with pytest.raises(AssertionError, match=told):
-        service.core.state.validate()
+        validate(service.core.state)
 
 
 def test_the_journal_leads_to_the_same_state_byte_for_byte(service: Service) -> None:

@@ -143,7 +143,7 @@ class TaskInfo(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent", "losses", "report_ms", "instance")
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent", "losses", "report_ms", "instance", "paused_by")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +154,7 @@ class JoinReply(_message.Message):
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     REPORT_MS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     job_name: str
     iteration: int
@@ -164,7 +165,8 @@ class JoinReply(_message.Message):
     losses: int
     report_ms: int
     instance: str
-    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ..., losses: _Optional[int] = ..., report_ms: _Optional[int] = ..., instance: _Optional[str] = ...) -> None: ...
+    paused_by: str
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ..., losses: _Optional[int] = ..., report_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ...) -> None: ...
 
 class ClientReport(_message.Message):
     __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_heard", "instance")
@@ -189,18 +191,20 @@ class ClientReport(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_heard: _Optional[int] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class ClientUpdate(_message.Message):
-    __slots__ = ("tasks", "finished", "losses", "collect", "state")
+    __slots__ = ("tasks", "finished", "losses", "collect", "state", "cancelled_by")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     COLLECT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     finished: bool
     losses: _containers.RepeatedCompositeFieldContainer[Loss]
     collect: int
     state: bool
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., collect: _Optional[int] = ..., state: bool = ...) -> None: ...
+    cancelled_by: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., collect: _Optional[int] = ..., state: bool = ..., cancelled_by: _Optional[str] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("task_id", "worker", "splits", "reason")
@@ -223,18 +227,38 @@ class EndRequest(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EndReply(_message.Message):
-    __slots__ = ("finished", "tasks")
+    __slots__ = ("finished", "tasks", "cancelled_by")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
     finished: bool
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
-    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ...) -> None: ...
+    cancelled_by: str
+    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("job_name",)
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     job_name: str
     def __init__(self, job_name: _Optional[str] = ...) -> None: ...
+
+class ControlRequest(_message.Message):
+    __slots__ = ("action", "name", "by", "workers")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    name: str
+    by: str
+    workers: int
+    def __init__(self, action: _Optional[str] = ..., name: _Optional[str] = ..., by: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class ControlReply(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    def __init__(self, state: _Optional[str] = ...) -> None: ...
 
 class StageReport(_message.Message):
     __slots__ = ("name", "depth", "elements", "busy_ns", "wait_ns", "buffered", "capacity")
@@ -367,7 +391,7 @@ class WorkerReport(_message.Message):
     def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
-    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless")
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless", "paused")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +404,7 @@ class TaskOrder(_message.Message):
     SHARD_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_FIELD_NUMBER: _ClassVar[int]
     ENDLESS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     dataset_id: str
     job_name: str
@@ -392,10 +417,11 @@ class TaskOrder(_message.Message):
     shard: int
     entropy: int
     endless: bool
-    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ...) -> None: ...
+    paused: bool
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss", "instance")
+    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss", "instance", "drain")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +430,7 @@ class WorkerOrder(_message.Message):
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DISMISS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
     drop: _containers.RepeatedScalarFieldContainer[str]
@@ -412,7 +439,8 @@ class WorkerOrder(_message.Message):
     welcome: bool
     dismiss: _containers.RepeatedCompositeFieldContainer[Dismissal]
     instance: str
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ..., instance: _Optional[str] = ...) -> None: ...
+    drain: bool
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ...) -> None: ...
 
 class Dismissal(_message.Message):
     __slots__ = ("task_id", "trainer_id")
@@ -585,7 +613,7 @@ class ShardStatus(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., state: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards")
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -603,6 +631,7 @@ class JobStatus(_message.Message):
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
     name: str
     anonymous: bool
     dataset_id: str
@@ -620,7 +649,8 @@ class JobStatus(_message.Message):
     splits: _containers.RepeatedCompositeFieldContainer[SplitStatus]
     stages: _containers.RepeatedCompositeFieldContainer[StageStatus]
     shards: _containers.RepeatedCompositeFieldContainer[ShardStatus]
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ...) -> None: ...
+    paused_by: str
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns")
@@ -675,7 +705,7 @@ class EventStatus(_message.Message):
     def __init__(self, time: _Optional[float] = ..., level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events")
+    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events", "scalable")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -685,6 +715,7 @@ class Snapshot(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    SCALABLE_FIELD_NUMBER: _ClassVar[int]
     version: int
     seq: int
     time: float
@@ -694,4 +725,5 @@ class Snapshot(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     events: _containers.RepeatedCompositeFieldContainer[EventStatus]
-    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ...) -> None: ...
+    scalable: bool
+    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ..., scalable: bool = ...) -> None: ...

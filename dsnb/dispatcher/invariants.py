@@ -1,0 +1,49 @@
+"""What must hold of the dispatcher's state between any two events."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from dsnb.dispatcher.state import BEGUN, ENDED, Iteration, State
+
+
+def validate(state: State) -> None:
+    """Check a state."""
+    for task in state.tasks.values():
+        iteration = state.iteration(task.job, task.number)
+        assert task.task_id in iteration.tasks, "a task is not in its iteration"
+        assert task.worker in state.workers, "a task's worker is unknown"
+    for client in [client for client in state.clients.values() if not client.cancelled]:
+        assert client.client_id in state.iteration(client.job, client.number).clients, "a client is not in its place"
+    for job in state.jobs.values():
+        assert job.dataset_id in state.datasets, "a job's dataset is unknown"
+        for iteration in job.iterations.values():
+            _validate(state, iteration)
+
+
+def _validate(state: State, iteration: Iteration) -> None:
+    assert all(task in state.tasks for task in iteration.tasks), "an iteration's task is unknown"
+    assert all(client in state.clients for client in iteration.clients), "an iteration's client is unknown"
+    assert not iteration.finished or all(state.tasks[t].ended for t in iteration.tasks), "finished, but a task runs"
+    workers = [state.tasks[task].worker for task in iteration.tasks]
+    assert len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
+    if iteration.shards:
+        _validate_shards(state, iteration)
+    for number, provider in enumerate(iteration.providers):
+        assert 0 <= provider.next <= provider.count, "more splits were given than there are"
+        held = [
+            (g.first, g.end)
+            for t in iteration.tasks
+            if (g := state.tasks[t].grants.get(number)) and g.repetition == provider.repetition
+        ]
+        held.sort()
+        assert all(a[1] <= b[0] for a, b in pairwise(held)), "a split was given twice"
+
+
+def _validate_shards(state: State, iteration: Iteration) -> None:
+    tasks = [state.tasks[task] for task in iteration.tasks]
+    held = [task.shard for task in tasks]
+    assert len(held) == len(set(held)), "two tasks have one shard"
+    for task in tasks:
+        expected = ENDED if task.ended else BEGUN
+        assert iteration.shards[task.shard] == expected, "a shard is not what its task is"
