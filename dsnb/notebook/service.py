@@ -153,7 +153,8 @@ class DataService:
         Example:
             >>> import dsnb
             >>> with dsnb.start(workers=1) as svc:
-            ...     elements = iter(dsnb.Dataset.range(9).apply(dsnb.distribute("OFF", svc, job_name="a")))
+            ...     data = dsnb.Dataset.range(9)
+            ...     elements = iter(data.apply(dsnb.distribute("parallel_epochs", svc, job_name="a")))
             ...     svc.pause("a")
             ...     state = svc.status().job("a").state
             ...     svc.resume("a")
