@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dsnb.wire.messages import SplitGrant, SplitsReply, SplitsRequest
 
 _GRANT_S = 0.2
-_FIRST_WANT = 16
+_FIRST_WANT = 4
 _MOST_WANT = 1 << 20
 
 Ask = Callable[[SplitsRequest], SplitsReply]

@@ -107,12 +107,12 @@ def test_a_call_outlasts_a_cell_that_holds_the_interpreter() -> None:
     def hold_and_answer(request: ForgetRequest, context: grpc.ServicerContext) -> Empty:
         if not held:
             held.append(True)
-            ctypes.PyDLL(None).sleep(2)  # unlike CDLL, it keeps the interpreter
+            ctypes.PyDLL(None).sleep(3)  # unlike CDLL, it keeps the interpreter
         return Empty()
 
     held: list[bool] = []
     with connected({FORGET: hold_and_answer}) as channel:
-        assert channel.call(FORGET, ForgetRequest(), timeout=0.5) == Empty()
+        assert channel.call(FORGET, ForgetRequest(), timeout=1.5) == Empty()
     assert held
 
 

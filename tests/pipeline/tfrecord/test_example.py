@@ -182,7 +182,7 @@ def test_a_missing_feature_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [1j, np.datetime64("2020-01-01"), None, object(), {"a": 1}, 2**63, -(2**64)], ids=repr
+    "value", [1j, np.datetime64("2020-01-01"), None, Ellipsis, {"a": 1}, 2**63, -(2**64)], ids=repr
 )
 def test_what_an_example_cannot_hold_is_refused(value: Any) -> None:
     with pytest.raises(InvalidArgumentError):
