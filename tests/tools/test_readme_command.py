@@ -5,7 +5,10 @@ import pytest
 from tools.readme_command import README, command
 
 
-@pytest.mark.parametrize("name,end", [("demo", ".venv/bin/dsnb demo"), ("tests", ".venv/bin/python -m pytest -n 2 --dist loadfile")])
+@pytest.mark.parametrize(
+    "name,end",
+    [("demo", ".venv/bin/dsnb demo"), ("tests", ".venv/bin/python -m pytest -n 2 --dist loadfile")],
+)
 def test_the_readme_has_both_commands_whole_in_one_line(name: str, end: str) -> None:
     line = command(name, README.read_text(encoding="utf-8"))
     assert line.startswith("python3 -m venv .venv && ")
