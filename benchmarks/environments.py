@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,11 @@ ENVIRONMENTS = {
 }
 
 
+MAIN = ("numpy", "grpcio", "simplejpeg", "tensorflow-cpu", "torch", "tensorsocket", "grain", "ray")
+"""The packages whose versions are told."""
+_VERSIONS = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
+
+
 def folder() -> Path:
     """Where environments and results are kept."""
     return Path(os.environ.get("DSNB_BENCHMARKS") or Path.home() / ".cache" / "dsnb-benchmarks")
@@ -100,11 +105,16 @@ def python_of(name: str) -> Path:
     return place / "bin" / "python"
 
 
-def version_of(name: str, package: str) -> str:
-    """Which version of a package an environment has."""
-    code = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
-    words = [str(python_of(name)), "-c", code, package]
-    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.strip()
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """What is pinned in the environments that are there, by package; the peers' main packages."""
+    found: dict[str, str] = {}
+    for name in names:
+        wanted = [package for package in MAIN if any(r.startswith(package) for r in ENVIRONMENTS[name].packages)]
+        if (place_of(name) / "complete").exists() and wanted:
+            words = [str(python_of(name)), "-c", _VERSIONS, *wanted]
+            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+            found.update(zip(wanted, done.stdout.split(), strict=True))
+    return found
 
 
 class EnvironmentMissingError(RuntimeError):

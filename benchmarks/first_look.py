@@ -3,30 +3,23 @@
 Dispatcher and worker run in processes of their own (`dsnb dispatcher`, `dsnb worker`), as on another machine. Each
 workload is run several times, interleaved with the others, and the medians are printed.
 
-    python benchmarks/first_look.py [--runs 5] [--json]
+    python -m benchmarks.first_look [--runs 5] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
-import select
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 
 import dsnb
-
-_READY_S = 30.0
+from benchmarks.servers import service
 
 
 def scalars() -> tuple[dsnb.Dataset, int, int]:
@@ -51,38 +44,6 @@ WORKLOADS: dict[str, Callable[[], tuple[dsnb.Dataset, int, int]]] = {
     "28x28 float32 samples with a map": samples,
     "4.8 MB uint8 batches": batches,
 }
-
-
-@contextlib.contextmanager
-def service() -> Iterator[str]:
-    """A dispatcher and a worker in processes of their own, and their target."""
-    with tempfile.TemporaryDirectory(prefix="dsnb-bench-") as folder, contextlib.ExitStack() as stack:
-        token = Path(folder, "token")
-        os.environ["DSNB_RUNTIME_DIR"] = folder
-        dispatcher = stack.enter_context(command("dispatcher", "--token-file", str(token), "--json"))
-        target = json.loads(first_line(dispatcher))["target"]
-        os.environ["DSNB_TOKEN"] = token.read_text(encoding="utf-8").strip()
-        address = target.removeprefix("grpc://")
-        first_line(stack.enter_context(command("worker", "--dispatcher", address, "--token-file", str(token))))
-        yield target
-
-
-@contextlib.contextmanager
-def command(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A `dsnb` command in the background; it is ended and waited for."""
-    process = subprocess.Popen([sys.executable, "-m", "dsnb", *words], stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def first_line(process: subprocess.Popen[str]) -> str:
-    """What a command prints when it is ready."""
-    if process.stdout is None or not select.select([process.stdout], [], [], _READY_S)[0]:
-        raise RuntimeError(f"{process.args!r} was not ready within {_READY_S:g} seconds")
-    return process.stdout.readline()
 
 
 def seconds_of(dataset: dsnb.Dataset, expected: int) -> float:

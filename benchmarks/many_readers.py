@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.first_look import first_line, service
 from benchmarks.sections import machine, table, write_section
+from benchmarks.servers import first_line, pids_of, service
 
 KINDS = {
     "one element allowed ahead (`max_outstanding_requests=1`)": "lean",
@@ -118,18 +118,6 @@ def measure(target: str, servers: dict[str, int], kind: str, processes: int, eac
     memory = [f"{grown[0] / more:,.0f}", f"{grown[1] / more:,.0f}", f"{sum(grown[2:]) / more:,.0f}"]
     counts = [f"{threads[0] / more:.1f}", f"{threads[1] / more:.1f}", f"{sum(threads[2:]) / more:.1f}"]
     return [*memory, " + ".join(counts), f"{100 * share:.0f} %"]
-
-
-def pids_of(names: tuple[str, ...]) -> dict[str, int]:
-    """The processes of `dsnb` commands that this one has started."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int((entry / "stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
-            words = (entry / "cmdline").read_text(encoding="utf-8").split("\0")
-            if parent == os.getpid() and words[3] in names:
-                found[words[3]] = int(entry.name)
-    return found
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The contenders: each module runs in the environment of the one that it measures, see `serving`."""

@@ -1,0 +1,83 @@
+"""What was measured, kept in a file so that one workload can be measured again without the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.environments import ROOT
+from benchmarks.peers.serving import Figures
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """One workload.
+
+    Args:
+        when: The date.
+        commit: Of the checkout.
+        runs: How often each contender was measured.
+        samples: What each of them found.
+        missing: Why others found nothing.
+    """
+
+    when: str
+    commit: str
+    runs: int
+    samples: dict[str, list[Figures]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+class Store:
+    """A file of results."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.versions: dict[str, str] = {}
+        self.workloads: dict[str, Measured] = {}
+        if path.exists():
+            held = json.loads(path.read_text(encoding="utf-8"))
+            self.versions = held["versions"]
+            self.workloads = {name: Measured(**one) for name, one in held["workloads"].items()}
+
+    def keep(self, name: str, measured: Measured) -> None:
+        """Put a workload in the place of what was known of it; in the file, too."""
+        self.workloads[name] = measured
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_suffix(".new")
+        aside.write_text(self.text(), encoding="utf-8")
+        aside.replace(self._path)
+
+    def text(self) -> str:
+        """All of it as JSON."""
+        workloads = {name: asdict(one) for name, one in self.workloads.items()}
+        return json.dumps({"machine": machine(), "versions": self.versions, "workloads": workloads}, indent=1)
+
+
+def begin(runs: int) -> Measured:
+    """A workload that is going to be measured now."""
+    return Measured(when=time.strftime("%Y-%m-%d %H:%M"), commit=commit(), runs=runs)
+
+
+def commit() -> str:
+    """What the checkout is at."""
+    words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def machine() -> str:
+    """What it was measured on."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    ]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    name = models[0] if models else platform.machine()
+    return f"{os.cpu_count()} cores, {name}, {memory:.0f} GB, {platform.system()}, Python {platform.python_version()}"

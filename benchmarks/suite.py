@@ -1,0 +1,136 @@
+"""Measures dsnb next to its peers, in one run, and writes docs/performance.md.
+
+    python -m benchmarks                        all workloads (about 15 minutes), and the page
+    python -m benchmarks --quick                less of everything; prints the tables and writes no page
+    python -m benchmarks --only scalars noisy   workloads whose names begin so, again; the page from all results
+    python -m benchmarks --page                 the page again from the results that are there
+
+Contenders of a workload take turns. Each runs in processes of its own and in an environment of its own, which is built
+on first use (`python -m benchmarks.environments` builds all).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks import photos
+from benchmarks.children import Contender, ContenderError
+from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError, folder, python_of, versions_of
+from benchmarks.report import page, unmet
+from benchmarks.results import Measured, Store, begin
+from benchmarks.sections import write_section
+from benchmarks.workloads import WORKLOADS, Entry, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to measure.
+
+    Args:
+        runs: Measurements of each contender.
+        haste: By what the time of one measurement is divided.
+        python: Gives the interpreter of an environment.
+        say: Takes a line about progress.
+    """
+
+    runs: int = 5
+    haste: float = 1.0
+    python: Callable[[str], Path] = python_of
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+
+
+def measure(workload: Workload, plan: Plan) -> Measured:
+    """Measure one workload; who cannot take part, or falls out, is noted with the reason."""
+    measured = begin(min(plan.runs, workload.runs))
+    with contextlib.ExitStack() as stack:
+        there: dict[str, Contender] = {}
+        for name, entry in workload.entries.items():
+            with _noting(measured, name, plan):
+                there[name] = _start(entry, workload, plan, stack)
+                there[name].ready()
+                measured.samples[name] = []
+        there = {name: one for name, one in there.items() if name in measured.samples}
+        for run in range(measured.runs):
+            _one_round(there, run, measured, plan)
+    measured.samples = {name: found for name, found in measured.samples.items() if found}
+    return measured
+
+
+def _start(entry: Entry, workload: Workload, plan: Plan, stack: contextlib.ExitStack) -> Contender:
+    task = replace(entry.task, seconds=entry.task.seconds / plan.haste)
+    if task.data == "images":
+        task = replace(task, options={**task.options, "photos": str(photos.place(plan.python("dsnb")))})
+    made = Contender(plan.python(entry.environment), entry.module, task, workload.deadline_s)
+    stack.callback(made.end)
+    return made
+
+
+def _one_round(there: dict[str, Contender], run: int, measured: Measured, plan: Plan) -> None:
+    """One measurement of each; who comes first changes from round to round."""
+    names = list(there)
+    shift = run % max(1, len(names))
+    for name in names[shift:] + names[:shift]:
+        with _noting(measured, name, plan):
+            measured.samples[name].append(there[name].measure())
+        if name in measured.missing:
+            del there[name]
+
+
+@contextlib.contextmanager
+def _noting(measured: Measured, name: str, plan: Plan) -> Iterator[None]:
+    """Note that a contender fell out."""
+    try:
+        yield
+    except (ContenderError, EnvironmentMissingError) as error:
+        measured.missing[name] = str(error)
+        measured.samples.pop(name, None)
+        plan.say(f"  {name}: {error}")
+
+
+def measure_all(names: Sequence[str], plan: Plan, store: Store) -> None:
+    """Measure these workloads one after the other, and keep each."""
+    for number, name in enumerate(names, start=1):
+        began = time.monotonic()
+        measured = measure(WORKLOADS[name], plan)
+        store.keep(name, measured)
+        plan.say(f"{number:2}/{len(names)} {name:16} {time.monotonic() - began:5.1f} s")
+
+
+def chosen(prefixes: Sequence[str] | None) -> list[str]:
+    """The workloads whose names begin so; all if nothing is said."""
+    return [name for name in WORKLOADS if not prefixes or name.startswith(tuple(prefixes))]
+
+
+def main() -> int:
+    """Measure what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="measurements of each contender (default: 5)")
+    parser.add_argument("--quick", action="store_true", help="two short measurements each, and no page")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose names begin so")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
+    parser.add_argument("--json", action="store_true", help="print all results as JSON")
+    options = parser.parse_args()
+    if not (names := chosen(options.only)):
+        parser.error(f"no such workload; there are {', '.join(WORKLOADS)}")
+    store = Store(folder() / ("quick.json" if options.quick else "results.json"))
+    if not options.page:
+        store.versions = versions_of(ENVIRONMENTS)
+        plan = Plan(runs=2, haste=2.5) if options.quick else Plan(runs=options.runs)
+        measure_all(names, plan, store)
+    text = page(store, "python -m benchmarks")
+    print(store.text() if options.json else text)
+    if not options.quick:
+        write_section("performance.md", "suite", text)
+    below = unmet({name: one.samples for name, one in store.workloads.items()})
+    print(f"{len(below)} rows of the table are below target or not measured", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The benchmark suite: its plumbing on dsnb alone, and the page against the table of targets."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.children import Contender, ContenderError, marked
+from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError
+from benchmarks.peers.serving import Task, family, rate
+from benchmarks.report import page, unmet
+from benchmarks.results import Measured, Store
+from benchmarks.suite import Plan, chosen, measure
+from benchmarks.targets import ROWS, Check, MissingError, Results, ratio
+from benchmarks.workloads import GRPC, TF, WORKLOADS
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def here(environment: str) -> Path:
+    """This interpreter for dsnb; the peers' are not built for a test."""
+    if environment == "dsnb":
+        return Path(sys.executable)
+    raise EnvironmentMissingError(f"{environment} is not built in tests")
+
+
+def plan(said: list[str] | None = None) -> Plan:
+    return Plan(runs=2, haste=20, python=here, say=([] if said is None else said).append)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    """The workload of scalars, of which only dsnb over gRPC and one peer are asked."""
+    workload = WORKLOADS["scalars"]
+    entries = {name: workload.entries[name] for name in (GRPC, TF)}
+    return measure(replace(workload, entries=entries), plan())
+
+
+def test_a_workload_is_measured_with_who_is_there_and_tells_why_others_are_not(measured: Measured) -> None:
+    assert list(measured.samples) == [GRPC]
+    assert [set(one) for one in measured.samples[GRPC]] == [{"per_s", "gb_per_s", "cpu_s_per_gb"}] * 2
+    assert all(one["per_s"] > 1000 for one in measured.samples[GRPC])
+    assert "tensorflow is not built" in measured.missing[TF]
+
+
+def test_results_survive_in_their_file_and_fill_the_page(measured: Measured, tmp_path: Path) -> None:
+    store = Store(tmp_path / "results.json")
+    store.keep("scalars", measured)
+    again = Store(tmp_path / "results.json")
+    assert again.workloads == {"scalars": measured}
+    text = page(again, "the command")
+    assert "tensorflow is not built" in text.partition("## What was measured")[0]
+    assert re.search(r"\| dsnb, grpc \| [\d,]+ \(", text)
+
+
+def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() -> None:
+    late = Contender(Path(sys.executable), "benchmarks.peers.limits", Task(kind="whole", shape=(1 << 20,)), 0.05)
+    try:
+        with pytest.raises(ContenderError, match=r"did not answer within 0\.05 seconds"):
+            late.ready()
+        wait_for(lambda: len(list(marked(late.mark))) > 1, what="its server to be there")
+        mine = set(marked(late.mark))
+    finally:
+        late.end()
+    assert mine & set(family(os.getpid())) == set()
+    broken = Contender(Path(sys.executable), "benchmarks.ours.rate", Task(data="images"), 60)
+    try:
+        with pytest.raises(ContenderError, match=r"ended: KeyError: 'decoder'"):
+            broken.ready()
+    finally:
+        broken.end()
+
+
+def test_a_rate_is_that_of_the_stream_without_its_beginning() -> None:
+    def fresh() -> object:
+        time.sleep(0.2)
+        while True:
+            time.sleep(0.01)
+            yield None
+
+    found = rate(fresh, 1e6, 0.2)  # type: ignore[arg-type]
+    assert 20 < found["per_s"] <= 100
+    assert found["gb_per_s"] == pytest.approx(found["per_s"] / 1000)
+
+
+def test_the_page_has_each_row_of_the_table_of_targets() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and line.count("|") == 6]
+    written = [tuple(line.strip("| ").split(" | ")[:3]) for line in rows]
+    wanted = [(row.workload, row.against, row.target) for row in ROWS]
+    assert [row for row in written if row in wanted] == wanted
+
+
+def test_each_row_asks_for_figures_that_a_workload_has() -> None:
+    figures: Results = {
+        name: {contender: [dict.fromkeys([*workload.columns, *EXTRA], 1.0)] for contender in workload.entries}
+        for name, workload in WORKLOADS.items()
+    }
+    for row in ROWS:
+        for check in row.checks:
+            assert check.value(figures) >= 0, row.workload
+    with pytest.raises(MissingError):
+        ROWS[0].checks[0].value({})
+    assert len(unmet({})) == len(ROWS)
+
+
+EXTRA = ("slowest_16", "worker_over_mb", "client_over_mb", "both_over_mb")
+"""Figures that are measured and not shown."""
+
+
+@pytest.mark.parametrize(
+    "check, value, met",
+    [
+        (Check(value=ratio("w", "a", "b"), least=2), 2.0, True),
+        (Check(value=ratio("w", "a", "b"), least=2), 1.9, False),
+        (Check(value=ratio("w", "a", "b"), most=2), 2.1, False),
+    ],
+)
+def test_a_target_is_met_or_not(check: Check, value: float, met: bool) -> None:
+    assert check.met(value) is met
+
+
+def test_a_ratio_is_the_median_of_pairs() -> None:
+    results: Results = {"w": {"a": [{"per_s": 1.0}, {"per_s": 8.0}, {"per_s": 9.0}], "b": [{"per_s": 1.0}] * 3}}
+    assert ratio("w", "a", "b")(results) == 8.0
+
+
+def test_all_contenders_have_an_environment_and_a_module() -> None:
+    for workload in WORKLOADS.values():
+        for entry in workload.entries.values():
+            assert entry.environment in ENVIRONMENTS
+            assert (ROOT / entry.module.replace(".", "/")).with_suffix(".py").exists()
+
+
+def test_workloads_are_chosen_by_how_their_names_begin() -> None:
+    assert chosen(["beside", "scal"]) == ["scalars", "beside-1m", "beside-64k", "beside-worker"]
+    assert chosen(None) == list(WORKLOADS)
+    assert chosen(["nothing"]) == []
