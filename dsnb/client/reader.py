@@ -69,7 +69,7 @@ class ReadStage(Stage):
         self._unit = 0
         self._yielded = 0
         self._began = time.perf_counter_ns()
-        self._active_ns = 0
+        self._active_ns = self._decode_ns = 0
         self._reachable_at = time.monotonic()
         self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
@@ -212,12 +212,15 @@ class ReadStage(Stage):
         self._hold, self._unit = hold, piece.nbytes // piece.count
         hold.attempts = 0
         self._rest, self._at = (), 0
+        began = time.perf_counter_ns()
         try:
             self._rest = piece.elements()
         except Exception:
             self._handed = piece.count
             self._confirm()
             raise
+        finally:
+            self._decode_ns += time.perf_counter_ns() - began
         return True
 
     def _wait(self) -> bool:
@@ -369,6 +372,7 @@ class ReadStage(Stage):
             client_id=self._client_id,
             elements=self._yielded,
             wait_ns=self.wait_ns,
+            decode_ns=self._decode_ns,
             active_ns=self._active_ns or time.perf_counter_ns() - self._began,
             lost=self._tasks.lost,
             seq=number,

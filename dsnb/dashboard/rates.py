@@ -1,187 +1,27 @@
-"""What two snapshots say about the time between them: rates, wait shares, demand.
+"""The same rates everywhere: see `dsnb.monitor.rates`."""
 
-Pure functions. Counters only grow, so a rate is a difference over the dispatcher's own clock; a counter that went back
-(a task that began again, a trainer that came anew) counts from zero. Snapshots of two runs of a service have no rates.
-"""
+from dsnb.monitor.rates import (
+    MOST_WAIT,
+    JobRates,
+    Rates,
+    StageRates,
+    TrainerRates,
+    WorkerRates,
+    demand_words,
+    rates,
+    same_run,
+    trainer_rates,
+)
 
-from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from dsnb.dashboard.words import rate
-from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
-
-MOST_WAIT = 0.75
-"""A trainer that waits nearly always tells little about what it could take: more than fourfold is not claimed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerRates:
-    """One trainer between two snapshots.
-
-    Attributes:
-        wait_share: Part of its time that it waited for data; None while it did not read.
-        demand: Elements per second that it would take if it never waited; None while it did not read.
-        more: Whether it could take even more than that.
-        drift: How fast it falls behind, by task, in elements per second; negative when it catches up.
-    """
-
-    consumed: float = 0.0
-    skipped: float = 0.0
-    wait_share: float | None = None
-    demand: float | None = None
-    more: bool = False
-    drift: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageRates:
-    """One pipeline stage between two snapshots: elements per second, and seconds of work per second."""
-
-    elements: float = 0.0
-    busy: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRates:
-    """One job between two snapshots; `by_worker` are elements produced per second for this job."""
-
-    produced: float = 0.0
-    consumed: float = 0.0
-    by_worker: Mapping[str, float] = field(default_factory=dict)
-    trainers: Mapping[str, TrainerRates] = field(default_factory=dict)
-    stages: tuple[StageRates, ...] = ()
-
-    @property
-    def fastest(self) -> TrainerRates | None:
-        """The trainer that would take most if it never waited."""
-        reading = (trainer for trainer in self.trainers.values() if trainer.demand is not None)
-        return max(reading, key=lambda trainer: trainer.demand or 0.0, default=None)
-
-    @property
-    def demand(self) -> float | None:
-        """What the fastest trainer would take if it never waited."""
-        return self.fastest.demand if self.fastest else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRates:
-    """One worker between two snapshots; `busy` is seconds of pipeline work per second."""
-
-    produced: float = 0.0
-    sent_bytes: float = 0.0
-    busy: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """All rates between two snapshots; `span_s` is 0 where there are none."""
-
-    span_s: float = 0.0
-    jobs: Mapping[str, JobRates] = field(default_factory=dict)
-    workers: Mapping[str, WorkerRates] = field(default_factory=dict)
-
-    def job(self, name: str) -> JobRates:
-        """The job's rates; zeros where there are none."""
-        return self.jobs.get(name, _NO_JOB)
-
-    def worker(self, uid: str) -> WorkerRates:
-        """The worker's rates; zeros where there are none."""
-        return self.workers.get(uid, _NO_WORKER)
-
-
-_NO_JOB = JobRates()
-_NO_WORKER = WorkerRates()
-_NO_TRAINER = TrainerRates()
-
-
-def trainer_rates(job: JobRates, trainer_id: str) -> TrainerRates:
-    """One trainer's rates; zeros where there are none."""
-    return job.trainers.get(trainer_id, _NO_TRAINER)
-
-
-def demand_words(trainer: TrainerRates) -> str:
-    """What a trainer could take, as in `1,200/s or more`."""
-    return f"{rate(trainer.demand or 0.0)} or more" if trainer.more else rate(trainer.demand or 0.0)
-
-
-def same_run(before: Snapshot, after: Snapshot) -> bool:
-    """Whether both snapshots are of one run of one service."""
-    return before.started == after.started and before.target == after.target
-
-
-def rates(before: Snapshot, after: Snapshot) -> Rates:
-    """The rates between two snapshots of one service, the older first."""
-    span = after.time - before.time
-    if span <= 0 or not same_run(before, after):
-        return Rates()
-    jobs = {job.name: job for job in before.jobs}
-    workers = {worker.uid: worker for worker in before.workers}
-    return Rates(
-        span_s=span,
-        jobs={job.name: _job(jobs.get(job.name), job, span) for job in after.jobs},
-        workers={worker.uid: _worker(workers.get(worker.uid), worker, span) for worker in after.workers},
-    )
-
-
-def _grown(before: int, after: int) -> int:
-    return after - before if after >= before else after
-
-
-def _job(before: JobStatus | None, after: JobStatus, span: float) -> JobRates:
-    trainers = {trainer.trainer_id: trainer for trainer in before.trainers} if before else {}
-    return JobRates(
-        produced=_grown(before.produced if before else 0, after.produced) / span,
-        consumed=_grown(before.consumed if before else 0, after.consumed) / span,
-        by_worker=_by_worker(before.tasks if before else (), after.tasks, span),
-        trainers={t.trainer_id: _trainer(trainers.get(t.trainer_id), t, span) for t in after.trainers},
-        stages=_stages(before.stages if before else (), after.stages, span),
-    )
-
-
-def _by_worker(before: tuple[TaskStatus, ...], after: tuple[TaskStatus, ...], span: float) -> Mapping[str, float]:
-    heads = {(task.task_id, task.incarnation): task.head for task in before}
-    made: Counter[str] = Counter()
-    for task in after:
-        made[task.worker] += _grown(heads.get((task.task_id, task.incarnation), 0), task.head)
-    return {worker: elements / span for worker, elements in made.items()}
-
-
-def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) -> TrainerRates:
-    was = before or TrainerStatus(trainer_id=after.trainer_id, clients=0, elements=0)
-    consumed = _grown(was.elements, after.elements) / span
-    active = _grown(was.active_ns, after.active_ns)
-    wait = min(1.0, _grown(was.wait_ns, after.wait_ns) / active) if active else None
-    lags = {place.task_id: place.lag for place in was.places}
-    return TrainerRates(
-        consumed=consumed,
-        skipped=_grown(was.skipped, after.skipped) / span,
-        wait_share=wait,
-        demand=None if wait is None or not consumed else consumed / (1 - min(wait, MOST_WAIT)),
-        more=wait is not None and wait > MOST_WAIT,
-        drift={p.task_id: (p.lag - lags[p.task_id]) / span for p in after.places if p.task_id in lags},
-    )
-
-
-def _stages(before: tuple[StageStatus, ...], after: tuple[StageStatus, ...], span: float) -> tuple[StageRates, ...]:
-    # Stages have no id, and two may share a name: the place in the pipeline tells them apart while the names agree.
-    old = before if [stage.name for stage in before] == [stage.name for stage in after] else ()
-    return tuple(
-        StageRates(
-            elements=_grown(old[at].elements if old else 0, stage.elements) / span,
-            busy=_grown(old[at].busy_ns if old else 0, stage.busy_ns) / 1e9 / span,
-        )
-        for at, stage in enumerate(after)
-    )
-
-
-def _worker(before: WorkerStatus | None, after: WorkerStatus, span: float) -> WorkerRates:
-    if before is not None and after.clock_ns > before.clock_ns > 0:
-        span = (after.clock_ns - before.clock_ns) / 1e9  # its report is some while older than the snapshot
-    return WorkerRates(
-        produced=_grown(before.produced if before else 0, after.produced) / span,
-        sent_bytes=_grown(before.sent_bytes if before else 0, after.sent_bytes) / span,
-        busy=_grown(before.busy_ns if before else 0, after.busy_ns) / 1e9 / span,
-    )
+__all__ = [
+    "MOST_WAIT",
+    "JobRates",
+    "Rates",
+    "StageRates",
+    "TrainerRates",
+    "WorkerRates",
+    "demand_words",
+    "rates",
+    "same_run",
+    "trainer_rates",
+]

@@ -22,6 +22,7 @@ from dsnb.dispatcher.records import DatasetDropped
 from dsnb.dispatcher.sharing import endless
 from dsnb.dispatcher.state import Task
 from dsnb.dispatcher.status import snapshot
+from dsnb.dispatcher.timeline import Timeline
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, near
 from dsnb.monitor.snapshot import EventStatus, Snapshot
 from dsnb.wire.messages import (
@@ -69,6 +70,7 @@ class Desk:
         self.core = Core(config, self.journal.load(), now=time.monotonic())
         self.blobs = blobs or BlobStore()
         self.ledger = Ledger()
+        self.timeline = Timeline(self.core.state)
         self._unkept: e.Decision | None = None
         self.target = ""
         self.owner: Owner | None = None
@@ -113,6 +115,7 @@ class Desk:
             return
         self.journal.append(self._unkept.records)
         decision, self._unkept = self._unkept, None
+        self.timeline.learn(decision.records, time.time())
         if self.journal.overdue:
             self._compact()
         if any(isinstance(record, DatasetDropped) for record in decision.records):
@@ -333,6 +336,7 @@ class Desk:
                 self.ledger,
                 self._events,
                 self.owner,
+                self.timeline,
                 seq=self._seq,
                 time=time.time(),
                 service=self.config.name,

@@ -128,6 +128,7 @@ def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:
         if missing:
             text = f"pass {iteration.number} of job {job!r} ended without shard {', '.join(missing)}: no worker came"
             core.instruct(e.Announce(level="warning", text=text))
+        sharing.tell_end(core, job, iteration)
         core.instruct(e.TellClients(job=job, number=iteration.number))
         if not iteration.clients:
             core.live.unread[job, iteration.number] = core.now
@@ -167,6 +168,8 @@ def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
 
 def drop_job(core: Context, job: Job) -> None:
     """Forget a job with all its passes."""
+    if not job.anonymous:
+        core.instruct(e.Announce(level="info", text=f"job {job.name!r} was forgotten"))
     for iteration in list(job.iterations.values()):
         drop_iteration(core, job, iteration)
     core.live.unused.pop(job.name, None)
@@ -204,6 +207,8 @@ def _job(core: Context, event: e.Join) -> Job:
             target_workers=event.target_workers,
         )
     )
+    if event.job_name:  # of the others each pass is one
+        core.instruct(e.Announce(level="info", text=f"job {name!r} was made ({event.mode})"))
     return core.state.jobs[name]
 
 

@@ -21,6 +21,7 @@ class TrainerTotals:
 
     elements: int = 0
     wait_ns: int = 0
+    decode_ns: int = 0
     active_ns: int = 0
     lost: int = 0
     hits: int = 0
@@ -31,6 +32,7 @@ class TrainerTotals:
     def add_client(self, report: ClientReport) -> None:
         self.elements += report.elements
         self.wait_ns += report.wait_ns
+        self.decode_ns += report.decode_ns
         self.active_ns += report.active_ns
         self.lost += report.lost
 

@@ -62,6 +62,13 @@ def finish_if_all_ended(core: Context, job: str, iteration: Iteration) -> None:
     for task_id in iteration.tasks:
         core.record(r.TaskEnded(task_id=task_id))
     core.record(r.IterationFinished(job=job, number=iteration.number))
+    tell_end(core, job, iteration)
     core.instruct(e.TellClients(job=job, number=iteration.number))
     if not iteration.clients:
         core.live.unread[job, iteration.number] = core.now
+
+
+def tell_end(core: Context, job: str, iteration: Iteration) -> None:
+    """Let people know that a pass of a job with a name is over."""
+    if not core.state.jobs[job].anonymous:
+        core.instruct(e.Announce(level="info", text=f"pass {iteration.number} of job {job!r} ended"))

@@ -8,6 +8,7 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
 from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
+from dsnb.dispatcher.timeline import Timeline
 from dsnb.monitor.snapshot import (
     VERSION,
     EventStatus,
@@ -29,6 +30,7 @@ def snapshot(
     ledger: Ledger,
     events: Iterable[EventStatus],
     owner: Owner | None = None,
+    timeline: Timeline | None = None,
     *,
     seq: int,
     time: float,
@@ -52,7 +54,7 @@ def snapshot(
             )
             for worker in workers
         ),
-        jobs=tuple(_job(core, job, ledger.job(job.name)) for job in jobs),
+        jobs=tuple(_job(core, job, ledger.job(job.name), timeline) for job in jobs),
         events=tuple(events),
         scalable=owner is not None,
     )
@@ -81,10 +83,12 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tup
         heartbeat_age_s=max(0.0, core.now - silent_since),
         stderr=stderr,
         clock_ns=report.clock_ns if report else 0,
+        late_ns=report.late_ns if report else 0,
+        looks=report.looks if report else 0,
     )
 
 
-def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
+def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> JobStatus:
     newest = job.iterations[max(job.iterations)]
     trainers = tuple(_trainer(core, job, totals, name) for name in totals.trainer_ids())
     return JobStatus(
@@ -105,6 +109,7 @@ def _job(core: Core, job: Job, totals: JobTotals) -> JobStatus:
         splits=_splits(core, newest),
         shards=_shards(core, newest),
         paused_by=job.paused_by,
+        grants=timeline.of(job.name) if timeline is not None else (),
         stages=tuple(
             StageStatus(
                 name=s.name,
@@ -159,6 +164,7 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
         falls_off_s=min((t.falls_off_s for _, t in here if t.falls_off_s), default=0.0),
         lost=past.lost + sum(r.lost for r in reports),
         wait_ns=past.wait_ns + sum(r.wait_ns for r in reports),
+        decode_ns=past.decode_ns + sum(r.decode_ns for r in reports),
         active_ns=past.active_ns + sum(r.active_ns for r in reports),
         places=tuple(
             PlaceStatus(
@@ -166,6 +172,7 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
                 worker=core.state.workers[core.state.tasks[task.task_id].worker].name,
                 offset=t.offset,
                 lag=max(0, task.head - t.offset),
+                send_ns=t.send_ns,
             )
             for task, t in here
             if task.task_id in core.state.tasks

@@ -32,12 +32,15 @@ class PlaceStatus:
     Attributes:
         offset: The first element of the task's sequence that the trainer has not consumed.
         lag: Newest produced element minus offset.
+        send_ns: Time that the streams of its present readers were taken up by sending: near the whole of the time,
+            the link cannot carry more. 0 in one process.
     """
 
     task_id: str
     worker: str
     offset: int
     lag: int
+    send_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class TrainerStatus:
         skipped: Elements that left the window before this trainer came to them.
         lost: Elements and splits' worth of data announced as lost to this trainer with a worker.
         wait_ns: Time its `next()` calls spent waiting for data.
-        active_ns: Time since it began to read.
+        decode_ns: Time that they spent making elements of what had arrived.
+        active_ns: Time since it began to read; what is neither waiting nor decoding is its own loop.
         places: Where it stands, task by task.
         spilled: Elements sent to it that came from a worker's disk.
         lag_bytes: Bytes of what was produced and it has not consumed, over all tasks.
@@ -77,6 +81,7 @@ class TrainerStatus:
     on_lag: str = ""
     rate: float = 0.0
     falls_off_s: float = 0.0
+    decode_ns: int = 0
 
     @property
     def lag(self) -> int:
@@ -134,6 +139,33 @@ class SplitStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrantStatus:
+    """A run of consecutive splits that was given to a task at once.
+
+    Attributes:
+        source: Which split provider of the job, as its place in `JobStatus.splits`.
+        first: The first split of the run; `end` is the one behind its last.
+        state: "in hand", "done" (all its elements are consumed), "lost" (its worker took it along) or "dropped" (its
+            pass was given up).
+        given: When, in seconds since the epoch.
+        done: When it was done, lost or dropped; 0 while it is in hand.
+        again: Whether some of it had been given before, and was lost.
+    """
+
+    worker: str
+    task_id: str
+    iteration: int
+    source: int
+    repetition: int
+    first: int
+    end: int
+    state: str
+    given: float
+    done: float = 0.0
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatus:
     """One worker's share of an iteration in a static mode (FILE, DATA, FILE_OR_DATA, HINT).
 
@@ -164,6 +196,7 @@ class JobStatus:
         splits: Of the newest iteration, in the mode DYNAMIC.
         shards: Of the newest iteration, in the static modes.
         paused_by: Who paused it, for people; empty while it goes on.
+        grants: The newest runs of splits that were given to tasks, in the mode DYNAMIC; the oldest first.
     """
 
     name: str
@@ -184,6 +217,7 @@ class JobStatus:
     stages: tuple[StageStatus, ...] = ()
     shards: tuple[ShardStatus, ...] = ()
     paused_by: str = ""
+    grants: tuple[GrantStatus, ...] = ()
 
     @property
     def elements_produced(self) -> int:
@@ -209,6 +243,9 @@ class WorkerStatus:
         stderr: The last lines of its standard error, if it is a process that the service started; what user code
             prints there goes to it as well.
         clock_ns: By its own monotonic clock, when its counters had these values.
+        late_ns: By how much a thread of it was late that had asked to be woken, all in all: where the interpreter or
+            the processor is taken up by others. Measured in thread workers alone.
+        looks: How often that was measured.
     """
 
     name: str
@@ -230,6 +267,8 @@ class WorkerStatus:
     heartbeat_age_s: float = 0.0
     stderr: tuple[str, ...] = ()
     clock_ns: int = 0
+    late_ns: int = 0
+    looks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,6 +120,7 @@ class ClientReport:
     leaving: bool = False
     losses_heard: int = 0
     instance: str = ""
+    decode_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +197,7 @@ class TrainerReport:
     on_lag: str = ""
     rate: float = 0.0
     falls_off_s: float = 0.0
+    send_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,8 @@ class WorkerReport:
     leaving: bool = False
     draining: bool = False
     clock_ns: int = 0
+    late_ns: int = 0
+    looks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,13 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 _MIB = 1 << 20
 # From glibc's malloc.h and Linux's prctl.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _SET_PARENT_DEATH_SIGNAL = 1
+_NAP_S = 0.0005
 
 
 def keep_freed_memory() -> None:
@@ -63,3 +65,22 @@ def rss_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+class Turns:
+    """How late a thread of this process gets its turn: where something else holds the interpreter.
+
+    Attributes:
+        late_ns: By how much it was late, all in all.
+        looks: How often that was measured.
+    """
+
+    def __init__(self) -> None:
+        self.late_ns = self.looks = 0
+
+    def look(self) -> None:
+        """Ask for a turn, and see when it comes."""
+        began = time.perf_counter_ns()
+        time.sleep(_NAP_S)
+        self.late_ns += max(0, time.perf_counter_ns() - began - int(_NAP_S * 1e9))
+        self.looks += 1

@@ -22,7 +22,7 @@ from dsnb.wire.transfer.grpc import ReadService
 from dsnb.wire.transfer.handover import Opening, Reading, Sink
 from dsnb.worker.budget import share
 from dsnb.worker.config import WorkerConfig
-from dsnb.worker.host import rss_bytes
+from dsnb.worker.host import Turns, rss_bytes
 from dsnb.worker.leaving import leave_when_idle
 from dsnb.worker.patience import ATTEMPT_S, Patience
 from dsnb.worker.pipelines import builder
@@ -73,6 +73,7 @@ class WorkerServer:
         self._overtaken: set[str] = set()
         """Those of them that were dropped meanwhile."""
         self._last_reports: list[TaskReport] = []
+        self._turns = Turns()
         self._server: GrpcServer | None = None
         self._channel: Channel | None = None
         self._session: ControlStream[WorkerReport, WorkerOrder] | None = None
@@ -371,6 +372,8 @@ class WorkerServer:
             self._share_budget()
         for task in tasks:
             task.tidy(time.monotonic())
+        if self.config.isolation == "thread":
+            self._turns.look()
         reports = [task.report() for task in tasks]
         return WorkerReport(
             uid=self.uid,
@@ -386,4 +389,6 @@ class WorkerServer:
             leaving=leaving,
             draining=self._drained_at is not None,
             clock_ns=time.monotonic_ns(),
+            late_ns=self._turns.late_ns,
+            looks=self._turns.looks,
         )

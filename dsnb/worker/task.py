@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage, reports
 from dsnb.wire.messages import Manner, StageReport, TaskOrder, TaskReport, TrainerReport
-from dsnb.wire.transfer.handover import Opening, Piece, Sink
+from dsnb.wire.transfer.handover import Opening, Piece, Sink, send_ns
 from dsnb.worker.pace import Pace, seconds_until
 from dsnb.worker.producer import FRAME_BYTES, Producer
 from dsnb.worker.spill import Spill
@@ -58,6 +59,8 @@ class Task:
         self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill)
         self._most_bytes = capacity
         self._pace = Pace()
+        self._send_ns: Counter[str] = Counter()
+        """What sending took of the readings that are over, by trainer."""
         self._readings: dict[str, TaskReading] = {}
         self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note, packed=packed)
         self._feed = feed
@@ -83,12 +86,12 @@ class Task:
                 )
             trainer = opening.trainer_id if self.order.cached else _ALL
             client = opening.client_id
-            old = self._readings.pop(client, None)
+            old = self._put_down(client)
             if old is not None:  # its connection broke, and we have not noticed
                 old.sink.fail(CancelledError("the same client opened this task again"))
             manner = opening.manner or Manner()
             self._window.attach(client, trainer, opening.received, opening.consumed, manner)
-            reading = self._readings[client] = TaskReading(self, client, sink)
+            reading = self._readings[client] = TaskReading(self, client, sink, trainer)
             if not self._started:
                 self._started = True
                 self._producer.start()
@@ -115,11 +118,17 @@ class Task:
         with self._changed:
             if reading is not None and self._readings.get(client) is not reading:
                 return
-            self._readings.pop(client, None)
+            self._put_down(client)
             self._window.leave(client, consumed)
             self._pump_all()
             self._note_end()
             self._changed.notify_all()
+
+    def _put_down(self, client: str) -> TaskReading | None:
+        reading = self._readings.pop(client, None)
+        if reading is not None:
+            self._send_ns[reading.trainer] += send_ns(reading.sink)
+        return reading
 
     def dismiss(self, trainer_id: str) -> None:
         """Keep nothing for a trainer any longer."""
@@ -309,6 +318,7 @@ class Task:
             on_lag=(trainer.manner.on_lag or "skip") if self.order.cached else "",
             rate=self._pace.of(name),
             falls_off_s=self._falls_off_s(name),
+            send_ns=self._send_ns[name] + sum(send_ns(r.sink) for r in self._readings.values() if r.trainer == name),
         )
 
     def _falls_off_s(self, name: str) -> float:
@@ -358,9 +368,10 @@ class Task:
 class TaskReading:
     """One client's hold on a task; see `wire.transfer.handover.Reading`."""
 
-    def __init__(self, task: Task, client: str, sink: Sink) -> None:
+    def __init__(self, task: Task, client: str, sink: Sink, trainer: str) -> None:
         self.client = client
         self.sink = sink
+        self.trainer = trainer
         self.ended = False
         self._task = task
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
+from time import perf_counter_ns
 
 import grpc
 
@@ -31,6 +32,15 @@ class _StreamSink:
 
     def __init__(self) -> None:
         self.items: SimpleQueue[Piece | bytes | Exception | None] = SimpleQueue()
+        self.send_ns = 0
+        """Time that messages took to be taken by the connection: its bandwidth, and a reader that does not keep up."""
+
+    def send(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """The messages, each timed until the next is asked for."""
+        for message in messages:
+            began = perf_counter_ns()
+            yield message
+            self.send_ns += perf_counter_ns() - began
 
     def deliver(self, piece: Piece) -> None:
         self.items.put(piece)
@@ -88,7 +98,7 @@ class ReadService:
         keep = bool(first.trainer_id)
         while (item := sink.items.get()) is not None:
             if isinstance(item, Piece):
-                yield from encode_piece(first.task_id, item, keep)
+                yield from sink.send(encode_piece(first.task_id, item, keep))
             elif isinstance(item, bytes):
                 yield item
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsnb.dashboard.rates import demand_words, rates
+from dsnb.monitor.rates import demand_words, rates
 from tests.dashboard.snapshots import SECOND, job, place, snapshot, stage, task, trainer, worker
 
 

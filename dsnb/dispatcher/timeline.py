@@ -1,0 +1,147 @@
+"""Which splits were given to whom, and when they were done: the part of a status that is about time.
+
+Theory of operation. The journal's records say all of it but the time, so the shell hands them over with the time as
+they are made. A task is done with its runs in the order in which it got them, and tells how many splits it is done with
+in all; so a run is done when that number has passed it. What is known is bounded: the newest runs of each job.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.state import State
+from dsnb.monitor.snapshot import GrantStatus
+
+KEPT = 120
+"""Runs of one job."""
+
+
+@dataclass(slots=True)
+class _Run:
+    worker: str
+    task_id: str
+    iteration: int
+    source: int
+    repetition: int
+    first: int
+    end: int
+    given: float
+    state: str = "in hand"
+    done: float = 0.0
+    again: bool = False
+
+    def close(self, state: str, now: float) -> None:
+        self.state, self.done = state, now
+
+
+@dataclass(slots=True)
+class _Task:
+    """A task, the runs of each source that it has in hand, and how many splits of these it had been done with."""
+
+    job: str
+    iteration: int
+    worker: str
+    open: dict[int, deque[_Run]] = field(default_factory=dict)
+    done: dict[int, int] = field(default_factory=dict)
+
+    def close(self, state: str, now: float) -> None:
+        for runs in self.open.values():
+            for run in runs:
+                run.close(state, now)
+        self.open.clear()
+
+
+class Timeline:
+    """The newest runs of splits of each job. Not thread-safe: used under the dispatcher's lock.
+
+    Args:
+        state: What a journal led to.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._names = {worker.uid: worker.name for worker in state.workers.values()}
+        self._tasks = {
+            task.task_id: _Task(task.job, task.number, self._names[task.worker], done=dict(enumerate(task.done)))
+            for task in state.tasks.values()
+        }
+        self._jobs: dict[str, deque[_Run]] = {}
+
+    def of(self, job: str) -> tuple[GrantStatus, ...]:
+        """The newest runs of a job, the oldest first."""
+        return tuple(
+            GrantStatus(
+                worker=run.worker,
+                task_id=run.task_id,
+                iteration=run.iteration,
+                source=run.source,
+                repetition=run.repetition,
+                first=run.first,
+                end=run.end,
+                state=run.state,
+                given=run.given,
+                done=run.done,
+                again=run.again,
+            )
+            for run in self._jobs.get(job, ())
+        )
+
+    def learn(self, records: Iterable[r.Record], now: float) -> None:
+        """Take in what was decided at a time, in seconds since the epoch."""
+        for record in records:
+            match record:
+                case r.WorkerJoined():
+                    self._names[record.uid] = record.name
+                case r.WorkerLeft():
+                    self._names.pop(record.uid, None)
+                case r.TaskCreated():
+                    self._tasks[record.task_id] = _Task(record.job, record.number, self._names[record.worker])
+                case r.TaskRestarted():
+                    task = self._tasks[record.task_id]
+                    self._tasks[record.task_id] = _Task(task.job, task.iteration, self._names[record.worker])
+                case r.SplitsGiven() | r.SplitsTold():
+                    self._given(record, now)
+                case r.SplitsDone():
+                    self._done(record, now)
+                case r.TaskLost():
+                    self._tasks[record.task_id].close("lost", now)
+                case r.TaskEnded():
+                    self._tasks[record.task_id].close("done", now)
+                case r.TaskDropped():
+                    self._tasks.pop(record.task_id).close("dropped", now)
+                case r.JobForgotten() | r.JobCancelled():
+                    self._jobs.pop(record.name, None)
+
+    def _given(self, record: r.SplitsGiven | r.SplitsTold, now: float) -> None:
+        task = self._tasks[record.task_id]
+        run = _Run(
+            worker=task.worker,
+            task_id=record.task_id,
+            iteration=task.iteration,
+            source=record.provider,
+            repetition=record.repetition,
+            first=record.first,
+            end=record.end,
+            given=now,
+        )
+        runs = self._jobs.setdefault(task.job, deque(maxlen=KEPT))
+        run.again = any(before.state == "lost" and _same_splits(before, run) for before in runs)
+        runs.append(run)
+        task.open.setdefault(record.provider, deque()).append(run)
+
+    def _done(self, record: r.SplitsDone, now: float) -> None:
+        task = self._tasks[record.task_id]
+        for source, done in enumerate(record.done):
+            runs, before = task.open.get(source, deque()), task.done.get(source, 0)
+            while runs and before + runs[0].end - runs[0].first <= done:
+                run = runs.popleft()
+                before += run.end - run.first
+                run.close("done", now)
+            task.done[source] = before
+
+
+def _same_splits(one: _Run, other: _Run) -> bool:
+    same_pass = (one.iteration, one.source, one.repetition) == (other.iteration, other.source, other.repetition)
+    return same_pass and one.first < other.end and other.first < one.end

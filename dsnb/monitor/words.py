@@ -1,0 +1,73 @@
+"""Numbers as a person reads them: `12,480`, `4 %`, `3.2 MB`, `2 min`."""
+
+from __future__ import annotations
+
+import time
+
+_SIZES = ("B", "kB", "MB", "GB", "TB")
+
+
+def count(number: int) -> str:
+    """A whole number with its thousands apart."""
+    return f"{number:,}"
+
+
+def rate(per_second: float) -> str:
+    """Elements per second; one decimal where it still says something."""
+    return f"{per_second:,.1f}/s" if 0 < per_second < 10 else f"{per_second:,.0f}/s"
+
+
+def share(part: float | None) -> str:
+    """A part of one in percent; a dash where it is not known."""
+    if part is None:
+        return "–"
+    return "<1 %" if 0 < part < 0.005 else f"{part * 100:.0f} %"
+
+
+def size(number: float) -> str:
+    """Bytes with the unit that leaves one to three digits before the point."""
+    for unit in _SIZES[:-1]:
+        if abs(number) < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} {_SIZES[-1]}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its one fitting unit."""
+    if 0 < seconds < 1e-6:
+        return f"{seconds * 1e9:.0f} ns"
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def clock(epoch: float) -> str:
+    """The time of day, by the clock of the machine that serves the page."""
+    return time.strftime("%H:%M:%S", time.localtime(epoch))
+
+
+def by_number(name: str) -> tuple[str, int]:
+    """The sort key that puts `w10` after `w9`."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or 0)
+
+
+def sentence(text: str) -> str:
+    """The text with a capital at its beginning and a stop at its end; code and addresses stay as they are."""
+    words = text.split()
+    prose = bool(words) and words[0].isalpha() and words[1:2] != ["="]
+    whole = text.strip()
+    head = whole[:1].upper() + whole[1:] if prose else whole
+    return head if head.endswith((".", "?", "!", ")")) else f"{head}."
+
+
+def plural(number: int, word: str) -> str:
+    """`1 element`, `2 elements`; irregular plurals are none of ours."""
+    return f"{count(number)} {word}" if number == 1 else f"{count(number)} {word}s"

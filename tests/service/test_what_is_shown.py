@@ -1,0 +1,59 @@
+"""What a status tells of a real service, for a page that shows it."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+import dsnb
+from tests.support.cluster import Cluster
+from tests.support.reading import first, numbers
+from tests.support.waiting import wait_for
+
+
+def test_each_run_of_splits_is_told_with_its_worker_and_its_times() -> None:
+    with Cluster(workers=2) as cluster:
+        began = time.time()
+        elements = iter(
+            dsnb.Dataset.range(200).apply(dsnb.distribute("distributed_epoch", cluster.service, job_name="train"))
+        )
+        first(1, elements)
+        assert cluster.job("train").grants
+        rest = numbers(elements)
+        grants = cluster.job("train").grants
+        assert len(rest) == 199
+        assert {grant.worker for grant in grants} == {"w0", "w1"}
+        assert sorted(at for grant in grants for at in range(grant.first, grant.end)) == list(range(200))
+        assert {grant.state for grant in grants} == {"done"}
+        assert all(began <= grant.given <= grant.done <= time.time() for grant in grants)
+        told = [event.text for event in cluster.status().events]
+        assert told[-2:] == ["job 'train' was made (DYNAMIC)", "pass 0 of job 'train' ended"]
+
+
+def test_a_readers_time_is_divided_into_waiting_decoding_and_its_own_loop() -> None:
+    with Cluster(workers=0) as cluster:
+        cluster.add_worker(remote=True)
+
+        def slow(x: Any) -> Any:
+            time.sleep(0.01)
+            return np.zeros(100_000) + x
+
+        data = dsnb.Dataset.range(30).map(slow)
+        elements = iter(data.apply(dsnb.distribute("parallel_epochs", cluster.service, job_name="train")))
+        assert len(list(islice(elements, 20))) == 20
+        trainer = cluster.job("train").trainers[0]
+        assert 0 < trainer.decode_ns < trainer.active_ns
+        assert trainer.wait_ns > 0.1e9
+        assert trainer.wait_ns + trainer.decode_ns <= trainer.active_ns
+        assert sum(place.send_ns for place in trainer.places) > 0
+
+
+def test_thread_workers_tell_how_late_they_get_their_turn() -> None:
+    with Cluster(workers=1, worker={"isolation": "thread"}) as cluster:
+        before = cluster.status().workers[0]
+        wait_for(lambda: cluster.status().workers[0].looks > before.looks + 3, what="looks of the worker")
+        after = cluster.status().workers[0]
+        assert after.late_ns > before.late_ns
