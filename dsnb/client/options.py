@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsnb.client.trainer_cache import CrossTrainerCache
+from dsnb.elements.compression import AUTO, CODECS, NONE, codec
 from dsnb.errors import InvalidArgumentError, UnimplementedError
 from dsnb.wire import discovery
 from dsnb.wire.channel import split_target
 from dsnb.wire.messages import Manner
 
-AUTO = "AUTO"
 LOCAL = "LOCAL"
 
 
@@ -50,6 +50,7 @@ class ReadOptions:
     max_outstanding_requests: int | None = None
     protocol: str | None = None
     compression: str = AUTO
+    checksum: bool = False
     trainer_id: str = ""
     manner: Manner | None = None
     target_workers: str = AUTO
@@ -147,6 +148,7 @@ def read_options(
     compression: str | None,
     cross_trainer_cache: CrossTrainerCache | None,
     target_workers: str,
+    checksum: bool = False,
 ) -> ReadOptions:
     """Check the arguments of `distribute` at the call where they were given.
 
@@ -179,6 +181,7 @@ def read_options(
         max_outstanding_requests=max_outstanding_requests,
         protocol=data_transfer_protocol,
         compression=check_compression(compression),
+        checksum=bool(checksum),
         trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else "",
         manner=cross_trainer_cache.manner if cross_trainer_cache else None,
         target_workers=target,
@@ -190,10 +193,16 @@ def check_compression(compression: str | None) -> str:
 
     Raises:
         InvalidArgumentError: for one that there is not.
+        FailedPreconditionError: for one that is not installed here.
     """
-    if compression not in (None, AUTO):
-        raise InvalidArgumentError(f"Invalid `compression` argument: {compression!r}", hint='use "AUTO" or None')
-    return compression or "NONE"
+    if compression not in (None, AUTO, *CODECS):
+        known = ", ".join(map(repr, CODECS))
+        raise InvalidArgumentError(
+            f"Invalid `compression` argument: {compression!r}", hint=f'use "AUTO", None, {known}'
+        )
+    if compression in CODECS:
+        codec(compression)
+    return compression or NONE
 
 
 def _check_job_name(job_name: str | None) -> None:

@@ -13,6 +13,7 @@ from dsnb import errors
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
 from dsnb.client.options import ReadOptions, ShardingPolicy
+from dsnb.elements.compression import installed
 from dsnb.errors import (
     DataLossWarning,
     FailedPreconditionError,
@@ -155,6 +156,9 @@ class TaskTable:
             received=account.received,
             consumed=account.consumed,
             instance=self._instance,
+            compression=self._options.compression,
+            codecs=installed(),
+            checksum=self._options.checksum,
         )
         try:
             hold.reading = self._endpoint(hold).open(opening, sink)

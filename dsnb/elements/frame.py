@@ -49,8 +49,8 @@ class Frame:
         self.count = count
         self.failure = failure
         self.nbytes = sum(column.nbytes for column in columns)
-        self.encoded: bytes | None = None
-        """The whole frame as one message, kept by the transfer that made it for its next reader."""
+        self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
+        """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
         self._run = run
 
     @classmethod

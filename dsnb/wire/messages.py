@@ -348,3 +348,6 @@ class ReadRequest:
     leave: bool = False
     manner: Manner | None = None
     instance: str = ""
+    compression: str = ""
+    codecs: tuple[str, ...] = ()
+    checksum: bool = False

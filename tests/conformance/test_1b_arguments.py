@@ -115,7 +115,7 @@ def test_line_034_compression(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
 
     assert inspect.signature(dsnb.distribute).parameters["compression"].default == "AUTO"
-    for compression in ("AUTO", None):
+    for compression in ("AUTO", None, "LZ4", "ZSTD"):
         options = {"compression": compression, "data_transfer_protocol": transfer}
         assert numbers(distribute(None, service=service, **options)) == list(range(10))
         dataset_id = dsnb.register_dataset(service, dsnb.Dataset.range(10), compression=compression)

@@ -4,7 +4,8 @@ The messages are protobuf; the large field is written and read past the library,
 
 A message carries at most `PART` bytes of a frame's body, because larger ones are slower and hold more memory. A frame
 that fits is encoded by one join of its header and its buffers, and decoded as views of the message; a larger one comes
-in parts that are copied into one fresh array.
+in parts that are copied into one fresh array. Where a reader's `Choice` says so, the data of each message are
+compressed by themselves; a checksum, on request, covers all of a message.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, lay_out
+from dsnb.elements.compression import CODECS, codec
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import from_json, to_json
 from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.wire.proto import frame_pb2
+from dsnb.wire.transfer.choice import LEAST_BYTES, Choice, probe
 from dsnb.wire.transfer.handover import Piece
 
 Body = np.ndarray[Any, np.dtype[np.uint8]]
@@ -29,30 +33,90 @@ PART = 1 << 20
 """Most bytes of body in one message; measured best between 256 KB and 8 MB."""
 
 _TAG_PADDING = b"\x1a"  # field 3, length-delimited
+_TAG_CHECKSUM = b"\x51"  # field 10, fixed 64 bits
 _TAG_DATA = b"\x7a"  # field 15, length-delimited
+_CHECKSUM_FIELD = 10
 _DATA_FIELD = 15
 
 
-def encode_piece(task_id: str, piece: Piece, keep: bool = False) -> Iterator[bytes]:
-    """The messages that carry a piece.
+class PieceEncoder:
+    """Makes the messages of one read.
 
     Args:
-        task_id: Goes into the header.
-        piece: What to carry.
-        keep: Keep the message with the frame for the next reader; only done for whole frames in one message.
+        task_id: Goes into the headers.
+        keep: Keep what is encoded with its frame, for the next reader that wants the same form: of whole frames, in one
+            message or compressed.
+        choice: What to compress with; None for nothing.
+        checksum: Whether each message carries one.
     """
-    frame = piece.frame
-    whole = piece.count == frame.count
-    if whole and frame.encoded is not None:
-        return iter((frame.encoded,))
-    layouts, buffers, total = lay_out(frame.columns, piece.start, piece.start + piece.count)
-    head = frame_pb2.ReadReply(header=_header(task_id, piece, layouts), total=total).SerializeToString()
-    if total > PART:
-        return _parts(head, buffers)
-    message = _join([_prefix(head, total), *buffers])
-    if whole and keep:
-        frame.encoded = message
-    return iter((message,))
+
+    def __init__(
+        self, task_id: str, *, keep: bool = False, choice: Choice | None = None, checksum: bool = False
+    ) -> None:
+        self._task_id = task_id
+        self._keep = keep
+        self._choice = choice
+        self._checksum = checksum
+
+    def encode(self, piece: Piece) -> Iterator[bytes]:
+        """The messages that carry a piece."""
+        frame = piece.frame
+        whole = piece.count == frame.count
+        kept = frame.encoded.get(self._form()) if whole and frame.encoded is not None else None
+        if kept is not None:
+            return iter(kept)
+        layouts, buffers, total = lay_out(frame.columns, piece.start, piece.start + piece.count)
+        if self._choice is not None and self._choice.wants_sample(total):
+            self._choice.judge(probe(self._choice.usable, buffers, total))
+        head = frame_pb2.ReadReply(header=_header(self._task_id, piece, layouts), total=total)
+        messages = self._parts(head, buffers, total)
+        form = self._form()
+        if not (whole and self._keep and (form[0] or total <= PART)):
+            return messages
+        taken = tuple(messages)
+        frame.encoded = {**(frame.encoded or {}), form: taken}  # a new dict: other threads look into the old one
+        return iter(taken)
+
+    def notice(self, reply: frame_pb2.ReadReply) -> bytes:
+        """A message without elements."""
+        return self._message(reply, [], 0)
+
+    def _form(self) -> tuple[str, bool]:
+        """How a frame is encoded at present: by which codec, and whether with checksums."""
+        return self._choice.codec if self._choice is not None else "", self._checksum
+
+    def _parts(self, head: frame_pb2.ReadReply, buffers: Sequence[Any], total: int) -> Iterator[bytes]:
+        if total <= PART:
+            yield self._message(head, buffers, total)
+            return
+        for portion in _cut(buffers):
+            yield self._message(head, portion, sum(map(len, portion)))
+            head = frame_pb2.ReadReply()
+
+    def _message(self, reply: frame_pb2.ReadReply, buffers: Sequence[Any], nbytes: int) -> bytes:
+        name = self._choice.codec if self._choice is not None else ""
+        if name and nbytes >= LEAST_BYTES:
+            packed = codec(name).compress(_one(buffers))
+            if len(packed) < nbytes:
+                reply.codec, reply.raw = name, nbytes
+                buffers, nbytes = [packed], len(packed)
+        head = reply.SerializeToString()
+        if self._checksum:
+            data = _one(buffers)
+            buffers = [data]
+            head += _TAG_CHECKSUM + _checksum(head, data).to_bytes(8, "little")
+        return _join([_prefix(head, nbytes), *buffers])
+
+
+def _one(buffers: Sequence[Any]) -> Any:
+    """Several buffers as one; a single one as it is."""
+    return bytes_of(buffers[0]) if len(buffers) == 1 else _join(buffers)
+
+
+def _checksum(head: bytes | memoryview, data: Any) -> int:
+    digest = xxhash.xxh3_64(head)
+    digest.update(data)
+    return digest.intdigest()
 
 
 def _header(task_id: str, piece: Piece, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
@@ -84,12 +148,6 @@ def _prefix(head: bytes, nbytes: int) -> bytes:
     return head + _TAG_PADDING + bytes([gap]) + bytes(gap) + data
 
 
-def _parts(head: bytes, buffers: Sequence[Any]) -> Iterator[bytes]:
-    for room in _cut(buffers):
-        yield _join([_prefix(head, sum(map(len, room))), *room])
-        head = b""
-
-
 def _cut(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
     """The buffers' bytes in portions of at most `PART`."""
     portion: list[memoryview] = []
@@ -115,9 +173,14 @@ def _join(buffers: Sequence[Any]) -> bytes:
 
 
 class PieceDecoder:
-    """Puts the messages of one read together again."""
+    """Puts the messages of one read together again.
 
-    def __init__(self) -> None:
+    Args:
+        checksum: Whether each message must carry one; one that is there is always looked at.
+    """
+
+    def __init__(self, *, checksum: bool = False) -> None:
+        self._checksum = checksum
         self._header: frame_pb2.FrameHeader | None = None
         self._body: Body | None = None
         self._filled = 0
@@ -130,7 +193,7 @@ class PieceDecoder:
 
         Raises:
             DataLossError: the message is not what a worker sends.
-            FailedPreconditionError: its elements have a dtype that needs a package which is not here.
+            FailedPreconditionError: its elements have a dtype, or a codec, that needs a package which is not here.
         """
         try:
             return self._take(message)
@@ -140,18 +203,25 @@ class PieceDecoder:
             raise _damaged() from error
 
     def _take(self, message: bytes) -> Piece | frame_pb2.ReadReply | None:
-        head_end, data_at = _find_data(message)
+        head_end, data_at, checksum_at = _find_fields(message)
         head = frame_pb2.ReadReply.FromString(message[:head_end])
         data = np.frombuffer(message, np.uint8)[data_at:]
+        if checksum_at is not None:
+            if head.checksum != _checksum(memoryview(message)[:checksum_at], data):
+                raise _damaged("its checksum does not agree with what is in it")
+        elif self._checksum:
+            raise _damaged("it has no checksum")
         if self._body is not None:
             if head.HasField("header"):
                 raise _damaged()
-            return self._add(self._body, data)
+            return self._add(self._body, _unpacked(head, data, len(self._body) - self._filled))
         if not head.HasField("header"):
             if not head.end and not head.recalled:
                 raise _damaged()
             return head
         _check(head)
+        if head.codec:
+            data, data_at = _unpacked(head, data, head.total), 0
         if len(data) == head.total:
             # Another encoder may leave the padding out; then the data are moved to where views are aligned.
             return _piece(head.header, _read_only(data.copy()) if data_at % 16 else data)
@@ -170,9 +240,25 @@ class PieceDecoder:
         return _piece(header, _read_only(body))
 
 
-def _find_data(message: bytes) -> tuple[int, int]:
-    """Where the field of the data begins, and where the data do. Walks over the few fields in front of them."""
+def _unpacked(head: frame_pb2.ReadReply, data: Body, room: int) -> Body:
+    """The data of one message as they were before compression."""
+    if not head.codec:
+        return data
+    if head.codec not in CODECS or head.raw > room:
+        raise _damaged()
+    whole = codec(head.codec).decompress(data, head.raw)
+    if len(whole) != head.raw:
+        raise _damaged()
+    return np.frombuffer(whole, np.uint8)
+
+
+def _find_fields(message: bytes) -> tuple[int, int, int | None]:
+    """Where the field of the data begins, where the data do, and where the checksum's field begins, if there is one.
+
+    Walks over the few fields in front of the data.
+    """
     at, end = 0, len(message)
+    checksum_at = None
     while at < end:
         field = at
         key, at = _read_varint(message, at)
@@ -180,15 +266,19 @@ def _find_data(message: bytes) -> tuple[int, int]:
         if wire_type == 0:
             _, at = _read_varint(message, at)
             continue
+        if wire_type == 1:
+            checksum_at = field if key >> 3 == _CHECKSUM_FIELD else checksum_at
+            at += 8
+            continue
         if wire_type != 2:
             raise _damaged()
         length, begin = _read_varint(message, at)
         if key >> 3 == _DATA_FIELD:
             if begin + length != end:
                 raise _damaged()
-            return field, begin
+            return field, begin, checksum_at
         at = begin + length
-    return end, end
+    return end, end, checksum_at
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
@@ -210,8 +300,8 @@ def _check(head: frame_pb2.ReadReply) -> None:
         raise _damaged()
 
 
-def _damaged() -> DataLossError:
-    return DataLossError("a damaged message arrived", did="the read was broken off")
+def _damaged(how: str = "") -> DataLossError:
+    return DataLossError("a damaged message arrived" + (f": {how}" if how else ""), did="the read was broken off")
 
 
 def _read_only(body: Body) -> Body:

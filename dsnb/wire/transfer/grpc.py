@@ -10,9 +10,11 @@ import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
 from time import perf_counter_ns
+from typing import Final
 
 import grpc
 
+from dsnb.elements.compression import CODECS, NONE, installed, missing
 from dsnb.errors import CancelledError, DsnbError, ResourceExhaustedError, UnavailableError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import ReadRequest
@@ -21,8 +23,12 @@ from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import until_broken
 from dsnb.wire.status import error_from
 from dsnb.wire.threads import OnDemandExecutor
-from dsnb.wire.transfer.encoding import PieceDecoder, encode_piece
+from dsnb.wire.transfer.choice import Choice
+from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder
 from dsnb.wire.transfer.handover import Endpoint, Opening, Piece, Reading, Sink
+
+_SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
+"""How gRPC names peers of this host."""
 
 # ---- the worker's end
 
@@ -31,25 +37,27 @@ class _StreamSink:
     """Queues what a task delivers, for the thread that sends it."""
 
     def __init__(self) -> None:
-        self.items: SimpleQueue[Piece | bytes | Exception | None] = SimpleQueue()
+        self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | None] = SimpleQueue()
         self.send_ns = 0
         """Time that messages took to be taken by the connection: its bandwidth, and a reader that does not keep up."""
 
-    def send(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+    def send(self, messages: Iterator[bytes], choice: Choice) -> Iterator[bytes]:
         """The messages, each timed until the next is asked for."""
         for message in messages:
             began = perf_counter_ns()
             yield message
-            self.send_ns += perf_counter_ns() - began
+            took = perf_counter_ns() - began
+            self.send_ns += took
+            choice.note_sent(len(message), took / 1e9)
 
     def deliver(self, piece: Piece) -> None:
         self.items.put(piece)
 
     def end(self) -> None:
-        self.items.put(frame_pb2.ReadReply(end=True).SerializeToString())
+        self.items.put(frame_pb2.ReadReply(end=True))
 
     def recalled(self, granted: int) -> None:
-        self.items.put(frame_pb2.ReadReply(recalled=True, granted=granted).SerializeToString())
+        self.items.put(frame_pb2.ReadReply(recalled=True, granted=granted))
 
     def fail(self, error: Exception) -> None:
         self.items.put(error)
@@ -91,18 +99,31 @@ class ReadService:
 
     def _serve(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(requests)
+        choice = _choice(first, context)
         sink = _StreamSink()
         reading = self._endpoint.open(_opening(first), sink)
         context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
         self._listeners.submit(_listen, requests, reading, sink)
-        keep = bool(first.trainer_id)
+        encoder = PieceEncoder(first.task_id, keep=bool(first.trainer_id), choice=choice, checksum=first.checksum)
         while (item := sink.items.get()) is not None:
             if isinstance(item, Piece):
-                yield from sink.send(encode_piece(first.task_id, item, keep))
-            elif isinstance(item, bytes):
-                yield item
-            else:
+                yield from sink.send(encoder.encode(item), choice)
+            elif isinstance(item, Exception):
                 raise item
+            else:
+                yield encoder.notice(item)
+
+
+def _choice(request: ReadRequest, context: grpc.ServicerContext) -> Choice:
+    """What this reader's frames are compressed with.
+
+    Raises:
+        FailedPreconditionError: a codec was named that is not installed here.
+    """
+    if request.compression in CODECS and request.compression not in installed():
+        raise missing(request.compression, "at the worker")
+    usable = [name for name in installed() if name in request.codecs]
+    return Choice(request.compression or NONE, usable, same_host=context.peer().startswith(_SAME_HOST))
 
 
 def _opening(request: ReadRequest) -> Opening:
@@ -116,6 +137,9 @@ def _opening(request: ReadRequest) -> Opening:
         consumed=request.consumed,
         manner=request.manner,
         instance=request.instance,
+        compression=request.compression,
+        codecs=request.codecs,
+        checksum=request.checksum,
     )
 
 
@@ -159,6 +183,7 @@ class _GrpcReading:
     def __init__(self, channel: Channel, opening: Opening, sink: Sink) -> None:
         self._channel = channel
         self._sink = sink
+        self._checksum = opening.checksum
         self._left = threading.Event()
         self._requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
         self._requests.put(_request(opening))
@@ -201,7 +226,7 @@ class _GrpcReading:
             self._sink.fail(error)
 
     def _take(self) -> None:
-        decoder = PieceDecoder()
+        decoder = PieceDecoder(checksum=self._checksum)
         for message in self._call:
             item = decoder.feed(message)
             if isinstance(item, Piece):
@@ -223,6 +248,9 @@ def _request(opening: Opening) -> ReadRequest:
         consumed=opening.consumed,
         manner=opening.manner,
         instance=opening.instance,
+        compression=opening.compression,
+        codecs=opening.codecs,
+        checksum=opening.checksum,
     )
 
 

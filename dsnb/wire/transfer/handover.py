@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dsnb.elements.compression import NONE
 from dsnb.elements.frame import Frame
 from dsnb.wire.messages import Manner
 
@@ -29,6 +30,9 @@ class Opening:
         manner: How its trainer wants to be treated, in the cross-trainer cache.
         max_bytes: Bytes that may be on their way or unconsumed; one element may always be.
         instance: Of the service, for a task of another one may have the same number.
+        compression: "AUTO", "NONE" or a codec's name; of transfers that can.
+        codecs: What the reader can decompress.
+        checksum: Whether messages are to carry one.
     """
 
     task_id: str
@@ -40,6 +44,9 @@ class Opening:
     consumed: int = 0
     manner: Manner | None = None
     instance: str = ""
+    compression: str = NONE
+    codecs: tuple[str, ...] = ()
+    checksum: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.spec import dtype_from_text, dtype_to_text, spec_from_json, spec_of, spec_to_json
 from dsnb.elements.structure import from_json, structure_of, to_json
 from dsnb.pipeline.engine.leaving import Outlet
-from dsnb.wire.transfer.encoding import encode_piece
+from dsnb.wire.transfer.encoding import PieceEncoder
 from dsnb.wire.transfer.handover import Piece
 from tests.wire.transfer.test_encoding import decoded, meaning
 
@@ -152,7 +152,7 @@ def test_any_run_of_elements_comes_out_as_it_went_in(data: st.DataObject) -> Non
             assert isinstance(frame, Frame), frame
             schema = schema or frame.schema
             for start, stop in cut(data, frame.count):
-                messages = list(encode_piece("task", Piece(frame, start, start, stop - start, 1)))
+                messages = list(PieceEncoder("task").encode(Piece(frame, start, start, stop - start, 1)))
                 came += decoded(messages).elements()
     assert len(came) == len(run)
     assert all(map(same, run, came))

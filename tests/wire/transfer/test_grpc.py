@@ -17,6 +17,7 @@ from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import (
     DataLossError,
     DsnbError,
+    FailedPreconditionError,
     NotFoundError,
     PermissionDeniedError,
     ResourceExhaustedError,
@@ -25,6 +26,7 @@ from dsnb.errors import (
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import GrpcServer
+from dsnb.wire.transfer.encoding import PieceEncoder
 from dsnb.wire.transfer.grpc import GrpcEndpoint, ReadService
 from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
 from tests.support.waiting import wait_for
@@ -323,3 +325,59 @@ def test_a_frame_for_one_reader_is_not_kept_twice(server: GrpcServer, worker: Wo
         worker.sink().deliver(piece)
         assert reader.elements(1) == [1, 2, 3]
     assert piece.frame.encoded is None
+
+
+# ---- compression and checksums
+
+
+@pytest.mark.parametrize("codec", ["LZ4", "ZSTD"])
+def test_a_reader_gets_what_it_asked_for_compressed(server: GrpcServer, worker: Worker, codec: str) -> None:
+    rows = [np.full(300_000, number) for number in range(3)]
+    with reading(address(server), trainer_id="a", compression=codec, codecs=(codec,), checksum=True) as reader:
+        worker.sink().recalled(5)
+        for row in rows:
+            worker.sink().deliver(piece_of([row]))
+        worker.sink().end()
+        assert all(np.array_equal(mine, its) for mine, its in zip(reader.elements(3), rows, strict=True))
+        wait_for(lambda: reader.notices == [("recalled", 5), "end"], what="the notices")
+
+
+def test_auto_compresses_what_gets_much_smaller_and_leaves_noise_alone(server: GrpcServer, worker: Worker) -> None:
+    """Whatever is decided, all arrives; that noise is not compressed is certain on any link."""
+    noise = np.random.default_rng(0).integers(0, 256, 3 << 20, np.uint8)
+    frames = [piece_of([noise]) for _ in range(4)]
+    with reading(address(server), trainer_id="a", compression="AUTO", codecs=("LZ4", "ZSTD")) as reader:
+        for piece in frames:
+            worker.sink().deliver(piece)
+        assert all(np.array_equal(element, noise) for element in reader.elements(4))
+    assert {form for piece in frames for form in piece.frame.encoded or {}} <= {("", False)}
+
+
+def test_a_codec_that_is_missing_at_the_worker_says_so(
+    server: GrpcServer, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsnb.wire.transfer.grpc.installed", lambda: ())
+    with reading(address(server), compression="LZ4", codecs=("LZ4",)) as reader:
+        error = reader.error()
+    assert isinstance(error, FailedPreconditionError)
+    assert "LZ4 is not installed at the worker" in str(error)
+    assert "dsnb[compression]" in str(error)
+    with reading(address(server), compression="AUTO", codecs=("LZ4",)) as reader:
+        worker.sink().deliver(piece_of([1, 2]))
+        assert reader.elements(1) == [1, 2]
+
+
+def test_a_frame_that_is_damaged_on_its_way_is_an_error_and_no_wrong_array() -> None:
+    (message,) = PieceEncoder("t", checksum=True).encode(piece_of([np.arange(100)]))
+    damaged = bytearray(message)
+    damaged[-9] ^= 1
+
+    def read(requests: Any, _: Any) -> Iterator[bytes]:
+        next(requests)
+        yield bytes(damaged)
+
+    with serving({READ: read}) as server, reading(address(server), checksum=True) as reader:
+        error = reader.error()
+    assert isinstance(error, DataLossError)
+    assert "checksum" in str(error)
+    assert not reader.pieces

@@ -1,0 +1,106 @@
+"""The codecs that a frame's bytes may be compressed with on their way. Which is used when is `wire/transfer/choice`'s.
+
+Measured on 1 MB blocks, one thread, GB/s to compress / decompress and ratio: noise, lz4 17 / 22 (1.0), zstandard 8 / 26
+(1.0); smooth images, 14 / 21 (160), 3 / 4 (46); token ids, 0.9 / 3.4 (2.7), 0.5 / 1.3 (7.0). So lz4 is what fast links
+take, if any, and zstandard pays on slow ones. Both let go of the interpreter while they work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from dsnb.errors import FailedPreconditionError
+
+NONE: Final = "NONE"
+AUTO: Final = "AUTO"
+_PACKAGES: Final = {"LZ4": "lz4", "ZSTD": "zstandard"}
+CODECS: Final = tuple(_PACKAGES)
+"""The names of all codecs that there are, installed or not; the fastest first."""
+_ZSTD_LEVEL: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """One way to compress.
+
+    Attributes:
+        compress: Bytes, or anything contiguous, to fewer bytes.
+        decompress: Back again; gets the number of bytes that there were.
+    """
+
+    name: str
+    compress: Callable[[Any], bytes]
+    decompress: Callable[[Any, int], bytes]
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[str, ...]:
+    """The names of the codecs that this process has, the fastest first. Imports none of them."""
+    return tuple(name for name, package in _PACKAGES.items() if find_spec(package) is not None)
+
+
+def missing(name: str, where: str) -> FailedPreconditionError:
+    """The error of a codec that was named and is not there."""
+    return FailedPreconditionError(
+        f"the codec {name} is not installed {where}",
+        did="nothing was read",
+        hint='pip install "dsnb[compression]" there, or leave `compression` out: then what is installed is used',
+    )
+
+
+@lru_cache(maxsize=len(_PACKAGES))
+def codec(name: str) -> Codec:
+    """A codec by its name.
+
+    Raises:
+        FailedPreconditionError: its package is not installed.
+
+    Example:
+        >>> lz4 = codec("LZ4")
+        >>> packed = lz4.compress(bytes(1000))
+        >>> len(packed) < 50, lz4.decompress(packed, 1000) == bytes(1000)
+        (True, True)
+    """
+    if name not in installed():
+        raise missing(name, "here")
+    return _lz4() if name == "LZ4" else _zstd()
+
+
+def _lz4() -> Codec:
+    block: Any = import_module("lz4.block")  # it does not say which of its names are public
+
+    def compress(data: Any) -> bytes:
+        packed: bytes = block.compress(data, store_size=False)
+        return packed
+
+    def decompress(data: Any, nbytes: int) -> bytes:
+        whole: bytes = block.decompress(data, uncompressed_size=nbytes)
+        return whole
+
+    return Codec(name="LZ4", compress=compress, decompress=decompress)
+
+
+def _zstd() -> Codec:
+    import zstandard
+
+    mine = threading.local()  # its objects are for one thread each, and dear to make
+
+    def compress(data: Any) -> bytes:
+        if not hasattr(mine, "compressor"):
+            mine.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+        packed: bytes = mine.compressor.compress(data)
+        return packed
+
+    def decompress(data: Any, nbytes: int) -> bytes:
+        if not hasattr(mine, "decompressor"):
+            mine.decompressor = zstandard.ZstdDecompressor()
+        whole: bytes = mine.decompressor.decompress(data, max_output_size=nbytes)
+        return whole
+
+    return Codec(name="ZSTD", compress=compress, decompress=decompress)

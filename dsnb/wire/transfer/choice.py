@@ -1,0 +1,172 @@
+"""Whether a reader's frames are compressed, and how: what `compression="AUTO"` decides. A pure core, but for `probe`.
+
+Theory of operation. What a codec does for these data is measured on a sample of a frame: its ratio r, and the rates c
+and d at which it compresses and decompresses. What the link does is measured by the stream: bytes that left, over the
+time that it took to be rid of them (L). Sending as it is moves L; compressed, two machines side by side move
+min(c, L*r, d), and one host that does both on the same cores 1/(1/c + 1/(L*r) + 1/d). A codec is taken when that is at
+least `_GAIN` times L, and given up when going without is so much better: noise does not swing it.
+
+Until enough has left to know the link, frames go as they are; then the next ones are looked at, and one in `_EVERY`
+afterwards: data and links change. Small frames always do: there the message costs more than its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, Final
+
+from dsnb.elements.columns import bytes_of
+from dsnb.elements.compression import AUTO, CODECS, NONE, Codec, codec
+
+LEAST_BYTES: Final = 4096
+"""Bytes of a frame below which compressing it gains nothing."""
+_GAIN: Final = 1.2
+_FIRST: Final = 3
+_EVERY: Final = 256
+_PIECES: Final = 4
+_PIECE_BYTES: Final = 4096
+_LINK_BYTES: Final = 2 << 20
+_FORGET_BYTES: Final = 64 << 20
+_BULK_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What a codec did with a sample of a frame.
+
+    Attributes:
+        ratio: Bytes before, for each byte after.
+        compress: Bytes a second.
+        decompress: Bytes a second.
+    """
+
+    codec: str
+    ratio: float
+    compress: float
+    decompress: float
+
+    def rate(self, link: float, *, same_host: bool) -> float:
+        """Bytes a second that arrive by this codec over a link that carries `link` bytes a second."""
+        packed = link * self.ratio
+        if same_host:
+            return 1 / (1 / self.compress + 1 / packed + 1 / self.decompress)
+        return min(self.compress, packed, self.decompress)
+
+
+class Choice:
+    """What one reader's frames are compressed with, at present.
+
+    Args:
+        asked: "AUTO", "NONE" or a codec's name.
+        usable: The codecs that both sides have.
+        same_host: Whether both sides share their processor.
+
+    Attributes:
+        usable: The codecs to sample.
+        codec: The codec; empty for none.
+        why: The decision in words, for `status()`.
+    """
+
+    def __init__(self, asked: str, usable: Sequence[str], *, same_host: bool) -> None:
+        self._auto = asked == AUTO and bool(usable)
+        self.usable = usable
+        self._same_host = same_host
+        self._frames = 0
+        self._decided = False
+        self._link_bytes = 0.0
+        self._link_s = 0.0
+        self.codec = asked if asked in CODECS else ""
+        self.why = self._at_first(asked)
+
+    def _at_first(self, asked: str) -> str:
+        if asked == AUTO:
+            return (
+                "none yet: measuring"
+                if self.usable
+                else f"none: {' and '.join(CODECS).lower()} are not installed on both sides"
+            )
+        return "none: as asked for" if asked == NONE else f"{asked}: as asked for"
+
+    @property
+    def link(self) -> float:
+        """Bytes a second that the link carries; 0 as long as that is not known."""
+        return self._link_bytes / self._link_s if self._link_bytes >= _LINK_BYTES and self._link_s > 0 else 0.0
+
+    def note_sent(self, nbytes: int, seconds: float) -> None:
+        """Learn that a message of so many bytes left within that time."""
+        if not self._auto or nbytes < _BULK_BYTES:
+            return
+        if self._link_bytes > _FORGET_BYTES:
+            self._link_bytes, self._link_s = self._link_bytes / 2, self._link_s / 2
+        self._link_bytes += nbytes
+        self._link_s += seconds
+
+    def wants_sample(self, nbytes: int) -> bool:
+        """Whether to look at the next frame, of so many bytes; to be asked once for each."""
+        if not self._auto or nbytes < _BULK_BYTES:
+            return False
+        self._frames += 1
+        return self.link > 0 and (not self._decided or self._frames <= _FIRST or self._frames % _EVERY == 0)
+
+    def judge(self, samples: Sequence[Sample]) -> None:
+        """Decide by what the codecs did with a frame."""
+        link = self.link
+        if not link or not samples:
+            return
+        gains = {sample.codec: sample.rate(link, same_host=self._same_host) / link for sample in samples}
+        best = max(samples, key=lambda sample: gains[sample.codec])
+        gains[""] = 1.0
+        winner = best.codec if gains[best.codec] > 1 else ""
+        if gains[winner] >= _GAIN * gains.get(self.codec, 0.0):
+            self.codec = winner
+        self._decided = True
+        self.why = (
+            f"{self.codec or 'none'}: {best.codec} makes it {best.ratio:.3g} times smaller at "
+            f"{best.compress / 1e9:.2g} GB/s, the link carries {link / 1e9:.2g} GB/s: "
+            f"{gains[best.codec]:.2g} times as fast as without"
+        )
+
+
+def probe(names: Sequence[str], buffers: Sequence[Any], total: int) -> list[Sample]:
+    """What each codec does with four pieces spread over a frame; some tens of microseconds."""
+    data = sample_of(buffers, total)
+    return [_measured(codec(name), data) for name in names]
+
+
+def sample_of(buffers: Sequence[Any], total: int) -> bytes:
+    """Four pieces of a frame's body, 16 KB in all; all of it where it has no more."""
+    starts = [part * max(0, total - _PIECE_BYTES) // (_PIECES - 1) for part in range(_PIECES)]
+    taken: list[bytes] = []
+    at = 0
+    for buffer in buffers:
+        view = bytes_of(buffer)
+        while starts and starts[0] < at + len(view):
+            begin = starts.pop(0) - at
+            taken.append(bytes(view[begin : begin + _PIECE_BYTES]))
+        at += len(view)
+    return b"".join(taken)
+
+
+def _measured(one: Codec, data: bytes) -> Sample:
+    packed, compress_ns = _timed(lambda: one.compress(data))
+    _, decompress_ns = _timed(lambda: one.decompress(packed, len(data)))
+    return Sample(
+        codec=one.name,
+        ratio=len(data) / max(1, len(packed)),
+        compress=len(data) * 1e9 / compress_ns,
+        decompress=len(data) * 1e9 / decompress_ns,
+    )
+
+
+def _timed(work: Callable[[], bytes]) -> tuple[bytes, int]:
+    """A result, and the better of two times: the first pays for cold memory."""
+    best = 0
+    result = b""
+    for _ in range(2):
+        began = perf_counter_ns()
+        result = work()
+        took = max(1, perf_counter_ns() - began)
+        best = min(best or took, took)
+    return result, best
