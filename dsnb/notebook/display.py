@@ -8,11 +8,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from dsnb.errors import DsnbError
-from dsnb.monitor.snapshot import JobStatus, Snapshot
+from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
 from dsnb.monitor.watch import watch_snapshots
 
 if TYPE_CHECKING:
     from dsnb.dashboard.server import DashboardServer
+
+_MOST_JOBS = 8
+_BAR = 10
 
 
 def head(name: str, target: str) -> str:
@@ -20,14 +23,48 @@ def head(name: str, target: str) -> str:
     return f"<b>dsnb</b> service <code>{escape(name)}</code> at <code>{escape(target)}</code>"
 
 
+def summary(snapshot: Snapshot) -> str:
+    """One line of how the service is."""
+    read = [job for job in snapshot.jobs if job.state == "running"]
+    workers = len(snapshot.workers)
+    parts = [f"{workers} worker{'' if workers == 1 else 's'}", f"{len(read)} of {len(snapshot.jobs)} jobs running"]
+    skipped = sum(trainer.skipped for job in snapshot.jobs for trainer in job.trainers)
+    lost = sum(job.lost_splits for job in snapshot.jobs)
+    parts += [f"<b>{skipped:,} elements skipped</b>"] if skipped else []
+    parts += [f"<b>{lost:,} splits lost</b>"] if lost else []
+    return " · ".join(parts)
+
+
 def tables(snapshot: Snapshot) -> str:
     """Workers and jobs as they are now."""
-    return _workers(snapshot) + "".join(map(_job, snapshot.jobs))
+    return _workers(snapshot) + "".join(map(_job, snapshot.jobs[-1 : -_MOST_JOBS - 1 : -1])) + _older(snapshot)
 
 
 def unreachable(error: DsnbError) -> str:
     """What to show of a service that does not answer."""
     return f": <b>not reachable</b><br><code>{escape(error.what)}</code>"
+
+
+def told(error: DsnbError) -> str:
+    """An error in one line."""
+    return escape(" – ".join(part for part in (error.what, error.hint) if part))
+
+
+def links(url: str) -> str:
+    """The dashboard's address, and the one through Jupyter where that differs."""
+    seen = _seen_from_the_browser(url)
+    first = f'<a href="{escape(seen, quote=True)}" target="_blank">open the dashboard</a>'
+    if seen != url:
+        return f'{first} (<a href="{escape(url, quote=True)}" target="_blank">on the kernel\'s machine</a>)'
+    # Whether Jupyter itself is reached through another machine is known to the browser alone.
+    port, _, path = url.rpartition(":")[2].partition("/")
+    through = escape(f"/proxy/{port}/{path}", quote=True)
+    return f'{first} (<a href="{through}" target="_blank">through Jupyter</a>)'
+
+
+def _older(snapshot: Snapshot) -> str:
+    more = len(snapshot.jobs) - _MOST_JOBS
+    return f"<p>and {more:,} older jobs: <code>svc.status().jobs</code></p>" if more > 0 else ""
 
 
 def _workers(snapshot: Snapshot) -> str:
@@ -47,10 +84,19 @@ def _job(job: JobStatus) -> str:
         f"{job.produced:,} elements produced once, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
     )
     rows = [
-        [t.trainer_id, f"{t.elements:,}", f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]
+        [t.trainer_id, f"{t.elements:,}", _wait(t), f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]
         for t in job.trainers
     ]
-    return title + (_table(["trainer", "elements", "lag", "hits", "misses", "skipped"], rows) if rows else "")
+    return title + (_table(["trainer", "elements", "waits", "lag", "hits", "misses", "skipped"], rows) if rows else "")
+
+
+def _wait(trainer: TrainerStatus) -> str:
+    """The share of its time that a trainer waited, as a bar of text: no style sheet or script reaches everywhere."""
+    if not trainer.active_ns:
+        return "–"
+    part = min(1.0, trainer.wait_ns / trainer.active_ns)
+    full = round(part * _BAR)
+    return "█" * full + "░" * (_BAR - full) + f" {part * 100:.0f} %"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

@@ -19,6 +19,7 @@ from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster, ClusterSettings
 from dsnb.notebook.whole import whole
+from dsnb.notebook.widget import Card
 from dsnb.wire import discovery, forks
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ForgetRequest
@@ -44,6 +45,7 @@ class DataService:
         token: str,
         cluster: Cluster | None = None,
         dashboard: display.LazyDashboard | None = None,
+        card: Card | None = None,
     ) -> None:
         self.name = name
         self.target = target
@@ -51,6 +53,7 @@ class DataService:
         self._cluster = cluster
         self._lent = dashboard is not None
         self._dashboard = dashboard or display.LazyDashboard(target, token)
+        self._card = card or Card(name, target, token, self.scale, self._dashboard.url)
 
     @property
     def owned(self) -> bool:
@@ -229,13 +232,14 @@ class DataService:
             whole(self._stop)
 
     def _stop(self) -> None:
+        self._card.stop()
         self._dashboard.stop()
         if self._cluster is not None:
             self._cluster.stop()
 
     def lent(self) -> DataService:
         """The same service for somebody who did not start it: leaving its `with` block does not stop it."""
-        return DataService(self.name, self.target, self.token, self._cluster, self._dashboard)
+        return DataService(self.name, self.target, self.token, self._cluster, self._dashboard, self._card)
 
     @property
     def stopped(self) -> bool:
@@ -265,6 +269,11 @@ class DataService:
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}" if self.owned else "connected"
         state = "stopped" if self.stopped else workers
         return f"DataService({self.name!r}, {state})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        # A front end takes the richest kind that it knows: the live card in Jupyter, the HTML on a page without it.
+        shown = {} if self.stopped else self._card.bundle()
+        return {**shown, "text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _repr_html_(self) -> str:
         head = display.head(self.name, self.target)

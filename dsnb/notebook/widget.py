@@ -1,0 +1,167 @@
+"""The card under a cell: a service live, in plain ipywidgets that a thread keeps up to date.
+
+A widget that is written to from a thread moves while a cell runs, which Panel's own output in a notebook does not. What
+the user does with it (the slider) comes to Python when the cell ends, on whichever thread the kernel likes. A service
+has one card however often it is shown, and one thread for it, from the first time it is shown until the service stops.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from dsnb.errors import DsnbError
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.watch import watch_snapshots
+from dsnb.notebook import display
+
+INTERVAL_S = 1.0
+MOST_WORKERS = 16
+_AGAIN_S = 2.0
+_JOIN_S = 5.0
+
+
+def in_a_notebook() -> bool:
+    """Whether this process is a kernel whose front end may show widgets."""
+    shell = sys.modules.get("IPython")
+    running = shell.get_ipython() if shell is not None else None
+    return hasattr(running, "kernel") and find_spec("ipywidgets") is not None
+
+
+class Card:
+    """The live card of one service.
+
+    Args:
+        name: The service's name.
+        target: Where it listens.
+        token: What to show it.
+        scale: Has it have so many workers.
+        dashboard_url: Begins to serve the dashboard and gives its address; raises where it cannot.
+    """
+
+    def __init__(
+        self, name: str, target: str, token: str, scale: Callable[[int], None], dashboard_url: Callable[[], str]
+    ) -> None:
+        self._name, self._target, self._token = name, target, token
+        self._scale, self._dashboard_url = scale, dashboard_url
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._widgets: Widgets | None = None
+        self._link = ""
+
+    def bundle(self) -> dict[str, Any]:
+        """What a cell shows of it, by kind of content; nothing where no widgets can be shown."""
+        if not in_a_notebook() or self._stop.is_set():
+            return {}
+        with self._lock:
+            if self._widgets is None:
+                self._widgets = Widgets(display.head(self._name, self._target), self._wish)
+                self._thread = threading.Thread(target=self._follow, name="dsnb-card", daemon=True)
+                self._thread.start()
+            return self._widgets.bundle()
+
+    def stop(self) -> None:
+        """Follow the service no longer, and say on the card that it stopped; the second call does nothing."""
+        with self._lock:
+            self._stop.set()
+            thread, widgets = self._thread, self._widgets
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_S)
+        if widgets is not None:
+            widgets.end(f"{display.head(self._name, self._target)}: stopped")
+
+    def _wish(self, workers: int) -> None:
+        """Scale in a thread: this one may be the kernel's, and a worker may take its time to leave."""
+        threading.Thread(target=self._scale_to, args=(workers,), name="dsnb-card-scale", daemon=True).start()
+
+    def _scale_to(self, workers: int) -> None:
+        assert self._widgets is not None
+        try:
+            self._scale(workers)
+            self._widgets.say("")
+        except DsnbError as error:
+            self._widgets.say(display.told(error))
+
+    def _follow(self) -> None:
+        assert self._widgets is not None
+        self._link = self._dashboard_link()
+        while not self._stop.is_set():
+            try:
+                for snapshot in watch_snapshots(self._target, self._token, INTERVAL_S, self._stop):
+                    self._widgets.show(self._head(snapshot), display.tables(snapshot), len(snapshot.workers))
+                    if self._stop.is_set():
+                        return
+            except DsnbError as error:
+                if not self._stop.is_set():
+                    self._widgets.show(display.head(self._name, self._target) + display.unreachable(error), "", None)
+            self._stop.wait(_AGAIN_S)
+
+    def _head(self, snapshot: Snapshot) -> str:
+        return f"{display.head(self._name, self._target)}{self._link}<br>{display.summary(snapshot)}"
+
+    def _dashboard_link(self) -> str:
+        if find_spec("panel") is None:
+            return ""
+        try:
+            return " · " + display.links(self._dashboard_url())
+        except DsnbError as error:
+            return f" · {display.told(error)}"
+
+
+class Widgets:
+    """The widgets themselves; all methods may be called from any thread."""
+
+    def __init__(self, head: str, wish: Callable[[int], None]) -> None:
+        widgets: Any = import_module("ipywidgets")  # half a second that only a shown card needs
+        self._wish = wish
+        self._shown: int | None = None
+        self._head, self._body, self._words = widgets.HTML(head), widgets.HTML(), widgets.HTML()
+        # A slider that told of each step on its way would start and stop workers all along.
+        self._slider = widgets.IntSlider(
+            min=0, max=MOST_WORKERS, description="workers", continuous_update=False, disabled=True
+        )
+        self._slider.observe(self._moved, names="value")
+        row = widgets.HBox([self._slider, self._words])
+        self._box = widgets.VBox([self._head, row, self._body])
+
+    def bundle(self) -> dict[str, Any]:
+        """The view of the widgets, as a cell's output."""
+        made: dict[str, Any] = self._box._repr_mimebundle_()
+        return made
+
+    def show(self, head: str, body: str, workers: int | None) -> None:
+        """Show what is so now; no number of workers where nobody answers."""
+        _set(self._head, head)
+        _set(self._body, body)
+        self._slider.disabled = workers is None
+        if workers is not None and workers != self._shown:
+            self._shown = workers
+            self._slider.max = max(MOST_WORKERS, workers)
+            self._slider.value = workers
+
+    def say(self, words: str) -> None:
+        """Say something beside the slider."""
+        _set(self._words, words)
+
+    def end(self, head: str) -> None:
+        """Show for the last time."""
+        self._slider.disabled = True
+        _set(self._head, head)
+        _set(self._body, "")
+
+    def _moved(self, change: dict[str, Any]) -> None:
+        # What a snapshot set is no wish of the user's.
+        if change["new"] != self._shown:
+            self._shown = change["new"]
+            _set(self._words, f"scaling to {change['new']} …")
+            self._wish(change["new"])
+
+
+def _set(widget: Any, html: str) -> None:
+    if widget.value != html:
+        widget.value = html
