@@ -9,15 +9,15 @@ from collections.abc import Callable
 import panel as pn
 
 from dsnb.dashboard.access import BEYOND, Access, Policy, on_loopback
-from dsnb.dashboard.controls import Controls
+from dsnb.dashboard.controls import Requests
 from dsnb.dashboard.feed import Feed, shared_feed
 from dsnb.dashboard.page import page, refusal
-from dsnb.dashboard.source import reach_of, shared_controls, source_for
+from dsnb.dashboard.source import reach_of, shared_requests, source_for
 
 
 def application(
     feed: Feed,
-    controls: Controls | None = None,
+    requests: Requests | None = None,
     policy: Policy | None = None,
     welcome: Callable[[str], object] = lambda _host: None,
 ) -> Callable[[], pn.Template]:
@@ -25,7 +25,7 @@ def application(
 
     Args:
         feed: What its pages show.
-        controls: What carries out their requests; None if they may only look.
+        requests: What carries out their requests; None if they may only look.
         policy: Who may see and control; by default whoever reaches the server.
         welcome: Called with the host under which a page was asked for that may be seen, before its websocket opens.
     """
@@ -37,7 +37,7 @@ def application(
         if access is Access.REFUSED:
             return refusal()
         welcome(host)
-        return page(feed, controls if access is Access.CONTROL else None, rule.why_not(access))
+        return page(feed, requests if access is Access.CONTROL else None, rule.why_not(access))
 
     return make
 
@@ -50,9 +50,9 @@ def serve_here() -> None:
     """
     service = os.environ.get("DSNB_SERVICE") or None
     feed = shared_feed(service or "", source_for(service))
-    controls = shared_controls(service or "", reach_of(service))
+    requests = shared_requests(service or "", reach_of(service))
     policy = Policy(read_only="" if on_loopback(sys.argv) else BEYOND)
-    application(feed, controls, policy)().servable(title="dsnb")
+    application(feed, requests, policy)().servable(title="dsnb")
 
 
 def _asked() -> tuple[str, str]:

@@ -3,7 +3,8 @@
 Theory of operation. A request is plain data (a verb and whom it concerns). `ask` hands it to a thread that makes one
 call with a deadline, and returns at once: a page must never wait for a service. While it is under way the same request,
 from whichever tab, is the same request. Its outcome (what the service confirmed, or its error) is kept for some seconds
-so that every page can show it. The verbs are idempotent at the service: to drain a worker that drains changes nothing.
+so that every page can show it. The verbs themselves are those of `monitor.controls`, idempotent at the service: to
+drain a worker that drains changes nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from dataclasses import dataclass
 
 from dsnb.dashboard.words import duration, sentence
 from dsnb.errors import DsnbError, UnimplementedError
+from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.wire.channel import Channel, open_channel
-from dsnb.wire.messages import DismissRequest
-from dsnb.wire.methods import DISMISS
 
 DEADLINE_S = 5.0
 KEEP_S = 10.0
@@ -50,29 +49,41 @@ class Verb:
     """One thing that can be asked.
 
     Attributes:
-        call: Makes the call on an open channel.
+        call: Has it done, and gives the service's word for what is so now.
         doing: What is said meanwhile; `{job}` and the like stand for the names of the target.
         done: What is said when the service has confirmed it.
         grave: Whether it cannot be taken back, so that it is asked for twice.
     """
 
-    call: Callable[[Channel, Mapping[str, str]], object]
+    call: Callable[[Controls, Mapping[str, str]], str]
     doing: str
     done: str
     grave: bool = False
 
 
-def _send_away(channel: Channel, names: Mapping[str, str]) -> object:
-    request = DismissRequest(job_name=names["job"], trainer_id=names["trainer"])
-    return channel.call(DISMISS, request, timeout=DEADLINE_S)
-
-
 VERBS: Mapping[str, Verb] = {
+    "pause": Verb(call=lambda c, n: c.pause(n["job"]), doing="pausing {job}", done="the job {job} is {word}"),
+    "resume": Verb(call=lambda c, n: c.resume(n["job"]), doing="resuming {job}", done="the job {job} is {word}"),
+    "cancel": Verb(
+        call=lambda c, n: c.cancel(n["job"]), doing="cancelling {job}", done="the job {job} is {word}", grave=True
+    ),
     "send_away": Verb(
-        call=_send_away,
+        call=lambda c, n: c.send_away(n["job"], n["trainer"]),
         doing="sending {trainer} away from {job}",
-        done="nothing is kept for {trainer} of {job} any longer",
+        done="the trainer {trainer} is {word} from {job}, and nothing is kept for it",
         grave=True,
+    ),
+    "drain": Verb(
+        call=lambda c, n: c.drain(n["worker"]), doing="draining {worker}", done="the worker {worker} is {word}"
+    ),
+    "remove": Verb(
+        call=lambda c, n: c.remove(n["worker"]),
+        doing="removing {worker}",
+        done="the worker {worker} is {word}",
+        grave=True,
+    ),
+    "scale": Verb(
+        call=lambda c, n: c.scale(int(n["workers"])), doing="scaling to {workers} workers", done="there are {word}"
     ),
 }
 
@@ -92,16 +103,16 @@ class Outcome:
     at: float
 
 
-class Controls:
+class Requests:
     """Asks the service for what pages want, one call for each request however often it is clicked.
 
     Args:
         reach: Where the service is; asked for each request, so one that came back elsewhere is found.
 
     Example:
-        >>> controls = Controls(lambda: ("grpc://127.0.0.1:5050", "token"))
-        >>> controls.ask(Request("send_away", (("job", "train"), ("trainer", "a"))))
-        >>> controls.outcomes()
+        >>> requests = Requests(lambda: ("grpc://127.0.0.1:5050", "token"))
+        >>> requests.ask(Request("send_away", (("job", "train"), ("trainer", "a"))))
+        >>> requests.outcomes()
     """
 
     def __init__(self, reach: Reach) -> None:
@@ -138,9 +149,9 @@ class Controls:
     def _do(self, request: Request, verb: Verb) -> None:
         began = time.monotonic()
         try:
-            self._call(request, verb)
+            word = self._call(request, verb)
             took = duration(time.monotonic() - began)
-            state, text = "done", f"{_fill(verb.done, request)}, confirmed by the service in {took}"
+            state, text = "done", f"{_fill(verb.done, request, word)}, confirmed by the service in {took}"
         except UnimplementedError:
             state, text = "failed", "This service is of an older version and cannot do that; nothing was changed."
         except DsnbError as error:
@@ -151,13 +162,10 @@ class Controls:
             self._threads.pop(request, None)
             self._note(request, state, text)
 
-    def _call(self, request: Request, verb: Verb) -> None:
+    def _call(self, request: Request, verb: Verb) -> str:
         target, token = self._reach()
-        channel = open_channel(target, token)
-        try:
-            verb.call(channel, request.names)
-        finally:
-            channel.close()
+        controls = Controls(target, token, by=this_process("the dashboard"), timeout=DEADLINE_S)
+        return verb.call(controls, request.names)
 
     def _note(self, request: Request, state: str, text: str) -> None:
         self._outcomes.pop(request, None)  # so that it comes last
@@ -167,8 +175,8 @@ class Controls:
             del self._outcomes[known]
 
 
-def _fill(text: str, request: Request) -> str:
-    return text.format_map(request.names)
+def _fill(text: str, request: Request, word: str = "") -> str:
+    return text.format_map({**request.names, "word": word})
 
 
 def exists(snapshot: Snapshot | None, request: Request) -> bool:
@@ -180,5 +188,7 @@ def exists(snapshot: Snapshot | None, request: Request) -> bool:
     if "job" in names and job is None:
         return False
     if "trainer" in names and (job is None or job.trainer(names["trainer"]) is None):
+        return False
+    if "workers" in names and not (snapshot.scalable and names["workers"].isdecimal()):
         return False
     return "worker" not in names or any(worker.name == names["worker"] for worker in snapshot.workers)

@@ -16,7 +16,7 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-from dsnb.dashboard.controls import VERBS, Controls, Request, exists
+from dsnb.dashboard.controls import VERBS, Request, Requests, exists
 from dsnb.dashboard.feed import Feed
 from dsnb.dashboard.markup import Html
 from dsnb.dashboard.panels.cards import cards
@@ -81,13 +81,13 @@ class Session:
 
     Args:
         feed: What it shows.
-        controls: What carries out its requests; None for a page that may only look.
+        requests: What carries out its requests; None for a page that may only look.
         why_not: Why it may only look, in words.
     """
 
-    def __init__(self, feed: Feed, controls: Controls | None = None, why_not: str = "") -> None:
+    def __init__(self, feed: Feed, requests: Requests | None = None, why_not: str = "") -> None:
         self._feed = feed
-        self._controls = controls
+        self._requests = requests
         self._why_not = why_not
         self._choice = Choice()
         self._armed: tuple[Request, float] | None = None
@@ -117,13 +117,13 @@ class Session:
     def _press(self, request: Request) -> None:
         latest = self._feed.latest()
         known = exists(latest.snapshot if latest else None, request)
-        if self._controls is None or request.verb not in VERBS or not known:
+        if self._requests is None or request.verb not in VERBS or not known:
             return
         if VERBS[request.verb].grave and self._standing() != request:
             self._armed = request, time.monotonic()
             return
         self._armed = None
-        self._controls.ask(request)
+        self._requests.ask(request)
 
     def _standing(self) -> Request | None:
         """The grave request that was pressed once, while it waits for the second press."""
@@ -133,10 +133,10 @@ class Session:
 
     def _view(self) -> View:
         control = Control(
-            allowed=self._controls is not None,
+            allowed=self._requests is not None,
             why_not=self._why_not,
             armed=self._standing(),
-            outcomes=self._controls.outcomes() if self._controls else (),
+            outcomes=self._requests.outcomes() if self._requests else (),
         )
         # A silent service keeps its last moments on the page: they are counted back from the newest.
         latest = self._feed.latest()
@@ -148,9 +148,9 @@ class Session:
         return {name: html for name, html in markup.items() if getattr(self.board, name) != html}
 
 
-def page(feed: Feed, controls: Controls | None = None, why_not: str = "", every_ms: int = 500) -> pn.Template:
+def page(feed: Feed, requests: Requests | None = None, why_not: str = "", every_ms: int = 500) -> pn.Template:
     """The document of one session, which keeps itself up to date while the page is open."""
-    session = Session(feed, controls, why_not)
+    session = Session(feed, requests, why_not)
     session.board.on_msg(session.told)
     template = _template()
     template.add_panel("board", session.board)

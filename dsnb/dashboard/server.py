@@ -27,7 +27,7 @@ from tornado.websocket import WebSocketClosedError
 
 from dsnb.dashboard.access import ASKED_FOR, LOOPBACK, Policy
 from dsnb.dashboard.app import application
-from dsnb.dashboard.controls import Controls, Reach
+from dsnb.dashboard.controls import Reach, Requests
 from dsnb.dashboard.feed import Feed, Source
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError
 from dsnb.wire import forks
@@ -70,7 +70,7 @@ class DashboardServer:
         self.port = port
         self.feed = Feed(source)
         self.policy = Policy(key=secrets.token_urlsafe(12), read_only=read_only)
-        self._controls = Controls(reach) if reach is not None else None
+        self._requests = Requests(reach) if reach is not None else None
         self._id = uuid.uuid4().hex
         self._server: Server | None = None
         self._loop: IOLoop | None = None
@@ -109,8 +109,8 @@ class DashboardServer:
     def stop(self) -> None:
         """Close all pages, sockets and threads; the second call does nothing."""
         self.feed.stop()
-        if self._controls is not None:
-            self._controls.stop()
+        if self._requests is not None:
+            self._requests.stop()
         loop = self._loop
         if loop is not None and self._thread.is_alive():
             loop.add_callback(loop.stop)
@@ -138,7 +138,7 @@ class DashboardServer:
     def _listen(self, loop: IOLoop) -> None:
         _probe(self.address, self.port)
         server = self._server = get_server(
-            {"/": application(self.feed, self._controls, self.policy, self._welcome)},
+            {"/": application(self.feed, self._requests, self.policy, self._welcome)},
             port=self.port,
             address=self.address,
             loop=loop,

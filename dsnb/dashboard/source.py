@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from dsnb.dashboard.controls import Controls, Reach
+from dsnb.dashboard.controls import Reach, Requests
 from dsnb.dashboard.feed import Source
 from dsnb.errors import NotFoundError
 from dsnb.monitor.snapshot import Snapshot
@@ -38,14 +38,14 @@ def reach_of(service: str | None = None, token: str | None = None) -> Reach:
     return lambda: _reach(service, token)
 
 
-_shared: dict[str, Controls] = {}
+_shared: dict[str, Requests] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_controls(name: str, reach: Reach) -> Controls:
-    """The process's one set of controls of that name, so that what is pressed in one tab shows in all."""
+def shared_requests(name: str, reach: Reach) -> Requests:
+    """The process's requests of the service of that name: what is pressed in one tab shows in all."""
     with _shared_lock:
-        return _shared.setdefault(name, Controls(reach))
+        return _shared.setdefault(name, Requests(reach))
 
 
 def _reach(service: str | None, token: str | None) -> tuple[str, str]:

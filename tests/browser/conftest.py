@@ -123,13 +123,17 @@ class Training:
         self._service = service
         self._end = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.failure: BaseException | None = None
 
-    def begin(self, trainer_id: str, *, pause: float, job: str = "train", on_lag: OnLag = "skip") -> None:
-        """Read like a training loop whose step takes `pause` seconds."""
+    def begin(
+        self, trainer_id: str, *, pause: float, job: str = "train", on_lag: OnLag = "skip", fails: bool = False
+    ) -> None:
+        """Read like a training loop whose step takes `pause` seconds; one that `fails` keeps its error."""
         numbers = dsnb.Dataset.range(10_000).map(_square).batch(10).repeat()
         cache = dsnb.CrossTrainerCache(trainer_id, on_lag=on_lag)
         shared = dsnb.distribute("parallel_epochs", self._service, job_name=job, cross_trainer_cache=cache)
-        thread = threading.Thread(target=self._read, args=(numbers.apply(shared), pause), name=f"trainer {trainer_id}")
+        read = self._read_until_it_fails if fails else self._read
+        thread = threading.Thread(target=read, args=(numbers.apply(shared), pause), name=f"trainer {trainer_id}")
         self._threads.append(thread)
         thread.start()
 
@@ -143,6 +147,12 @@ class Training:
         for _ in batches:
             if self._end.wait(pause):
                 return
+
+    def _read_until_it_fails(self, batches: dsnb.Dataset, pause: float) -> None:
+        try:
+            self._read(batches, pause)
+        except dsnb.errors.DsnbError as error:
+            self.failure = error
 
 
 def _square(number: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dsnb
+from dsnb.monitor.snapshot import Snapshot
 from tests.browser.conftest import Tab, Training, read_some
 
 
@@ -21,16 +23,18 @@ def served(service: dsnb.DataService) -> Iterator[Any]:
     server.stop()
 
 
-def press(tab: Tab, do: str, **names: str) -> None:
-    """Press a button, and once more if it asks back."""
-    wanted = "".join(f"[data-target*='{name}']" for name in names.values())
+def press(tab: Tab, do: str, *, grave: bool = False, **names: str) -> None:
+    """Press a button, once more if it asks back, and read on the page that the service has confirmed it."""
+    wanted = "".join(f"""[data-target*='"{kind}": "{name}"']""" for kind, name in names.items())
     selector = f"button[data-do='{do}']{wanted}"
     tab.wait(f"document.querySelector({selector!r})")
     tab.page.click(selector)
-    tab.wait(f"document.querySelector({selector!r})?.matches('.armed') || document.querySelector('.notice')")
-    if tab.page.query_selector(f"{selector}.armed"):
-        assert tab.page.query_selector(".notice") is None, "a grave button did something at its first press"
+    if grave:
+        tab.wait(f"document.querySelector({selector!r})?.matches('.armed')")
+        assert tab.page.query_selector(f".notice[data-verb='{do}']") is None, "it did something at its first press"
         tab.page.click(selector)
+    tab.wait(f"document.querySelector('.notice.done[data-verb={do}]')")
+    assert "confirmed by the service" in tab.text(f".notice.done[data-verb='{do}']")
 
 
 def test_a_trainer_is_sent_away_and_the_page_says_who_confirmed_it(
@@ -40,11 +44,50 @@ def test_a_trainer_is_sent_away_and_the_page_says_who_confirmed_it(
     training.begin("holds", pause=30.0, on_lag="wait")
     read_some(service, "quick", 20)
     tab.open(served.url)
-    press(tab, "send_away", job="train", trainer="holds")
-    tab.wait("document.querySelector('.notice.done')")
-    assert "confirmed by the service" in tab.text(".notice.done")
+    press(tab, "send_away", grave=True, job="train", trainer="holds")
     read_some(service, "quick", 2000)  # many windows: nobody waits for it any longer
     assert tab.complaints == []
+
+
+def test_a_job_is_paused_resumed_and_cancelled(
+    tab: Tab, service: dsnb.DataService, training: Training, served: Any, artefacts: Path
+) -> None:
+    training.begin("a", pause=0.005, fails=True)
+    read_some(service, "a", 20)
+    tab.open(served.url)
+    press(tab, "pause", job="train")
+    service.wait_until(lambda now: state_of(now, "train") == "paused")
+    tab.wait("document.querySelector('tr[data-job=train] [data-field=state]').dataset.value === 'paused'")
+    tab.page.screenshot(path=artefacts / "paused.png", full_page=True)
+    press(tab, "resume", job="train")
+    service.wait_until(lambda now: state_of(now, "train") == "running")
+    press(tab, "cancel", grave=True, job="train")
+    service.wait_until(lambda now: state_of(now, "train") != "running")
+    training.end()
+    assert isinstance(training.failure, dsnb.errors.CancelledError)
+    assert "the dashboard" in training.failure.what
+    assert tab.complaints == []
+
+
+def test_workers_are_added_drained_and_removed(tab: Tab, service: dsnb.DataService, served: Any) -> None:
+    tab.open(served.url)
+    press(tab, "scale", workers="3")
+    service.wait_until(lambda now: names(now) == ["w0", "w1", "w2"])
+    press(tab, "drain", worker="w1")
+    service.wait_until(lambda now: names(now) == ["w0", "w2"])
+    press(tab, "remove", grave=True, worker="w0")
+    service.wait_until(lambda now: names(now) == ["w2"])
+    tab.wait("document.querySelectorAll('tr[data-worker]').length === 1")
+    assert tab.complaints == []
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    return sorted(worker.name for worker in snapshot.workers if worker.state == "running")
+
+
+def state_of(snapshot: Snapshot, name: str) -> str:
+    job = snapshot.job(name)
+    return job.state if job else "gone"
 
 
 def test_a_page_without_the_key_may_only_look(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import dsnb
-from dsnb.dashboard.controls import VERBS, Controls, Outcome, Request, exists
+from dsnb.dashboard.controls import VERBS, Outcome, Request, Requests, exists
 from dsnb.dashboard.panels.controls import notices
 from dsnb.dashboard.panels.strip import strip
 from dsnb.dashboard.view import Control
@@ -26,9 +26,9 @@ def service() -> Iterator[dsnb.DataService]:
         yield service
 
 
-def ended(controls: Controls) -> Outcome:
+def ended(requests: Requests) -> Outcome:
     outcome = wait_for(
-        lambda: next((o for o in controls.outcomes() if o.state != "pending"), None), what="the request to end"
+        lambda: next((o for o in requests.outcomes() if o.state != "pending"), None), what="the request to end"
     )
     assert isinstance(outcome, Outcome)
     return outcome
@@ -41,25 +41,27 @@ def test_a_request_is_confirmed_by_the_service(service: dsnb.DataService) -> Non
         .repeat()
         .apply(dsnb.distribute("parallel_epochs", service, job_name="train", cross_trainer_cache=cache))
     )
-    controls = Controls(lambda: (service.target, service.token))
+    requests = Requests(lambda: (service.target, service.token))
     elements = iter(numbers)
     next(elements)
     service.wait_until(lambda now: exists(now, AWAY))
-    assert controls.ask(AWAY)
-    outcome = ended(controls)
+    assert requests.ask(AWAY)
+    outcome = ended(requests)
     assert outcome.state == "done"
-    assert outcome.text.startswith("nothing is kept for a of train any longer, confirmed by the service in ")
+    assert outcome.text.startswith(
+        "a is sent away from train, and nothing is kept for it, confirmed by the service in "
+    )
     del elements
-    controls.stop()
+    requests.stop()
 
 
 def test_what_the_service_refuses_is_told_in_its_words(service: dsnb.DataService) -> None:
-    controls = Controls(lambda: (service.target, service.token))
-    controls.ask(Request("send_away", (("job", "nobody's"), ("trainer", "a"))))
-    outcome = ended(controls)
+    requests = Requests(lambda: (service.target, service.token))
+    requests.ask(Request("send_away", (("job", "nobody's"), ("trainer", "a"))))
+    outcome = ended(requests)
     assert outcome.state == "failed"
     assert "nobody's" in outcome.text
-    controls.stop()
+    requests.stop()
 
 
 def test_a_request_under_way_is_not_made_twice() -> None:
@@ -70,18 +72,18 @@ def test_a_request_under_way_is_not_made_twice() -> None:
         go.wait(20)
         raise NotFoundError("no service runs", hint="start one")
 
-    controls = Controls(reach)
-    assert controls.ask(AWAY)
-    assert not controls.ask(AWAY)
-    assert [outcome.state for outcome in controls.outcomes()] == ["pending"]
+    requests = Requests(reach)
+    assert requests.ask(AWAY)
+    assert not requests.ask(AWAY)
+    assert [outcome.state for outcome in requests.outcomes()] == ["pending"]
     go.set()
-    assert ended(controls).text == "No service runs. Start one."
+    assert ended(requests).text == "No service runs. Start one."
     assert len(asked) == 1
-    controls.stop()
+    requests.stop()
 
 
 def test_an_unknown_verb_is_not_asked() -> None:
-    assert not Controls(lambda: ("", "")).ask(Request("format_the_disk"))
+    assert not Requests(lambda: ("", "")).ask(Request("format_the_disk"))
 
 
 def test_only_what_is_there_can_be_asked_about() -> None:

@@ -20,7 +20,7 @@ _TITLES = {
     "cancel": "cancel {job}: its readers get an error",
     "drain": "drain {worker}: it finishes what it has and gets nothing new",
     "remove": "remove {worker}: it finishes what it has and leaves",
-    "add_worker": "start one more worker",
+    "scale": "have {workers} workers",
 }
 
 
@@ -43,10 +43,10 @@ def button(view: View, verb: str, label: str, **names: str) -> Html | None:
     )
 
 
-def buttons(*found: Html | None) -> Html | None:
-    """Several side by side; None where there are none."""
+def buttons(*found: Html | None) -> Html:
+    """Several side by side; nothing where there are none."""
     there = [one for one in found if one is not None]
-    return tag("span", *there, class_="acts") if there else None
+    return tag("span", *there, class_="acts") if there else Html("")
 
 
 def notices(view: View) -> Html:

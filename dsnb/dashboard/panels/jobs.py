@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
+from dsnb.dashboard.panels.controls import button, buttons
 from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
 from dsnb.dashboard.view import View
 from dsnb.dashboard.words import count, rate
@@ -17,6 +18,7 @@ COLUMNS = (
     Column(title="produced", meaning="elements produced, over all passes"),
     Column(title="consumed", meaning="elements consumed by all readers"),
     Column(title="per s", meaning="elements produced each second", minor=True),
+    Column(title=""),
 )
 MOST = 20
 
@@ -37,15 +39,26 @@ def row(view: View, job: JobStatus) -> TableRow:
     shown = view.job is not None and view.job.name == job.name
     cells = (
         Cell(field="job", text=tag("b", job.name), value=job.name, title=job.pipeline),
-        Cell(field="state", text=tag("span", job.state, class_=f"chip {job.state}"), value=job.state),
+        Cell(field="state", text=tag("span", job.state, class_=f"chip {job.state}"), value=job.state, title=_who(job)),
         Cell(field="mode", text=job.mode),
         Cell(field="pass", text=count(job.iteration + 1), value=job.iteration + 1),
         Cell(field="clients", text=count(job.clients), value=job.clients),
         Cell(field="produced", text=count(job.produced), value=job.produced),
         Cell(field="consumed", text=count(job.consumed), value=job.consumed),
         Cell(field="rate", text=rate(rates.produced), value=round(rates.produced, 1)),
+        Cell(field="do", text=_buttons(view, job), value=""),
     )
     return TableRow(kind="job", key=job.name, cells=cells, classes="shown" if shown else "")
+
+
+def _who(job: JobStatus) -> str | None:
+    return f"paused by {job.paused_by}" if job.paused_by else None
+
+
+def _buttons(view: View, job: JobStatus) -> Html:
+    running = button(view, "pause", "pause", job=job.name) if job.state in {"running", "idle"} else None
+    paused = button(view, "resume", "resume", job=job.name) if job.state == "paused" else None
+    return buttons(running, paused, button(view, "cancel", "cancel", job=job.name))
 
 
 def _pipeline(job: JobStatus | None) -> Html | None:

@@ -16,17 +16,20 @@ class Column:
         meaning: What the heading's tooltip says.
         number: Whether it holds numbers: those stand right.
         minor: Whether a narrow page goes without it.
+        rare: Whether a page that is not wide goes without it.
     """
 
     title: str
     meaning: str = ""
     number: bool = True
     minor: bool = False
+    rare: bool = False
 
     @property
     def classes(self) -> str:
         """The style classes of its cells."""
-        return " ".join(name for name, wanted in (("num", self.number), ("minor", self.minor)) if wanted)
+        wanted = {"num": self.number, "minor": self.minor, "rare": self.rare}
+        return " ".join(name for name, so in wanted.items() if so)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +69,9 @@ def table(columns: Sequence[Column], rows: Iterable[TableRow]) -> Html:
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll", tabindex="0")
 
 
-def heading(title: str, hint: str = "") -> Html:
-    """A panel's title and a line of what it shows."""
-    return tag("div", tag("h2", title), tag("p", hint, class_="hint") if hint else None, class_="heading")
+def heading(title: str, hint: str = "", right: Html | None = None) -> Html:
+    """A panel's title, a line of what it shows, and what stands at its right."""
+    return tag("div", tag("h2", title), tag("p", hint, class_="hint") if hint else None, right, class_="heading")
 
 
 def empty(text: str) -> Html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
+from dsnb.dashboard.panels.controls import button, buttons
 from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
 from dsnb.dashboard.view import View
 from dsnb.dashboard.words import count, duration, rate, share, size
@@ -14,18 +15,19 @@ COLUMNS = (
     Column(title="busy", meaning="seconds of pipeline work each second, over all its tasks"),
     Column(title="produced", meaning="elements produced, over all jobs", minor=True),
     Column(title="per s", meaning="elements produced each second"),
-    Column(title="sent", meaning="bytes handed to readers", minor=True),
+    Column(title="sent", meaning="bytes handed to readers", minor=True, rare=True),
     Column(title="window", meaning="bytes of elements held now, of what it may hold"),
-    Column(title="tasks", minor=True),
+    Column(title="tasks", minor=True, rare=True),
     Column(title="errors", meaning="elements whose place is taken by an error", minor=True),
     Column(title="heard", meaning="age of its last report"),
+    Column(title=""),
 )
 LATE_S = 5.0
 
 
 def workers(view: View) -> Html:
     """The panel."""
-    title = heading("Workers", "who runs the pipelines")
+    title = heading("Workers", "who runs the pipelines", _scale(view))
     found = view.snapshot.workers if view.snapshot else ()
     if not found:
         return join(title, empty("No worker: svc.scale(2) adds two." if view.snapshot else "No service yet."))
@@ -49,8 +51,23 @@ def row(view: View, worker: WorkerStatus) -> TableRow:
         Cell(field="tasks", text=count(worker.tasks), value=worker.tasks),
         Cell(field="errors", text=count(worker.errors), value=worker.errors, level="bad" if worker.errors else ""),
         Cell(field="heard", text=_age(worker.heartbeat_age_s), level="bad" if late else ""),
+        Cell(field="do", text=_buttons(view, worker), value=""),
     )
     return TableRow(kind="worker", key=worker.name, cells=cells)
+
+
+def _scale(view: View) -> Html | None:
+    """One more or one less, where the service starts its workers itself."""
+    if view.snapshot is None or not view.snapshot.scalable:
+        return None
+    there = sum(worker.state == "running" for worker in view.snapshot.workers)
+    less = button(view, "scale", "− worker", workers=str(there - 1)) if there else None
+    return buttons(less, button(view, "scale", "+ worker", workers=str(there + 1)))
+
+
+def _buttons(view: View, worker: WorkerStatus) -> Html:
+    drain = button(view, "drain", "drain", worker=worker.name) if worker.state == "running" else None
+    return buttons(drain, button(view, "remove", "remove", worker=worker.name))
 
 
 def _age(seconds: float) -> str:
