@@ -136,13 +136,13 @@ class Widgets:
 
     def show(self, head: str, body: str, workers: int | None) -> None:
         """Show what is so now; no number of workers where nobody answers."""
-        _set(self._head, head)
-        _set(self._body, body)
         self._slider.disabled = workers is None
         if workers is not None and workers != self._shown:
             self._shown = workers
             self._slider.max = max(MOST_WORKERS, workers)
             self._slider.value = workers
+        _set(self._head, head)
+        _set(self._body, body)
 
     def say(self, words: str) -> None:
         """Say something beside the slider."""
