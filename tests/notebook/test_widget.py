@@ -1,6 +1,6 @@
 """What a service shows of itself where no widgets can be shown.
 
-The live card is tested in a kernel (`tests/notebooks/test_situations_card.py`) and in a Lab (`tests/browser/test_lab.py`).
+The live card is tested in a kernel (`tests/notebooks/test_situations_card.py`) and in a Lab (`tests/browser`).
 """
 
 from __future__ import annotations
