@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.columns import Column, Dense, alike, column_of
+from dsnb.elements.columns import COPY_BELOW, Column, Dense, alike, column_of
 from dsnb.elements.failure import Failure
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import (
@@ -21,6 +21,8 @@ from dsnb.elements.structure import (
     structure_of,
 )
 from dsnb.errors import InvalidArgumentError
+
+Array = np.ndarray[Any, Any]
 
 
 class Frame:
@@ -42,7 +44,7 @@ class Frame:
         columns: Sequence[Column],
         count: int,
         failure: Failure | None = None,
-        run: Sequence[Any] | None = None,
+        run: Sequence[Any] | Array | None = None,
     ) -> None:
         self.structure = structure
         self.columns = columns
@@ -70,7 +72,8 @@ class Frame:
         if self.failure is not None:
             raise self.failure.error()
         if self._run is not None:
-            return self._run[start:stop]
+            part = self._run[start:stop]
+            return list(part) if isinstance(part, np.ndarray) else part
         columns = iter([column.rows(start, stop) for column in self.columns])
         return elements_of(self.structure, columns, stop - start, own_class_of)
 
@@ -99,12 +102,12 @@ class Schema:
 
 
 def frames_of(
-    run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None, *, packed: bool = False
+    run: Sequence[Any] | Array, schema: Schema | None, *, packed: bool = False
 ) -> Iterator[Frame | Exception]:
     """Lay a run of elements out as frames.
 
     Args:
-        run: Elements that dsnb owns; an array stands for its rows.
+        run: Elements that dsnb owns; an array stands for its rows, which readers in this process get as views.
         schema: What the elements must agree with; None for the first run of a task.
         packed: Whether little memory matters more than readers in this process, who would get references.
 
@@ -125,7 +128,7 @@ def frames_of(
             yield part
 
 
-def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None, packed: bool) -> Frame | Exception:
+def _attempt(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) -> Frame | Exception:
     try:
         frame = _lay_out(run, schema, packed)
     except StructureMismatch:
@@ -137,16 +140,35 @@ def _attempt(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None, p
     return _disagreement(schema, str(frame.schema))
 
 
-def _lay_out(run: Sequence[Any] | np.ndarray[Any, Any], schema: Schema | None, packed: bool = False) -> Frame:
+def _lay_out(run: Sequence[Any] | Array, schema: Schema | None, packed: bool = False) -> Frame:
     if isinstance(run, np.ndarray) and run.dtype.hasobject:
         run = list(run)  # what is in there decides, one by one
     if isinstance(run, np.ndarray):
         rows = run.view()
         rows.flags.writeable = False
-        return Frame(LEAF, (Dense(run.dtype, run.shape[1:], rows),), len(run))
+        column = Dense(run.dtype, run.shape[1:], rows)
+        # A record that is taken out of an array is a view that can be written to.
+        return Frame(LEAF, (column,), len(run), run=None if packed or run.dtype.names else _handed_over(rows))
     structure = schema.structure if schema else structure_of(run[0])
     columns = [column_of(values, packed) for values in columns_of(structure, run)]
     return Frame(structure, columns, len(run), run=run if _shareable(structure) and not packed else None)
+
+
+def _handed_over(rows: Array) -> Sequence[Any] | Array:
+    """The rows of an array as readers in this process get them: views of it, or, of small rows, of copied blocks.
+
+    A small one that is kept must not hold a whole batch or source; and the array may be what `from_tensor_slices` got.
+    """
+    nbytes = rows[:1].nbytes
+    if rows.ndim == 1 or nbytes >= COPY_BELOW:
+        return rows
+    count = COPY_BELOW // max(1, nbytes) or 1
+    found: list[Any] = []
+    for first in range(0, len(rows), count):
+        block = rows[first : first + count].copy()
+        block.setflags(write=False)
+        found.extend(block)
+    return found
 
 
 def _shareable(structure: Structure) -> bool:

@@ -18,7 +18,8 @@ from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.worker.gathered import handed_over, joined
 from dsnb.worker.overdue import Overdue
 
 FRAME_BYTES = 1 << 20
@@ -151,19 +152,21 @@ class Producer(threading.Thread):
     def _flush(self) -> None:
         if not self._pending:
             return
-        run = _joined(self._pending)
-        if isinstance(run, np.ndarray) and run.dtype.kind in "US":
-            run = as_list(run)  # text of any length, not of the width that this run happens to have
+        pending = self._pending
         self._pending, self._gathered = [], 0
         try:
-            for part in frames_of(run, self._schema, packed=self._packed):
-                if isinstance(part, Exception):
-                    self._add_failure(part)
-                else:
-                    self._schema = self._schema or part.schema
-                    self._add(part)
+            for run in [joined(pending)] if self._packed else handed_over(pending):
+                self._lay_out(run)
         except Exception as error:  # noqa: BLE001 - elements hold anything; what we did not think of is told, not waited for
             self._add_failure(error)
+
+    def _lay_out(self, run: Run) -> None:
+        for part in frames_of(run, self._schema, packed=self._packed):
+            if isinstance(part, Exception):
+                self._add_failure(part)
+            else:
+                self._schema = self._schema or part.schema
+                self._add(part)
 
     def _add(self, frame: Frame) -> None:
         """Add a frame, in pieces where it came out larger than one may be."""
@@ -205,15 +208,3 @@ def _bytes_of_first(run: Run) -> int:
 
 def _length(leaf: Any) -> int:
     return len(leaf) if isinstance(leaf, (bytes, str)) else 8
-
-
-def _joined(runs: list[Run]) -> Run:
-    if len(runs) == 1:
-        return runs[0]
-    if all(isinstance(run, np.ndarray) for run in runs) and len({(r.dtype, r.shape[1:]) for r in _arrays(runs)}) == 1:
-        return np.concatenate(_arrays(runs))
-    return [element for run in runs for element in run]
-
-
-def _arrays(runs: list[Run]) -> list[np.ndarray[Any, Any]]:
-    return [run for run in runs if isinstance(run, np.ndarray)]

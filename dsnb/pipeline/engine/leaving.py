@@ -8,6 +8,7 @@ scalar that is made by itself costs ten times one that comes out of an array.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -122,10 +123,10 @@ def _numpy_leaves(column: Sequence[Any]) -> Sequence[Any]:
 
 
 def _protected(column: Sequence[np.ndarray[Any, Any]]) -> Sequence[np.ndarray[Any, Any]]:
+    if any(dtype.hasobject for dtype in set(map(attrgetter("dtype"), column))):
+        raise no_leaf(next(array for array in column if array.dtype.hasobject))
     for array in column:
-        if array.dtype.hasobject:
-            raise no_leaf(array)
-        array.flags.writeable = False
+        array.setflags(write=False)
     # An array without dimensions is a scalar, as it is when it comes from a service.
     return column if column[0].ndim else [array[()] for array in column]
 

@@ -1,0 +1,35 @@
+"""Runs that were gathered for a frame, as they are laid out: joined for other processes, as they are for this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dsnb.pipeline.engine.stage import Run, as_list
+
+
+def joined(runs: list[Run]) -> Run:
+    """Several runs as one, by a copy where they are arrays."""
+    arrays = [run for run in runs if isinstance(run, np.ndarray)]
+    if any(array.dtype.kind in "US" for array in arrays):
+        return _listed(runs)  # text of any length, not of the width that these runs happen to have
+    if len(runs) == 1:
+        return runs[0]
+    if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return _listed(runs)
+
+
+def handed_over(runs: list[Run]) -> Iterator[Run]:
+    """Several runs as a few, for readers in this process."""
+    if not any(isinstance(run, np.ndarray) and run.ndim > 1 for run in runs):
+        yield joined(runs)  # scalars are copies whatever they come from, and lists hold references
+        return
+    for run in runs:
+        yield as_list(run) if isinstance(run, np.ndarray) and run.dtype.kind in "US" else run
+
+
+def _listed(runs: list[Run]) -> list[Any]:
+    return [element for run in runs for element in as_list(run)]
