@@ -140,6 +140,17 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, found))}? " if found else ""
 
 
+def beside(error: Exception) -> Exception:
+    """Mark an error as one that stands in no element's place: the elements before and behind it follow each other."""
+    error.dsnb_beside = True  # type: ignore[attr-defined]  # of any class: a warning that is an error, for instance
+    return error
+
+
+def stands_in_place(error: Exception) -> bool:
+    """Whether an error that a pipeline raised stands in an element's place."""
+    return not isinstance(error, CancelledError) and not getattr(error, "dsnb_beside", False)
+
+
 def warn(text: str, kind: type[Warning]) -> None:
     """Warn at the line outside of dsnb that led here: a user's cell, not ours."""
     frame, level = sys._getframe(), 1

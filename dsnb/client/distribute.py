@@ -16,6 +16,7 @@ from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_json
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.exactness import inexact
 from dsnb.pipeline.graph import Blob, describe, serialise
 from dsnb.pipeline.modes import Divisible, check_mode
 from dsnb.pipeline.operation import Operation
@@ -252,6 +253,7 @@ def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, da
         files=offer.files,
         no_files=offer.no_files,
         hinted=offer.hinted,
+        inexact=inexact(operation, remembers=False),
     )
     with _Connection(address) as channel:
         reply = channel.call(REGISTER, request)

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from dsnb import errors
-from dsnb.client.inbox import Hold, Inbox
+from dsnb.client import notices
+from dsnb.client.inbox import Hold
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
+from dsnb.client.resume import History, Resumed, limits_of, mark_of, mark_of_end
 from dsnb.client.tasks import TaskTable
-from dsnb.client.turns import InboxInTurn
+from dsnb.client.turns import inbox_for
 from dsnb.errors import (
     CancelledError,
-    DataLossWarning,
-    DeadlineExceededError,
     DsnbError,
-    DsnbWarning,
     NotFoundError,
     UnavailableError,
+    beside,
 )
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel
 from dsnb.wire.control import ControlStream
-from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, JoinRequest
-from dsnb.wire.methods import CONFIRM_END, FOLLOW, JOIN
+from dsnb.wire.messages import (
+    ClientReport,
+    ClientUpdate,
+    EndRequest,
+    JoinReply,
+    JoinRequest,
+    PassPosition,
+    PositionRequest,
+)
+from dsnb.wire.methods import CONFIRM_END, FOLLOW, JOIN, POSITION
+from dsnb.wire.transfer.handover import Piece
 
 _CONFIRM_S = 0.2
 _NOBODY_S = 30.0
@@ -41,17 +50,36 @@ class ReadStage(Stage):
         dataset_id: What to read.
         options: How.
         repetition: Which pass of this dataset object it is; passes of one number are one iteration of the job.
+        place: Which source of which pass of a local pipeline it is.
+        resumed: Where to begin; None for at the beginning.
+        on_end: Called with the bookmark behind the whole pass, if another one may follow in the same pipeline.
     """
 
     closes_slowly = True
 
-    def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions, repetition: int) -> None:
+    def __init__(
+        self,
+        service: ServiceAddress,
+        dataset_id: str,
+        options: ReadOptions,
+        repetition: int,
+        place: str = "",
+        resumed: Resumed | None = None,
+        on_end: Callable[[Any], None] | None = None,
+    ) -> None:
         super().__init__("from the service")
         token = service.find_token()
+        self.place = place
+        self._on_end = on_end
         self._options = options
+        self._repetition = repetition
+        self._behind = resumed.behind if resumed is not None else 0
+        self.history = History(self._behind)
+        self._told: PassPosition | None = None
         self._channel = open_channel(service.address, token)
         try:
-            joined = self._join(dataset_id, repetition)
+            joined = self._join(dataset_id, resumed)
+            self._inbox = inbox_for(options, joined.tasks, resumed)
         except BaseException:
             self._channel.close()
             raise
@@ -59,10 +87,11 @@ class ReadStage(Stage):
         self._client_id = joined.client_id
         self._losses_heard, self._instance, self._job = joined.losses, joined.instance, joined.job_name
         self._ended = joined.finished
-        self._inbox = InboxInTurn() if options.in_turn else Inbox()
-        self._tasks = TaskTable(self._inbox, joined.client_id, options, token, joined.instance)
+        limits = limits_of(options, resumed)
+        self._tasks = TaskTable(self._inbox, joined.client_id, limits, token, joined.instance)
         self._lasting: list[Exception] = []
         self._hold: Hold | None = None
+        self._piece: Piece | None = None
         self._rest: Sequence[Any] = ()
         self._at = 0
         self._handed = 0
@@ -91,18 +120,15 @@ class ReadStage(Stage):
 
     def _begin(self, joined: JoinReply) -> None:
         if joined.finished:
-            self._warn_empty(joined)
+            notices.warn_empty(joined)
             return
-        if joined.absent:
-            self._warn_absent(joined)
-        if joined.paused_by:
-            self._warn_paused(joined)
+        notices.warn_of(joined)
         self._tasks.set_tasks(joined.tasks)
         if self._options.local and not len(self._tasks):
             raise no_local_worker(self._options)
         self._tasks.tend(time.monotonic())  # so that workers begin while the caller comes to its first `next`
 
-    def _join(self, dataset_id: str, repetition: int) -> JoinReply:
+    def _join(self, dataset_id: str, resumed: Resumed | None) -> JoinReply:
         return self._channel.call(
             JOIN,
             JoinRequest(
@@ -113,48 +139,59 @@ class ReadStage(Stage):
                 trainer_id=self._options.trainer_id,
                 compression=self._options.compression,
                 target_workers=self._options.target_workers,
-                repetition=repetition,
+                repetition=self._repetition,
                 whole=self._options.wants_all,
+                position=resumed.position if resumed is not None else None,
             ),
-        )
-
-    def _warn_empty(self, joined: JoinReply) -> None:
-        errors.warn(
-            f"pass {joined.iteration} of job {joined.job_name!r} was read to its end already, so it is empty for this "
-            f"reader; iterate the same dataset again for the next pass, use another job_name, or "
-            f"svc.forget({joined.job_name!r})",
-            DsnbWarning,
-        )
-
-    def _warn_absent(self, joined: JoinReply) -> None:
-        errors.warn(
-            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.absent)}: they come only if the "
-            "worker does, before the others have ended; start it, or shorten DispatcherConfig(worker_addresses=...)",
-            DsnbWarning,
-        )
-
-    def _warn_paused(self, joined: JoinReply) -> None:
-        errors.warn(
-            f"job {joined.job_name!r} is paused (by {joined.paused_by}): nothing comes before "
-            f"svc.resume({joined.job_name!r})",
-            DsnbWarning,
         )
 
     # ---- the stage
 
     def produce(self, want: int) -> Run:
         """The next elements that any task delivered; waits for them."""
+        assert not self._behind, "elements that are behind for good are wanted again"
         self._confirm()
         self._check_cancelled()
         while self._at >= len(self._rest):
             if self._ended or not self._next_piece():
                 return []
         run = list(self._rest[self._at : self._at + want])
+        self._note(self._at, len(run))
         self._at += len(run)
         self._handed = len(run)
         if self._handed == 1:
             self._confirm()  # whoever pulls one hands it on at once: its credit need not wait for the next pull
         return run
+
+    def skip(self, count: int) -> int:
+        """What is behind for good is left out by the tasks; the rest is read."""
+        free = min(count, self._behind)
+        self._behind -= free
+        return free + super().skip(count - free)
+
+    def bookmark(self, behind: int) -> dict[str, Any]:
+        """What it takes to go on behind the first elements; see `client/resume`."""
+        if self._ended and behind >= self.history.total:
+            return mark_of_end(self._repetition, self.history.total)
+        # The turns first: what is told later covers them, and not the other way round.
+        self.history.cut(behind)
+        return mark_of(self._repetition, behind, self.history, self._told or self._ask_position())
+
+    def _remember_end(self) -> None:
+        """Before the next pass of a `repeat` begins, while operations behind it may hold elements of this one."""
+        if self._on_end is not None:
+            self._on_end(mark_of_end(self._repetition, self.history.total))
+            with suppress(DsnbError):
+                self._told = self._ask_position()
+
+    def _ask_position(self) -> PassPosition:
+        return self._channel.call(POSITION, PositionRequest(client_id=self._client_id))
+
+    def _note(self, at: int, count: int, *, failed: bool = False) -> None:
+        piece, hold = self._piece, self._hold
+        assert piece is not None
+        assert hold is not None
+        self.history.add(hold.info.task_id, piece.incarnation, piece.index + at, count, failed=failed)
 
     def cancel(self) -> None:
         """Wake the thread that waits in `pull`."""
@@ -181,13 +218,6 @@ class ReadStage(Stage):
         if isinstance(self._inbox.refusal, CancelledError):
             raise copy(self._inbox.refusal)
 
-    def _cancellation(self, by: str) -> CancelledError:
-        return CancelledError(
-            f"the job {self._job!r} was cancelled by {by}",
-            did="all its readers were ended, and what had not been read was dropped",
-            hint="iterate the dataset again to begin the job anew",
-        )
-
     # ---- pieces
 
     def _confirm(self) -> None:
@@ -201,15 +231,19 @@ class ReadStage(Stage):
 
     def _next_piece(self) -> bool:
         """Take the next piece; False at the end of the pass."""
-        if not self._wait():
-            return False
+        try:
+            if not self._wait():
+                return False
+        except Exception as error:
+            beside(error)
+            raise
         with self._inbox.changed:
             if self._inbox.cancelled:
                 raise CancelledError("reading was stopped")
             if not self._inbox.ready:
                 return True
             hold, piece = self._inbox.take()
-        self._hold, self._unit = hold, piece.nbytes // piece.count
+        self._hold, self._piece, self._unit = hold, piece, piece.nbytes // piece.count
         hold.attempts = 0
         self._rest, self._at = (), 0
         began = time.perf_counter_ns()
@@ -217,6 +251,7 @@ class ReadStage(Stage):
             self._rest = piece.elements()
         except Exception:
             self._handed = piece.count
+            self._note(0, piece.count, failed=True)
             self._confirm()
             raise
         finally:
@@ -261,6 +296,7 @@ class ReadStage(Stage):
         if self._tasks.all_ended:
             if self._confirmed_end(now):
                 self._ended = True
+                self._remember_end()
                 return False
             due = min(due, self._confirm_at)
         self._check_alive(now)
@@ -297,7 +333,7 @@ class ReadStage(Stage):
             raise
         self._unconfirmed_since = None
         if reply.cancelled_by:
-            self._inbox.refuse(self._cancellation(reply.cancelled_by))
+            self._inbox.refuse(notices.cancelled(self._job, reply.cancelled_by))
             return False
         if reply.finished or self._tasks.any_given_up:  # what will not come to this reader is not waited for
             return True
@@ -313,11 +349,7 @@ class ReadStage(Stage):
         if time.monotonic() - self._unconfirmed_since < _NOBODY_S:
             self._confirm_at = now + _CONFIRM_S
             return False
-        errors.warn(
-            f"the end of the pass could not be confirmed: the service at {self._channel.address} has not answered for "
-            f"{_NOBODY_S:g} seconds; all that its known workers had was read",
-            DataLossWarning,
-        )
+        notices.warn_unconfirmed(self._channel.address, _NOBODY_S)
         return True
 
     def _check_alive(self, now: float) -> None:
@@ -334,26 +366,13 @@ class ReadStage(Stage):
         ended = discovery.ending(self._connection) if self._connection and broken_since is not None else ""
         if ended:
             assert self._connection is not None
-            raise UnavailableError(
-                f"the service {self._connection.name!r} has ended: {ended}",
-                did="what had come from it was read to its end",
-                hint="start it again, in its notebook or in this one (dsnb.start()), and begin to read anew",
-            )
+            raise notices.service_ended(self._connection.name, ended)
         if now - self._reachable_at < _NOBODY_S:
             return
         if broken_since is None:
             kind = "worker in this process" if self._options.local else "worker"
-            raise DeadlineExceededError(
-                f"the service at {self._channel.address} has had no {kind} for {_NOBODY_S:g} seconds"
-                + (f"; the last one that was lost: {self._tasks.last_loss}" if self._tasks.last_loss else ""),
-                did="the read was given up",
-                hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them",
-            )
-        raise UnavailableError(
-            f"the service at {self._channel.address} has not answered for {_NOBODY_S:g} seconds",
-            did="the read was given up",
-            hint="is the kernel that started it still running? `dsnb status` lists the services of this user",
-        )
+            raise notices.no_worker(self._channel.address, _NOBODY_S, kind, self._tasks.last_loss)
+        raise notices.no_answer(self._channel.address, _NOBODY_S)
 
     # ---- the control stream
 
@@ -362,7 +381,7 @@ class ReadStage(Stage):
             self._tasks.tell_consumed()
             self._control.report_now(update.collect)
         if update.cancelled_by:
-            self._inbox.refuse(self._cancellation(update.cancelled_by))
+            self._inbox.refuse(notices.cancelled(self._job, update.cancelled_by))
         self._losses_heard += len(update.losses)
         if update.state or update.losses:
             self._inbox.update(update)

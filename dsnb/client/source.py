@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
+from dsnb.client.resume import PassedStage, loaded, loaded_end
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.passes import PassNumbers
 from dsnb.pipeline.splits import SplitProvider
 
 _KEPT: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
@@ -32,6 +34,8 @@ class FromService(Operation):
         registered_cardinality: The dataset's own length, before workers are counted.
     """
 
+    remembered: ClassVar[bool] = True
+
     service: ServiceAddress
     dataset_id: str
     options: ReadOptions
@@ -39,7 +43,7 @@ class FromService(Operation):
     registered_cardinality: int = UNKNOWN_CARDINALITY
     pipeline: Operation | str | None = field(default=None, repr=False)
     """What the service was given, or a digest of it: results that are kept follow from that, not from where it runs."""
-    passes: Iterator[int] = field(default_factory=itertools.count, repr=False)
+    passes: PassNumbers = field(default_factory=PassNumbers, repr=False)
     register_again: Callable[[], str] | None = field(default=None, repr=False)
     """Gives the pipeline to the service once more: a service forgets what was not read for long, or starts anew."""
 
@@ -70,6 +74,16 @@ class FromService(Operation):
         """Workers hand out what is ready."""
         return False
 
+    @property
+    def runs_elsewhere(self) -> Operation | None:
+        """What was distributed here."""
+        return self.pipeline if isinstance(self.pipeline, Operation) else None
+
+    @property
+    def position_identity(self) -> Any:
+        """What a reading position is of: not where the service is, or what the job is called."""
+        return self.options.mode.name, self.pipeline if isinstance(self.pipeline, str) else ""
+
     def split_provider(self) -> SplitProvider | None:
         """None of its own: a service hands out elements, not splits."""
         raise UnimplementedError(
@@ -79,15 +93,29 @@ class FromService(Operation):
         )
 
     def build(self, context: BuildContext) -> Stage:
-        """Join the job's next pass."""
-        del context
-        repetition = next(self.passes)
+        """Join the job's next pass, or go on with one where a bookmark says."""
+        bookmarks = context.bookmarks
+        if bookmarks is None:
+            return self._join(next(self.passes))
+        place, mark = bookmarks.take(context, self.name)
+        over = loaded_end(mark) if mark is not None else None
+        if over is not None:
+            self.passes.go_on_behind(over[0])
+            bookmarks.end(place, mark)
+            return PassedStage(self.name, over[1])
+        resumed = loaded(mark) if mark is not None else None
+        if resumed is not None:
+            self.passes.go_on_behind(resumed.repetition - 1)
+        on_end = partial(bookmarks.end, place) if len(context.passes) > 1 else None
+        return self._join(next(self.passes), place, resumed, on_end)
+
+    def _join(self, *how: Any) -> ReadStage:
         try:
-            return ReadStage(self.service, self.dataset_id, self.options, repetition)
+            return ReadStage(self.service, self.dataset_id, self.options, *how)
         except NotFoundError:
             if self.register_again is None:
                 raise
-            return ReadStage(self.service, self.register_again(), self.options, repetition)
+            return ReadStage(self.service, self.register_again(), self.options, *how)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process counts its own passes, finds the token by itself, and does without the pipeline.

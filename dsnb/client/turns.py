@@ -1,4 +1,6 @@
-"""An inbox for trainers that are compared step by step: the tasks deliver strictly in turn, one element each.
+"""Inboxes in which the tasks deliver in turns: one element each, or as they did before.
+
+The first is for trainers that are compared step by step: the tasks deliver strictly in turn, one element each.
 
 Usually a reader takes what comes first. Then two trainers of one job see the same elements of each task in the same
 order, but the tasks' elements interleaved as the moment had it. Here the next element is always that of the next task
@@ -8,10 +10,13 @@ that has not ended, so all trainers see one sequence, as long as the job has the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dsnb.client.inbox import Hold, Inbox
+from dsnb.client.options import ReadOptions
+from dsnb.client.resume import Resumed, tasks_in_turn
+from dsnb.wire.messages import TaskInfo
 from dsnb.wire.transfer.handover import Piece
 
 
@@ -57,3 +62,62 @@ class InboxInTurn(Inbox):
             if self._queues[hold] or not hold.account.ended:
                 return hold
         return None
+
+
+class InboxInOrder(Inbox):
+    """Gives elements in turns that are known from before; then what comes, as it comes.
+
+    Args:
+        turns: Ids of tasks, and how many elements of each come next. A turn of a task that is gone, or has ended, is
+            left out.
+    """
+
+    def __init__(self, turns: Iterable[tuple[str, int]]) -> None:
+        super().__init__()
+        self._turns = deque(turns)
+        self._holds: dict[str, Hold] | None = None
+
+    def follow(self, holds: Sequence[Hold]) -> None:
+        """Learn which tasks there are now."""
+        with self.changed:
+            self._holds = {hold.info.task_id: hold for hold in holds}
+
+    @property
+    def ready(self) -> bool:
+        return self._place() is not None
+
+    def take(self) -> tuple[Hold, Piece]:
+        place = self._place()
+        assert place is not None
+        hold, piece = self.pieces[place]
+        del self.pieces[place]
+        if not self._turns:
+            return hold, piece
+        task_id, wanted = self._turns.popleft()
+        count = min(wanted, piece.count)
+        if count < wanted:
+            self._turns.appendleft((task_id, wanted - count))
+        if count < piece.count:
+            rest = replace(piece, index=piece.index + count, start=piece.start + count, count=piece.count - count)
+            self.pieces.insert(place, (hold, rest))
+        return hold, replace(piece, count=count)
+
+    def _place(self) -> int | None:
+        """Where the next piece lies; None if it has not come."""
+        while self._turns:
+            task_id = self._turns[0][0]
+            for place, (hold, _) in enumerate(self.pieces):
+                if hold.info.task_id == task_id:
+                    return place
+            due = self._holds.get(task_id) if self._holds is not None else None
+            if self._holds is None or (due is not None and not due.account.ended):
+                return None
+            self._turns.popleft()
+        return 0 if self.pieces else None
+
+
+def inbox_for(options: ReadOptions, tasks: Sequence[TaskInfo], resumed: Resumed | None) -> Inbox:
+    """The inbox of a reader of these tasks."""
+    if resumed is not None and resumed.turns:
+        return InboxInOrder(tasks_in_turn(resumed, [task.task_id for task in tasks]))
+    return InboxInTurn() if options.in_turn else Inbox()

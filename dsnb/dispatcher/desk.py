@@ -18,6 +18,7 @@ from dsnb.dispatcher.jobs import known_job
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.ledger import Ledger
 from dsnb.dispatcher.owner import Owner
+from dsnb.dispatcher.positions import begin_of, root_of
 from dsnb.dispatcher.records import DatasetDropped
 from dsnb.dispatcher.sharing import endless
 from dsnb.dispatcher.state import Task
@@ -244,7 +245,8 @@ class Desk:
             providers=len(iteration.providers),
             shards=len(iteration.shards),
             shard=max(0, task.shard),
-            entropy=iteration.entropy,
+            entropy=root_of(iteration, task),
+            position=begin_of(iteration, task),
             endless=endless(self.core, job),
             paused=bool(job.paused_by),
         )

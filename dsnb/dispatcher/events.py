@@ -8,6 +8,7 @@ from typing import Any
 
 from dsnb.dispatcher.records import Record
 from dsnb.errors import DsnbError
+from dsnb.wire.messages import PassPosition
 
 # ---- events
 
@@ -36,13 +37,14 @@ class RegisterDataset:
     files: int = -1
     no_files: str = ""
     hinted: bool = False
+    inexact: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
     """A client begins to read; an empty job name asks for an anonymous job.
 
-    `entropy` is for the pass, if it begins with this client.
+    `entropy` is for the pass, if it begins with this client; with a `position` it does, and begins there.
     """
 
     dataset_id: str
@@ -55,6 +57,7 @@ class Join:
     repetition: int
     whole: bool = False
     entropy: int = 0
+    position: PassPosition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

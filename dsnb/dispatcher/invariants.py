@@ -26,7 +26,7 @@ def _validate(state: State, iteration: Iteration) -> None:
     assert all(client in state.clients for client in iteration.clients), "an iteration's client is unknown"
     assert not iteration.finished or all(state.tasks[t].ended for t in iteration.tasks), "finished, but a task runs"
     workers = [state.tasks[task].worker for task in iteration.tasks]
-    assert len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
+    assert iteration.resumed or len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
     if iteration.shards:
         _validate_shards(state, iteration)
     for number, provider in enumerate(iteration.providers):

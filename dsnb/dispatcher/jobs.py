@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import parameters, shards, sharing
+from dsnb.dispatcher import parameters, positions, shards, sharing
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
@@ -19,7 +19,8 @@ def join(core: Context, event: e.Join) -> e.Joined:
         NotFoundError: the dataset is not registered.
         UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
         FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one.
-        InvalidArgumentError: the job exists with other parameters, or the pass could not be divided.
+        InvalidArgumentError: the job exists with other parameters, or the pass could not be divided, or a position is
+            of another pipeline.
     """
     dataset = known_dataset(core, event.dataset_id)
     if event.mode == "DYNAMIC" and dataset.unsplittable:
@@ -27,9 +28,12 @@ def join(core: Context, event: e.Join) -> e.Joined:
     shards.check(core, event, dataset)
     job = _job(core, event)
     number = sharing.choose_pass(core, job, event) if job.cached else event.repetition
+    if event.position is not None:
+        positions.check(core, job, event, event.position)
+        _make_way(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:
-        iteration = _create_iteration(core, job, number, event.entropy)
+        iteration = _create_iteration(core, job, number, event)
     readers = len(iteration.clients)
     client_id = str(core.number("client"))
     core.record(r.ClientJoined(client_id=client_id, job=job.name, number=iteration.number, trainer_id=event.trainer_id))
@@ -219,9 +223,20 @@ def _new_name(core: Context) -> str:
     return f"anonymous-{number}"
 
 
-def _create_iteration(core: Context, job: Job, number: int, entropy: int) -> Iteration:
+def _make_way(core: Context, job: Job, number: int) -> None:
+    """Forget a pass that nobody reads, also a finished one: it is to begin at a position."""
+    iteration = job.iterations.get(number)
+    if iteration is not None:
+        drop_iteration(core, job, iteration)
+        if iteration.finished:
+            core.record(r.IterationDropped(job=job.name, number=number))
+
+
+def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> Iteration:
+    if event.position is not None:
+        return positions.begin(core, job, event, event.position)
     count = shards.count(core) if job.mode in STATIC else 0
-    core.record(r.IterationCreated(job=job.name, number=number, shards=count, entropy=entropy))
+    core.record(r.IterationCreated(job=job.name, number=number, shards=count, entropy=event.entropy))
     for shard, worker in shards.first_owners(core):
         add_task(core, job.name, number, worker, shard if count else -1)
     return job.iterations[number]

@@ -9,6 +9,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Where a task of a resumed pass begins: what its predecessor had.
+
+    Attributes:
+        entropy: The root of what it draws without a seed.
+        skip: Elements of its sequence to leave out; `failed` if some of them were errors.
+        ended: Whether it has nothing more.
+        runs: The splits that it was given, in order: provider, repetition, first and end.
+    """
+
+    entropy: int
+    skip: int = 0
+    failed: bool = False
+    ended: bool = False
+    runs: tuple[tuple[int, int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceBegun:
     """The first record: no other service has this name, whatever numbers it gives to its clients and tasks."""
 
@@ -37,6 +55,7 @@ class DatasetRegistered:
     files: int = -1
     no_files: str = ""
     hinted: bool = False
+    inexact: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +124,17 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCreated:
-    """A pass begins, cut into `shards`, or 0 where the mode has none; all of them draw from one `entropy`."""
+    """A pass begins, cut into `shards`, or 0 where the mode has none; all of them draw from one `entropy`.
+
+    One that is resumed has `providers`, the repetition and the next split of each, if its mode is DYNAMIC.
+    """
 
     job: str
     number: int
     shards: int = 0
     entropy: int = 0
+    resumed: bool = False
+    providers: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +175,7 @@ class TaskCreated:
     number: int
     worker: str
     shard: int = -1
+    begin: Begin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ def register(core: Context, event: e.RegisterDataset) -> str:
             files=event.files,
             no_files=event.no_files,
             hinted=event.hinted,
+            inexact=event.inexact,
         )
     )
     return dataset_id

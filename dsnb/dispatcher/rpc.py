@@ -10,6 +10,7 @@ from contextlib import suppress
 import grpc
 
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher import positions
 from dsnb.dispatcher.control import control
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
@@ -36,6 +37,7 @@ class DispatcherService:
             methods.PUT_BLOB: self.put_blob,
             methods.GET_BLOB: self.get_blob,
             methods.JOIN: self.join,
+            methods.POSITION: self.position,
             methods.FOLLOW: self.follow,
             methods.CONFIRM_END: self.confirm_end,
             methods.DISMISS: self.dismiss,
@@ -71,6 +73,7 @@ class DispatcherService:
                     files=request.files,
                     no_files=request.no_files,
                     hinted=request.hinted,
+                    inexact=request.inexact,
                 )
             )
             return m.RegisterReply(dataset_id=dataset_id, missing=self._desk.blobs.missing(request.blobs))
@@ -116,6 +119,7 @@ class DispatcherService:
                     repetition=request.repetition,
                     whole=request.whole,
                     entropy=secrets.randbits(63),
+                    position=request.position,
                 )
             )
             desk.ledger.client_joined(joined.client_id, joined.job, request.trainer_id)
@@ -132,6 +136,12 @@ class DispatcherService:
                 report_ms=desk.config.client_report_ms,
                 paused_by=joined.paused_by,
             )
+
+    def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.PassPosition:
+        with self._desk.locked():
+            if request.client_id not in self._desk.core.state.clients:
+                raise unknown_client(request.client_id)
+            return positions.tell(self._desk.core, request.client_id)
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:
         with self._desk.locked():

@@ -22,6 +22,7 @@ from typing import Any
 
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.plain import to_json
+from dsnb.dispatcher.runs import Grant, Runs
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """What has become of a shard."""
@@ -41,16 +42,6 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Grant:
-    """The last run of splits that a task got from a provider."""
-
-    repetition: int
-    cursor: int
-    first: int
-    end: int
-
-
-@dataclass(slots=True)
 class Task:
     task_id: str
     job: str
@@ -64,6 +55,8 @@ class Task:
     given: dict[int, int] = field(default_factory=dict)
     done: tuple[int, ...] = ()
     """Splits of each provider whose elements have been consumed, as its worker last said."""
+    begin: r.Begin | None = None
+    had: Runs = field(default_factory=Runs)
 
 
 @dataclass(slots=True)
@@ -104,6 +97,8 @@ class Iteration:
     """Those of them that have had all of it."""
     closed: bool = False
     """Whether elements of it are gone, for those who come later."""
+    resumed: bool = False
+    """Whether it began at a reading position; then a worker may have several tasks of it."""
 
 
 @dataclass(slots=True)
@@ -233,7 +228,12 @@ class State:
             providers=[Provider(s, n) for s, n in providers],
             shards=[NEVER_BEGUN] * record.shards,
             entropy=record.entropy,
+            resumed=record.resumed,
         )
+        for provider, (repetition, following) in zip(
+            job.iterations[record.number].providers, record.providers, strict=False
+        ):
+            provider.repetition, provider.next = repetition, following
 
     def _iteration_finished(self, record: r.IterationFinished) -> None:
         self.iteration(record.job, record.number).finished = True
@@ -254,7 +254,10 @@ class State:
             del self.clients[client]
 
     def _task_created(self, record: r.TaskCreated) -> None:
-        self.tasks[record.task_id] = Task(record.task_id, record.job, record.number, record.worker, record.shard)
+        task = Task(record.task_id, record.job, record.number, record.worker, record.shard, begin=record.begin)
+        self.tasks[record.task_id] = task
+        for run in record.begin.runs if record.begin else ():
+            self._give(task, *run)
         iteration = self.iteration(record.job, record.number)
         iteration.tasks.append(record.task_id)
         if iteration.shards:
@@ -268,7 +271,10 @@ class State:
         task.refused = False
         task.grants.clear()
         task.given.clear()
+        task.had = Runs()
         task.done = ()
+        if self.jobs[task.job].mode == "DYNAMIC":
+            task.begin = None  # what it had is lost
 
     def _task_ended(self, record: r.TaskEnded) -> None:
         task = self.tasks[record.task_id]
@@ -300,9 +306,17 @@ class State:
 
     def _splits_given(self, record: r.SplitsGiven) -> None:
         task = self.tasks[record.task_id]
-        task.grants[record.provider] = Grant(record.repetition, record.cursor, record.first, record.end)
-        task.given[record.provider] = task.given.get(record.provider, 0) + record.end - record.first
+        self._give(task, record.provider, record.repetition, record.first, record.end)
         self.iteration(task.job, task.number).providers[record.provider].next = record.end
+
+    @staticmethod
+    def _give(task: Task, provider: int, repetition: int, first: int, end: int) -> None:
+        before = task.grants.get(provider)
+        same = before is not None and before.repetition == repetition
+        cursor = before.cursor + before.end - before.first if before and same else 0
+        task.grants[provider] = Grant(repetition, cursor, first, end)
+        task.given[provider] = task.given.get(provider, 0) + end - first
+        task.had.add(provider, repetition, first, end)
 
     def _splits_told(self, record: r.SplitsTold) -> None:
         task = self.tasks[record.task_id]
@@ -313,6 +327,7 @@ class State:
             task.given.get(record.provider, 0) + record.cursor + record.end - record.first - had
         )
         task.grants[record.provider] = Grant(record.repetition, record.cursor, record.first, record.end)
+        task.had.add(record.provider, record.repetition, record.first, record.end)
         provider = self.iteration(task.job, task.number).providers[record.provider]
         if record.repetition > provider.repetition:
             provider.repetition, provider.next = record.repetition, 0

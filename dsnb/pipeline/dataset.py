@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Any, ClassVar, Final
 
 from dsnb.elements.spec import check_spec
@@ -14,12 +12,13 @@ from dsnb.pipeline import validate
 from dsnb.pipeline.caching import Caching
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.graph import describe
-from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, Operation
 from dsnb.pipeline.operations.choose_from_datasets import ChooseFromDatasets
 from dsnb.pipeline.operations.replicate import Replicate
 from dsnb.pipeline.operations.sample_from_datasets import SampleFromDatasets
-from dsnb.pipeline.operations.with_options import built, options_of
+from dsnb.pipeline.operations.with_options import options_of
 from dsnb.pipeline.operations.zip import Zip
+from dsnb.pipeline.passes import Pass, PassNumbers
 from dsnb.pipeline.sources.arrays import column_of, taken_apart, tensor_of
 from dsnb.pipeline.sources.files import ListFiles, Pattern, matching
 from dsnb.pipeline.sources.generator import Generator
@@ -73,7 +72,7 @@ class Dataset(Transformations, Caching):
                 hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files",
             )
         self.operation = operation
-        self._iterations = count()
+        self._numbers = PassNumbers()
 
     def _then(self, operation: Operation) -> Dataset:
         return Dataset(operation)
@@ -350,9 +349,9 @@ class Dataset(Transformations, Caching):
 
     def __iter__(self) -> ElementIterator:
         """Start one pass; `close()` it or drop it to stop early."""
-        context = BuildContext(entropy=secrets.randbits(64), passes=(next(self._iterations),))
+        begun = Pass(operation=self.operation, numbers=self._numbers, number=next(self._numbers))
         writable = options_of(self.operation).writable is True
-        return ElementIterator(built(self.operation, context), writable=writable)
+        return ElementIterator(begun.build(), writable=writable, origin=begun)
 
     def as_numpy_iterator(self) -> ElementIterator:
         """The same as `iter(dataset)`: elements are NumPy anyway (tf.data's name for it)."""

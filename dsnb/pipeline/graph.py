@@ -67,7 +67,7 @@ def serialise(operation: Operation) -> Graph:
         >>> graph = serialise(operation)
         >>> restore(graph.definition, {blob.digest: blob.data for blob in graph.blobs}.__getitem__)
     """
-    operations = _inputs_first(operation)
+    operations = inputs_first(operation)
     blobs = _Blobs()
     found = fingerprint(operation)
     try:
@@ -123,7 +123,7 @@ def describe(operation: Operation) -> str:
     return " | ".join(reversed(line))
 
 
-def _inputs_first(operation: Operation) -> tuple[Operation, ...]:
+def inputs_first(operation: Operation) -> tuple[Operation, ...]:
     """The operations of a tree, each once. Pickled in this order a pipeline of any length needs no recursion."""
     order: dict[int, Operation] = {}
     waiting = [operation]

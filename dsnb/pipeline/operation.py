@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from dsnb.errors import UnimplementedError
 
 if TYPE_CHECKING:
+    from dsnb.pipeline.engine.bookmarks import Bookmarks
     from dsnb.pipeline.engine.stage import Stage
     from dsnb.pipeline.splits import SplitProvider
 
@@ -44,6 +45,8 @@ class BuildContext:
         deterministic: What holds for operations that were not told whether order matters.
         shared: Whether other tasks have to come to the same order, since each cuts its shard out of it. They have one
             entropy, and whoever draws one of his own takes a fixed one instead.
+        bookmarks: Where sources tell what a reading position has to know of them; None where nobody asks.
+        nested: Whether this is inside of a dataset that a function made.
     """
 
     entropy: int
@@ -53,6 +56,8 @@ class BuildContext:
     prompt: bool = False
     deterministic: bool = True
     shared: bool = False
+    bookmarks: Bookmarks | None = None
+    nested: bool = False
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""
@@ -67,7 +72,7 @@ class BuildContext:
 
         Nor is it worth threads: there may be one for each element.
         """
-        return replace(self, splits=None, prompt=False)
+        return replace(self, splits=None, prompt=False, nested=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,6 +85,9 @@ class Operation:
     inputs: tuple[Operation, ...] = field(default=())
     replicated: ClassVar[bool] = False
     """Whether each task of a DYNAMIC job reads all that is below by itself, instead of sharing its splits."""
+
+    remembered: ClassVar[bool] = False
+    """Whether its stage keeps a bookmark, so that a reading position tells what does not follow from the pipeline."""
 
     @property
     def name(self) -> str:
@@ -115,6 +123,16 @@ class Operation:
     def repeatable(self) -> bool:
         """Whether this operation gives the same elements again from the same input and the same entropy."""
         return True
+
+    @property
+    def draws_without_seed(self) -> bool:
+        """Whether it draws at random, and has no seed of the user's to draw by."""
+        return False
+
+    @property
+    def runs_elsewhere(self) -> Operation | None:
+        """The pipeline that a service runs to make this source's elements, where it is known."""
+        return None
 
     def split_provider(self) -> SplitProvider | None:
         """How a dispatcher cuts this source into splits; None for an operation that is no source.

@@ -31,6 +31,7 @@ class RegisterRequest:
     files: int = 0
     no_files: str = ""
     hinted: bool = False
+    inexact: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,46 @@ class JoinRequest:
     target_workers: str = ""
     repetition: int = 0
     whole: bool = False
+    position: PassPosition | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionRequest:
+    client_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPosition:
+    tasks: tuple[TaskPosition, ...] = ()
+    providers: tuple[ProviderPosition, ...] = ()
+    shards: int = 0
+    inexact: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPosition:
+    task_id: str = ""
+    incarnation: int = 0
+    entropy: int = 0
+    skip: int = 0
+    failed: bool = False
+    ended: bool = False
+    shard: int = 0
+    runs: tuple[SplitRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRun:
+    provider: int = 0
+    repetition: int = 0
+    first: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderPosition:
+    repetition: int = 0
+    next: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +306,7 @@ class TaskOrder:
     entropy: int = 0
     endless: bool = False
     paused: bool = False
+    position: TaskPosition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ GET_DATASET = Method(_DISPATCHER, "GetDataset", m.DatasetRequest, m.DatasetReply
 PUT_BLOB = Method(_DISPATCHER, "PutBlob", m.BlobPiece, m.Empty, "stream_unary")
 GET_BLOB = Method(_DISPATCHER, "GetBlob", m.BlobRequest, m.BlobPiece, "unary_stream")
 JOIN = Method(_DISPATCHER, "Join", m.JoinRequest, m.JoinReply)
+POSITION = Method(_DISPATCHER, "Position", m.PositionRequest, m.PassPosition)
 FOLLOW = Method(_DISPATCHER, "Follow", m.ClientReport, m.ClientUpdate, "stream_stream")
 CONFIRM_END = Method(_DISPATCHER, "ConfirmEnd", m.EndRequest, m.EndReply)
 DISMISS = Method(_DISPATCHER, "Dismiss", m.DismissRequest, m.Empty)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dsnb.errors import DataLossError
+from dsnb.pipeline.engine.bookmarks import leave_out
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.graph import restore
 from dsnb.pipeline.operation import BuildContext, SplitFeed
 from dsnb.pipeline.operations.with_options import built
 from dsnb.pipeline.sharding import sharded
+from dsnb.pipeline.sources.elements import Elements
 from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
 from dsnb.wire.methods import GET_BLOB, GET_DATASET
@@ -26,13 +28,19 @@ def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience
         wanted = DatasetRequest(dataset_id=order.dataset_id)
         dataset = patience(lambda: channel.call(GET_DATASET, wanted, timeout=ATTEMPT_S))
         operation = restore(dataset.definition, lambda digest: patience(lambda: fetch(channel, digest)))
-        # Shards are cut out of one order, so all of a pass draw from one root; else each task has its own.
-        entropy = order.entropy if order.shards else secrets.randbits(64)
         passes, shared = (order.iteration,), order.shards > 0
-        context = BuildContext(entropy=entropy, passes=passes, splits=feed, prompt=True, shared=shared)
+        context = BuildContext(entropy=order.entropy, passes=passes, splits=feed, prompt=True, shared=shared)
+        if order.position is not None and order.position.ended:
+            return Elements(run=()).build(replace(context, splits=None))
         return built(sharded(operation, order.mode, order.shards, order.shard), context)
 
     return build
+
+
+def begin_at(order: TaskOrder, stage: Stage) -> None:
+    """Leave out what readers of an earlier pass had."""
+    if order.position is not None and order.position.skip and not order.position.ended:
+        leave_out(stage, order.position.skip, failed=order.position.failed)
 
 
 def fetch(channel: Channel, digest: str) -> Any:

@@ -63,12 +63,23 @@ class Producer(threading.Thread):
         outlet: Takes the frames.
         note: What errors of the pipeline are told about where they happened.
         packed: Whether frames are laid out for readers of other processes.
+        begin: What to do with the stage first; called on the thread.
     """
 
-    def __init__(self, name: str, build: Callable[[], Stage], outlet: Outlet, note: str, *, packed: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Stage],
+        outlet: Outlet,
+        note: str,
+        *,
+        packed: bool,
+        begin: Callable[[Stage], None] = lambda _stage: None,
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self.stage: Stage | None = None
         self._build = build
+        self._begin = begin
         self._outlet = outlet
         self._note = note
         self._packed = packed
@@ -90,6 +101,7 @@ class Producer(threading.Thread):
             self._outlet.finish()
             return
         try:
+            self._begin(self.stage)
             self._produce(self.stage)
         except Exception as error:  # noqa: BLE001 - a mistake of ours: readers are told instead of waiting for ever
             self._add_failure(error)

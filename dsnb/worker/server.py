@@ -306,6 +306,7 @@ class WorkerServer:
                     order.task_id,
                     order.providers,
                     lambda request: patience(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S)),
+                    order.position.runs if order.position else (),
                 )
             task = Task(
                 order,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 
-from dsnb.wire.messages import SplitGrant, SplitsReply, SplitsRequest
+from dsnb.wire.messages import SplitGrant, SplitRun, SplitsReply, SplitsRequest
 
 _GRANT_S = 0.2
 _FIRST_WANT = 4
@@ -25,11 +25,13 @@ class DispatcherFeed:
         task_id: The task that asks.
         providers: The number of split providers of its dataset.
         ask: Makes the call.
+        had: Runs that the task has already, from an earlier pass; they come first.
     """
 
-    def __init__(self, task_id: str, providers: int, ask: Ask) -> None:
+    def __init__(self, task_id: str, providers: int, ask: Ask, had: Sequence[SplitRun] = ()) -> None:
         self._task_id = task_id
         self._ask = ask
+        self._had = _by_cursor(had)
         self._repetitions = [0] * providers
         self._open: dict[int, _Runs] = {}
         self._read: deque[tuple[int, int]] = deque()
@@ -45,6 +47,9 @@ class DispatcherFeed:
         self._repetitions[provider] += 1
 
         def ask(cursor: int, want: int) -> SplitGrant | None:
+            had = self._had.pop((provider, repetition, cursor), None)
+            if had is not None:
+                return had
             reply = self._ask(
                 SplitsRequest(task_id=self._task_id, provider=provider, repetition=repetition, cursor=cursor, want=want)
             )
@@ -84,6 +89,20 @@ class DispatcherFeed:
         runs = self._open.get(provider)
         if runs is not None:
             runs.put_down()
+
+
+def _by_cursor(runs: Sequence[SplitRun]) -> dict[tuple[int, int, int], SplitGrant]:
+    """Runs by provider, repetition, and how many splits of that the task had before."""
+    cursors: Counter[tuple[int, int]] = Counter()
+    found = {}
+    for run in runs:
+        place = run.provider, run.repetition
+        grant = SplitGrant(
+            provider=run.provider, repetition=run.repetition, cursor=cursors[place], first=run.first, end=run.end
+        )
+        found[*place, cursors[place]] = grant
+        cursors[place] += run.end - run.first
+    return found
 
 
 class _Runs(Iterator[tuple[int, int]]):

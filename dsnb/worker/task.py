@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
@@ -13,6 +14,7 @@ from dsnb.pipeline.engine.stage import Stage, reports
 from dsnb.wire.messages import Manner, StageReport, TaskOrder, TaskReport, TrainerReport
 from dsnb.wire.transfer.handover import Opening, Piece, Sink, send_ns
 from dsnb.worker.pace import Pace, seconds_until
+from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import FRAME_BYTES, Producer
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
@@ -62,7 +64,9 @@ class Task:
         self._send_ns: Counter[str] = Counter()
         """What sending took of the readings that are over, by trainer."""
         self._readings: dict[str, TaskReading] = {}
-        self._producer = Producer(f"dsnb-task-{order.task_id}", build, self, note, packed=packed)
+        self._producer = Producer(
+            f"dsnb-task-{order.task_id}", build, self, note, packed=packed, begin=partial(begin_at, order)
+        )
         self._feed = feed
         self._on_change = on_change
         self._started = self._stopped = self._end_noted = False

@@ -8,7 +8,8 @@ import pytest
 
 from dsnb.dispatcher.invariants import validate
 from dsnb.dispatcher.records import JobForgotten
-from dsnb.dispatcher.state import Grant, State, replay
+from dsnb.dispatcher.runs import Grant
+from dsnb.dispatcher.state import State, replay
 from tests.dispatcher.simulation import Service
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any
 
@@ -58,6 +58,10 @@ class GatherStage(Stage):
         self._numbered += skipped
         whole, rest = divmod(skipped, self._size)
         return whole + (rest > 0 and not self._drop)
+
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """As many of the input's as a batch has."""
+        return ((self.inputs[0], count * self._size),)
 
     def produce(self, want: int) -> Run:
         """The next batches."""

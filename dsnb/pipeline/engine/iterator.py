@@ -5,18 +5,51 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import length_hint
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from dsnb.elements.legible import show_to_user
+from dsnb.errors import FailedPreconditionError, UnimplementedError, stands_in_place
 from dsnb.pipeline.engine.leaving import Outlet
 from dsnb.pipeline.engine.pace import MOST, Pace
-from dsnb.pipeline.engine.stage import Stage, StageReport, closes_slowly, reports
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport, closes_slowly, reports
 from dsnb.wire import forks
 
 _CLOSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a pass an iterator is.
+
+    Attributes:
+        yielded: Elements that its reader was given, and errors in the places of some.
+        failed: Whether there were such errors.
+        ended: Whether its reader was told of the end.
+    """
+
+    yielded: int = 0
+    failed: bool = False
+    ended: bool = False
+
+
+class Origin(Protocol):
+    """The pass that an iterator's elements are of: what makes and takes reading positions."""
+
+    def state(self, stage: Stage, place: Place) -> dict[str, Any]:
+        """A place as plain data."""
+        ...
+
+    def at(self, state: Any) -> tuple[Origin, Place]:
+        """The pass and the place that a state tells; raises if it is none."""
+        ...
+
+    def open(self, place: Place) -> Stage:
+        """The pipeline at work, at a place."""
+        ...
 
 
 class ElementIterator(Iterator[Any]):
@@ -29,6 +62,7 @@ class ElementIterator(Iterator[Any]):
         stage: The pipeline; the iterator closes it.
         most: The longest run to pull at once.
         writable: Whether elements are copies that the reader may write to.
+        origin: What can begin the pass again, for reading positions.
 
     Example:
         >>> import dsnb
@@ -37,10 +71,11 @@ class ElementIterator(Iterator[Any]):
         0
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "_lock", "_pending", "_run", "_source")
+    __slots__ = ("__weakref__", "_finalizer", "_lock", "_origin", "_run", "_source")
 
-    def __init__(self, stage: Stage, most: int = MOST, *, writable: bool = False) -> None:
+    def __init__(self, stage: Stage, most: int = MOST, *, writable: bool = False, origin: Origin | None = None) -> None:
         self._source = _Source(stage, most, Outlet(writable=writable))
+        self._origin = origin
         self._run: Iterator[Any] = iter(())
         self._lock = threading.RLock()
         self._finalizer = weakref.finalize(self, self._source.drop)
@@ -69,6 +104,7 @@ class ElementIterator(Iterator[Any]):
                     self._run = self._source.next_run()
                     for element in self._run:
                         return element
+                    self._source.ended = True
                     self._finish()
         except BaseException:
             del self
@@ -79,6 +115,72 @@ class ElementIterator(Iterator[Any]):
     def closed(self) -> bool:
         """Whether there is nothing more to come."""
         return not self._finalizer.alive
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reading position: what it takes to go on behind the element that came last, also in another process.
+
+        Returns:
+            Plain data of text, numbers, lists and dicts, for JSON or pickle; a few hundred bytes for most pipelines.
+
+        Raises:
+            FailedPreconditionError: naming the operation whose elements could not be had again in the same order; or
+                the iterator was closed before its end.
+            UnavailableError: a service that is read from does not answer.
+
+        Example:
+            >>> import dsnb
+            >>> ds = dsnb.Dataset.range(5).shuffle(5)
+            >>> elements = iter(ds)
+            >>> first, state = next(elements), elements.state_dict()
+            >>> again = iter(ds)
+            >>> again.load_state_dict(state)
+            >>> list(again) == list(elements)
+            True
+        """
+        with self._lock:
+            place = self._source.place
+            if self.closed and not place.ended:
+                raise FailedPreconditionError(
+                    "the iterator was closed, so its reading position is gone",
+                    hint="take state_dict() first, then close it",
+                )
+            return self._known_origin().state(self._source.stage, place)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go to a reading position that `state_dict` gave, of this pipeline in this or another process.
+
+        What can jump (ranges, slices, recordings, shuffles of them) does; other pipelines run up to there again. The
+        next loop over the dataset will be the pass behind.
+
+        Args:
+            state: The position. With an error the iterator stays where it is, unless the pipeline itself fails.
+
+        Raises:
+            InvalidArgumentError: it is no position, or of another pipeline; the first operation that differs is named.
+            FailedPreconditionError: another version of dsnb wrote it, or the service cannot go on there.
+
+        Example:
+            >>> import dsnb
+            >>> elements = iter(dsnb.Dataset.range(5))
+            >>> elements.load_state_dict({})
+            Traceback (most recent call last):
+            dsnb.errors.InvalidArgumentError: this is no reading position of dsnb: a dict with nothing
+            ...
+        """
+        with self._lock:
+            self._source.refuse_inherited()
+            origin, place = self._known_origin().at(state)
+            self._finish()
+            self._run = iter(())
+            self._origin, self._source = origin, self._source.at(place)
+            if not place.ended:
+                self._source.stage = origin.open(place)
+                self._finalizer = weakref.finalize(self, self._source.drop)
+
+    def _known_origin(self) -> Origin:
+        if self._origin is None:
+            raise UnimplementedError("this iterator is of no dataset, so it has no reading position")
+        return self._origin
 
     def close(self) -> None:
         """Stop reading and let go of threads and files; then `next` raises StopIteration. Harmless twice."""
@@ -122,6 +224,30 @@ class _Source:
         self._run: Iterator[Any] = iter(())
         self._waiting: list[Any] = []
         self._failure: Exception | None = None
+        self._pulled = 0
+        self._failed = False
+        self.ended = False
+
+    def at(self, place: Place) -> _Source:
+        """A source of the same kind of elements, at a place of a pass; whoever asks gives it the stage."""
+        source = _Source(self.stage, self._pace.most, self._outlet.again())
+        source._pulled, source._failed, source.ended = place.yielded, place.failed, place.ended
+        return source
+
+    @property
+    def place(self) -> Place:
+        """How far its reader is."""
+        held = length_hint(self._run) + len(self._waiting) + (self._failure is not None)
+        return Place(yielded=self._pulled - held, failed=self._failed, ended=self.ended)
+
+    def refuse_inherited(self) -> None:
+        """Refuse to work for a process that it came to by a fork.
+
+        Raises:
+            FailedPreconditionError: it did.
+        """
+        if self.inherited:
+            raise forks.inherited("this iterator cannot be read here")
 
     @property
     def inherited(self) -> bool:
@@ -134,13 +260,12 @@ class _Source:
         Raises:
             FailedPreconditionError: the iterator came to this process by a fork.
         """
-        if self.inherited:
-            raise forks.inherited("this iterator cannot be read here")
+        self.refuse_inherited()
         self._raise_failure()
         run, self._waiting = self._waiting, []
         if not run:
             began = perf_counter_ns()
-            pulled = self.stage.pull(self._pace.want)
+            pulled = self._pull()
             self._pace.note(perf_counter_ns() - began)
             if not len(pulled):
                 return iter(())
@@ -151,6 +276,17 @@ class _Source:
             self._raise_failure()
         self._run = iter(elements)
         return self._run
+
+    def _pull(self) -> Run:
+        try:
+            run = self.stage.pull(self._pace.want)
+        except Exception as error:
+            if stands_in_place(error):
+                self._pulled += 1
+                self._failed = True
+            raise
+        self._pulled += len(run)
+        return run
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

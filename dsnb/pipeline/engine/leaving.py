@@ -46,6 +46,10 @@ class Outlet:
         self._structure: Structure | None = None
         self._writable = writable
 
+    def again(self) -> Outlet:
+        """One for other elements."""
+        return Outlet(writable=self._writable)
+
     def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
         """The elements up to the first that cannot be one, its error, and what comes after it."""
         try:

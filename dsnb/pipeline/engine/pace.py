@@ -26,16 +26,16 @@ class Pace:
         4
     """
 
-    __slots__ = ("_most", "_target_ns", "want")
+    __slots__ = ("_target_ns", "most", "want")
 
     def __init__(self, most: int = MOST, target_ns: int = TARGET_NS) -> None:
         self.want = 1
-        self._most = max(1, most)
+        self.most = max(1, most)
         self._target_ns = target_ns
 
     def note(self, elapsed_ns: int) -> None:
         """Learn from how long the last run took."""
         if elapsed_ns < self._target_ns:
-            self.want = min(2 * self.want, self._most)
+            self.want = min(2 * self.want, self.most)
         elif elapsed_ns > _TOO_LONG * self._target_ns:
             self.want = max(1, self.want // 2)

@@ -15,14 +15,14 @@ next `pull` goes on with the element after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsnb.errors import CancelledError
+from dsnb.errors import CancelledError, stands_in_place
 from dsnb.pipeline.engine.pace import MOST
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class Stage:
 
     seeks = False
     """Whether `skip` costs next to nothing and runs no user code."""
+
+    drops = False
+    """Whether it leaves elements out before the first one it gives, though it is one to one from there on."""
 
     closes_slowly = False
     """Whether closing waits for others: a server, a thread that runs user code."""
@@ -130,14 +133,22 @@ class Stage:
         while left:
             try:
                 dropped = len(self.pull(min(left, MOST)))
-            except CancelledError:
-                raise
-            except Exception:  # noqa: BLE001 - of an element that nobody asked for
-                dropped = 1
+            except Exception as error:
+                if not stands_in_place(error):
+                    raise
+                dropped = 1  # an element that nobody asked for
             if not dropped:
                 break
             left -= dropped
         return count - left
+
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """Which elements of its inputs need never be had again, once that holds for the first `count` of its own.
+
+        What `skip(count)` of a fresh stage passes on to its inputs, and does nothing else but that. A stage that may
+        hold elements back needs all from the first one.
+        """
+        return ((stage, 0) for stage in self.inputs)
 
     def fail_after(self, failure: Exception, run: list[Any]) -> Run:
         """Deliver `run` first and raise `failure` at the next pull; raise at once if the run is empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,10 @@ class EnumerateStage(Stage):
         skipped = self.inputs[0].skip(count)
         self._number += skipped
         return skipped
+
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """The same of the input."""
+        return ((self.inputs[0], count),)
 
     def produce(self, want: int) -> Run:
         """The next pairs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -66,6 +66,10 @@ class MapStage(CallingStage):
         """Without calling the function."""
         return self.inputs[0].skip(count) if self.idle else super().skip(count)
 
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """The same of the input."""
+        return ((self.inputs[0], count),)
+
     def produce(self, want: int) -> Run:
         """The results for the next elements of the input."""
         if self._done:
@@ -93,6 +97,10 @@ class ParallelMapStage(Stage):
     def skip(self, count: int) -> int:
         """Without calling the function, as long as no thread does."""
         return self._serial.skip(count) if self._pool is None else super().skip(count)
+
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """The same of the input."""
+        return ((self.inputs[0], count),)
 
     def produce(self, want: int) -> Run:
         """The next results."""

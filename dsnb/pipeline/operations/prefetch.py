@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsnb.pipeline.engine.look_ahead import LookAhead
@@ -36,6 +37,10 @@ class PassStage(Stage):
         """The input's."""
         return self.inputs[0].skip(count)
 
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """The same of the input."""
+        return ((self.inputs[0], count),)
+
     def produce(self, want: int) -> Run:
         """The next elements."""
         return self.inputs[0].pull(want)
@@ -53,6 +58,10 @@ class PrefetchStage(Stage):
     def skip(self, count: int) -> int:
         """The input's, as long as the thread has not started."""
         return super().skip(count) if self._ahead.started else self.inputs[0].skip(count)
+
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """The same of the input."""
+        return ((self.inputs[0], count),)
 
     def produce(self, want: int) -> Run:
         """The next elements, at once if they are ready."""

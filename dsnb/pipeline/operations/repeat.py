@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsnb.errors import stands_in_place
+from dsnb.pipeline.engine.bookmarks import no_position
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind, walk
 from dsnb.pipeline.specs import scaled
@@ -48,7 +51,13 @@ class RepeatStage(Stage):
         self._context = context
         self._pass = 0
         self._given = 0
+        self._places = 0
+        """Elements of this pass, and errors in the places of some."""
         self._read_before = 0
+        self._before: Stage | None = None
+        """The stage of the pass before, for those who still hold elements of it."""
+        self._begins = (0, 0)
+        """How many places came before that pass, and before this one."""
         self._ended = operation.cardinality == 0
         super().__init__(operation.name, *([] if self._ended else [self._build()]))
 
@@ -58,20 +67,42 @@ class RepeatStage(Stage):
         while left and not self._ended:
             skipped = self.inputs[0].skip(left)
             self._given += skipped
+            self._places += skipped
             left -= skipped
             if left:
                 self._begin_next(self.inputs[0])
         return count - left
 
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """What is left of the count for this pass and the one before; what came before those is not known any more."""
+        before, this = self._begins
+        if self._before is not None:
+            if count < before:
+                raise no_position(
+                    f"an operation behind {self.name} may hold elements of earlier passes than the last",
+                    "put `repeat` before `distribute`, or the operation that mixes elements before `repeat`",
+                )
+            yield self._before, count - before
+        yield from ((stage, max(0, count - this)) for stage in self.inputs)
+
     def produce(self, want: int) -> Run:
         """The next elements of this pass, or of the next."""
         while not self._ended:
-            run = self.inputs[0].pull(want)
+            run = self._pull(want)
             if len(run):
                 self._given += len(run)
                 return run
             self._begin_next(self.inputs[0])
         return []
+
+    def _pull(self, want: int) -> Run:
+        try:
+            run = self.inputs[0].pull(want)
+        except Exception as error:
+            self._places += stands_in_place(error)
+            raise
+        self._places += len(run)
+        return run
 
     def _build(self) -> Stage:
         return self._source.build(self._context.in_pass(self._pass))
@@ -84,7 +115,8 @@ class RepeatStage(Stage):
         if not self._goes_on(before):
             return
         self._pass += 1
-        self._given = 0
+        self._before, self._begins = before, (self._begins[1], self._begins[1] + self._places)
+        self._given = self._places = 0
         self._read_before = _read(before)
         stage = self._build()
         stage.carry_on(before)

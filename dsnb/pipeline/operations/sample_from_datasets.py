@@ -43,6 +43,11 @@ class SampleFromDatasets(Operation):
             return total(found)
         return INFINITE_CARDINALITY if set(found) == {INFINITE_CARDINALITY} else UNKNOWN_CARDINALITY
 
+    @property
+    def draws_without_seed(self) -> bool:
+        """Unless it has a seed."""
+        return self.seed is None
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that draws."""
         return SampleStage(self, self.build_inputs(context), context)

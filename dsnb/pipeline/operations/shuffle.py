@@ -31,6 +31,11 @@ class Shuffle(SameKind):
         """The input's."""
         return self.inputs[0].cardinality
 
+    @property
+    def draws_without_seed(self) -> bool:
+        """Unless it draws the same in all passes, or has a seed."""
+        return self.seed is None and self.reshuffle
+
     def build(self, context: BuildContext) -> Stage:
         """A stage with a buffer."""
         (source,) = self.build_inputs(context)

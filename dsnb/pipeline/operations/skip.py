@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsnb.pipeline.engine.pace import MOST
@@ -38,11 +39,12 @@ class SkipStage(Stage):
     """Drops runs first. An element that failed among the dropped counts as one of them, and its error is raised."""
 
     one_to_one = True
+    drops = True
 
     def __init__(self, operation: Skip, source: Stage) -> None:
         super().__init__(operation.name, source)
         self._everything = operation.count < 0
-        self._left = max(0, operation.count)
+        self._left = self._dropped = max(0, operation.count)
 
     def skip(self, count: int) -> int:
         """Both at once."""
@@ -50,6 +52,10 @@ class SkipStage(Stage):
             return 0
         left, self._left = self._left, 0
         return max(0, self.inputs[0].skip(left + count) - left)
+
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """The same of the input, and the dropped ones."""
+        return ((self.inputs[0], self._dropped + count if count else 0),)
 
     def produce(self, want: int) -> Run:
         """The next elements behind the dropped ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -52,6 +53,10 @@ class TakeStage(Stage):
         skipped = self.inputs[0].skip(min(count, self._left))
         self._left -= skipped
         return skipped
+
+    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """The same of the input."""
+        return ((self.inputs[0], count),)
 
     def produce(self, want: int) -> Run:
         """The next elements until there were enough."""

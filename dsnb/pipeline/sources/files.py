@@ -83,6 +83,11 @@ class ListFiles(FileSource):
         """The number of files."""
         return len(self.files)
 
+    @property
+    def draws_without_seed(self) -> bool:
+        """Unless it has a seed."""
+        return self.shuffle and self.seed is None
+
     def build(self, context: BuildContext) -> Stage:
         """A stage that hands out paths."""
         return ListFilesStage(self, context)

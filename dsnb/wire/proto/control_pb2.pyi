@@ -19,7 +19,7 @@ class SplitProvider(_message.Message):
     def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable", "files", "no_files", "hinted")
+    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable", "files", "no_files", "hinted", "inexact")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class RegisterRequest(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     NO_FILES_FIELD_NUMBER: _ClassVar[int]
     HINTED_FIELD_NUMBER: _ClassVar[int]
+    INEXACT_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     fingerprint: str
     definition: bytes
@@ -46,7 +47,8 @@ class RegisterRequest(_message.Message):
     files: int
     no_files: str
     hinted: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable: _Optional[str] = ..., files: _Optional[int] = ..., no_files: _Optional[str] = ..., hinted: bool = ...) -> None: ...
+    inexact: str
+    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable: _Optional[str] = ..., files: _Optional[int] = ..., no_files: _Optional[str] = ..., hinted: bool = ..., inexact: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
     __slots__ = ("dataset_id", "missing")
@@ -105,7 +107,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole", "position")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +117,7 @@ class JoinRequest(_message.Message):
     TARGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
     REPETITION_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     job_name: str
     mode: str
@@ -124,7 +127,66 @@ class JoinRequest(_message.Message):
     target_workers: str
     repetition: int
     whole: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ...) -> None: ...
+    position: PassPosition
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ...) -> None: ...
+
+class PositionRequest(_message.Message):
+    __slots__ = ("client_id",)
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    def __init__(self, client_id: _Optional[str] = ...) -> None: ...
+
+class PassPosition(_message.Message):
+    __slots__ = ("tasks", "providers", "shards", "inexact")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    PROVIDERS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    INEXACT_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskPosition]
+    providers: _containers.RepeatedCompositeFieldContainer[ProviderPosition]
+    shards: int
+    inexact: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., shards: _Optional[int] = ..., inexact: _Optional[str] = ...) -> None: ...
+
+class TaskPosition(_message.Message):
+    __slots__ = ("task_id", "incarnation", "entropy", "skip", "failed", "ended", "shard", "runs")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    incarnation: int
+    entropy: int
+    skip: int
+    failed: bool
+    ended: bool
+    shard: int
+    runs: _containers.RepeatedCompositeFieldContainer[SplitRun]
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., entropy: _Optional[int] = ..., skip: _Optional[int] = ..., failed: bool = ..., ended: bool = ..., shard: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[SplitRun, _Mapping]]] = ...) -> None: ...
+
+class SplitRun(_message.Message):
+    __slots__ = ("provider", "repetition", "first", "end")
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    provider: int
+    repetition: int
+    first: int
+    end: int
+    def __init__(self, provider: _Optional[int] = ..., repetition: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class ProviderPosition(_message.Message):
+    __slots__ = ("repetition", "next")
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    repetition: int
+    next: int
+    def __init__(self, repetition: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
     __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended")
@@ -399,7 +461,7 @@ class WorkerReport(_message.Message):
     def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
-    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless", "paused")
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless", "paused", "position")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +475,7 @@ class TaskOrder(_message.Message):
     ENTROPY_FIELD_NUMBER: _ClassVar[int]
     ENDLESS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     dataset_id: str
     job_name: str
@@ -426,7 +489,8 @@ class TaskOrder(_message.Message):
     entropy: int
     endless: bool
     paused: bool
-    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ...) -> None: ...
+    position: TaskPosition
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
     __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss", "instance", "drain")

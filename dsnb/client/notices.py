@@ -1,0 +1,79 @@
+"""What the user of a reader is told: warnings when a pass begins, and the errors of one that cannot go on."""
+
+from __future__ import annotations
+
+from dsnb import errors
+from dsnb.errors import CancelledError, DataLossWarning, DeadlineExceededError, DsnbWarning, UnavailableError
+from dsnb.wire.messages import JoinReply
+
+
+def warn_empty(joined: JoinReply) -> None:
+    """Say that a pass is over."""
+    errors.warn(
+        f"pass {joined.iteration} of job {joined.job_name!r} was read to its end already, so it is empty for this "
+        f"reader; iterate the same dataset again for the next pass, use another job_name, or "
+        f"svc.forget({joined.job_name!r})",
+        DsnbWarning,
+    )
+
+
+def warn_of(joined: JoinReply) -> None:
+    """Say what will keep elements of a pass from coming."""
+    if joined.absent:
+        errors.warn(
+            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.absent)}: they come only if the "
+            "worker does, before the others have ended; start it, or shorten DispatcherConfig(worker_addresses=...)",
+            DsnbWarning,
+        )
+    if joined.paused_by:
+        errors.warn(
+            f"job {joined.job_name!r} is paused (by {joined.paused_by}): nothing comes before "
+            f"svc.resume({joined.job_name!r})",
+            DsnbWarning,
+        )
+
+
+def warn_unconfirmed(address: str, seconds: float) -> None:
+    """Say that a pass is over as far as is known."""
+    errors.warn(
+        f"the end of the pass could not be confirmed: the service at {address} has not answered for {seconds:g} "
+        "seconds; all that its known workers had was read",
+        DataLossWarning,
+    )
+
+
+def cancelled(job: str, by: str) -> CancelledError:
+    """The error of a reader whose job was cancelled."""
+    return CancelledError(
+        f"the job {job!r} was cancelled by {by}",
+        did="all its readers were ended, and what had not been read was dropped",
+        hint="iterate the dataset again to begin the job anew",
+    )
+
+
+def service_ended(name: str, ending: str) -> UnavailableError:
+    """The error of a reader whose service is known to have ended."""
+    return UnavailableError(
+        f"the service {name!r} has ended: {ending}",
+        did="what had come from it was read to its end",
+        hint="start it again, in its notebook or in this one (dsnb.start()), and begin to read anew",
+    )
+
+
+def no_worker(address: str, seconds: float, kind: str, last_loss: str) -> DeadlineExceededError:
+    """The error of a reader that had nobody to read from for long."""
+    return DeadlineExceededError(
+        f"the service at {address} has had no {kind} for {seconds:g} seconds"
+        + (f"; the last one that was lost: {last_loss}" if last_loss else ""),
+        did="the read was given up",
+        hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them",
+    )
+
+
+def no_answer(address: str, seconds: float) -> UnavailableError:
+    """The error of a reader that heard of neither dispatcher nor workers for long."""
+    return UnavailableError(
+        f"the service at {address} has not answered for {seconds:g} seconds",
+        did="the read was given up",
+        hint="is the kernel that started it still running? `dsnb status` lists the services of this user",
+    )

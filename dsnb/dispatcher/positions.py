@@ -1,0 +1,154 @@
+"""Reading positions: what a pass had, told to a client that asks; and passes that begin where another one was.
+
+A task's sequence follows from the pipeline, the root of what it draws, and the splits that it was given in their order.
+So its position is these, and how many elements of the sequence are behind. A resumed pass has one task for each of the
+old ones, dealt to the workers that there are now; in DYNAMIC mode a task has its old splits first, and what nobody had
+is handed out as ever.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.runs import MOST_RUNS
+from dsnb.dispatcher.state import ENDED, Iteration, Job, Task
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.wire.messages import PassPosition, ProviderPosition, SplitRun, TaskPosition
+
+_ROOTS = 2**63
+
+
+def root_of(iteration: Iteration, task: Task) -> int:
+    """The root of what a task draws without a seed; shards are cut out of one order, so they have one."""
+    if task.begin is not None:
+        return task.begin.entropy
+    return iteration.entropy if iteration.shards else (iteration.entropy + int(task.task_id)) % _ROOTS
+
+
+def position_of(iteration: Iteration, task: Task) -> TaskPosition:
+    """Where a task began, and the splits that it had since."""
+    begin = task.begin or r.Begin(entropy=root_of(iteration, task))
+    return TaskPosition(
+        task_id=task.task_id,
+        incarnation=task.incarnation,
+        entropy=begin.entropy,
+        skip=begin.skip,
+        failed=begin.failed,
+        ended=begin.ended or task.ended,
+        shard=max(0, task.shard),
+        runs=tuple(
+            SplitRun(provider=provider, repetition=repetition, first=first, end=end)
+            for provider, runs in task.had.by_provider.items()
+            for repetition, first, end in runs
+        ),
+    )
+
+
+def begin_of(iteration: Iteration, task: Task) -> TaskPosition | None:
+    """Where a worker has to begin a task; None for at the beginning."""
+    return position_of(iteration, task) if task.begin is not None else None
+
+
+def tell(core: Context, client_id: str) -> PassPosition:
+    """Where the tasks of a client's pass are."""
+    client = core.state.clients[client_id]
+    job = core.state.jobs[client.job]
+    iteration = job.iterations[client.number]
+    tasks = [core.state.tasks[task] for task in iteration.tasks]
+    held = {task.shard for task in tasks}
+    over = [
+        TaskPosition(entropy=iteration.entropy, ended=True, shard=shard)
+        for shard, state in enumerate(iteration.shards)
+        if state == ENDED and shard not in held
+    ]
+    return PassPosition(
+        tasks=(*(position_of(iteration, task) for task in tasks), *over),
+        providers=tuple(ProviderPosition(repetition=p.repetition, next=p.next) for p in iteration.providers),
+        shards=len(iteration.shards),
+        inexact=_inexact(core, job, tasks),
+    )
+
+
+def _inexact(core: Context, job: Job, tasks: list[Task]) -> str:
+    if job.cached:
+        return "the trainers of a cross-trainer cache share one place in each task"
+    if any(task.had.forgotten for task in tasks):
+        return f"a task has had more than {MOST_RUNS:,} runs of splits"
+    return core.state.datasets[job.dataset_id].inexact
+
+
+def check(core: Context, job: Job, event: e.Join, position: PassPosition) -> None:
+    """Refuse a pass that cannot begin at a position.
+
+    Raises:
+        FailedPreconditionError: somebody reads it, or there is no worker to begin it.
+        InvalidArgumentError: the position is of another pipeline or mode.
+    """
+    there = job.iterations.get(event.repetition)
+    if there is not None and there.clients:
+        raise FailedPreconditionError(
+            f"pass {event.repetition} of job {job.name!r} is being read by {len(there.clients)} client(s)",
+            did="it goes on where it is",
+            hint="close their iterators first, or resume under another job_name",
+        )
+    if not _present(core):
+        raise FailedPreconditionError(
+            "the service has no worker that could go on from the reading position",
+            did="no pass was begun",
+            hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
+        )
+    counts = [count for _, count in core.state.datasets[job.dataset_id].providers] if job.mode == "DYNAMIC" else []
+    told = position.providers
+    fits = len(told) == len(counts) and all(p.next <= count for p, count in zip(told, counts, strict=True))
+    runs = [run for task in position.tasks for run in task.runs]
+    if not fits or any(run.provider >= len(counts) or run.end > counts[run.provider] for run in runs):
+        raise InvalidArgumentError(
+            f"the reading position does not fit the splits of the dataset in mode {job.mode}",
+            did="no pass was begun",
+            hint="load it into the pipeline that it was taken from, in the same processing mode",
+        )
+
+
+def begin(core: Context, job: Job, event: e.Join, position: PassPosition) -> Iteration:
+    """Begin a pass at a position that was checked, its tasks dealt to the workers in turn."""
+    roots = [task.entropy for task in position.tasks]
+    core.record(
+        r.IterationCreated(
+            job=job.name,
+            number=event.repetition,
+            shards=position.shards,
+            entropy=roots[0] if position.shards and roots else event.entropy,
+            resumed=True,
+            providers=tuple((p.repetition, p.next) for p in position.providers),
+        )
+    )
+    workers = _present(core)
+    for task, worker in zip(position.tasks, cycle(workers), strict=False):
+        _add(core, job, event.repetition, worker, _begin(task), task.shard if position.shards else -1)
+    if job.mode == "DYNAMIC" or not position.tasks:
+        for worker in workers[len(position.tasks) :]:
+            _add(core, job, event.repetition, worker, None, -1)
+    return job.iterations[event.repetition]
+
+
+def _begin(task: TaskPosition) -> r.Begin:
+    return r.Begin(
+        entropy=task.entropy,
+        skip=task.skip,
+        failed=task.failed,
+        ended=task.ended,
+        runs=tuple((run.provider, run.repetition, run.first, run.end) for run in task.runs),
+    )
+
+
+def _add(core: Context, job: Job, number: int, worker: str, begin: r.Begin | None, shard: int) -> None:
+    task_id = str(core.number("task"))
+    core.record(r.TaskCreated(task_id=task_id, job=job.name, number=number, worker=worker, shard=shard, begin=begin))
+    core.instruct(e.StartTask(worker=worker, task_id=task_id))
+
+
+def _present(core: Context) -> list[str]:
+    return [worker.uid for worker in core.state.workers.values() if not worker.draining]

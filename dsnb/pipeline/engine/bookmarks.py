@@ -1,0 +1,101 @@
+"""Bookmarks: what sources tell for a reading position whose elements do not follow from the pipeline alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from dsnb.errors import FailedPreconditionError
+from dsnb.pipeline.engine.stage import Stage
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.operation import BuildContext
+
+
+@runtime_checkable
+class Bookmarked(Protocol):
+    """The stage of such a source."""
+
+    place: str
+    """Which source of the pipeline, and which of its passes, it is."""
+
+    def bookmark(self, behind: int) -> Any:
+        """What a stage needs to go on behind its first `behind` elements in the same order; plain data."""
+        ...
+
+
+class Bookmarks:
+    """The bookmarks of one pass: those that a position brought, and the sources that make new ones.
+
+    Args:
+        loaded: What `collect` gave.
+    """
+
+    def __init__(self, loaded: dict[str, Any] | None = None) -> None:
+        self._loaded = dict(loaded or {})
+        self._over: dict[str, Any] = {}
+        self._used = False
+        self._unmarked = ""
+
+    def take(self, context: BuildContext, name: str) -> tuple[str, Any]:
+        """The place of a source that is being built, and its bookmark; None for a fresh one."""
+        self._used = True
+        if context.nested:  # how many of these there are, and which is which, only running could tell
+            self._unmarked = self._unmarked or name
+        place = "/".join(map(str, (context.provider, *context.passes[1:])))
+        return place, self._loaded.get(place)
+
+    def end(self, place: str, mark: Any) -> None:
+        """Learn that a pass is over, and of the bookmark behind it."""
+        self._over[place] = mark
+
+    def collect(self, stage: Stage, behind: int) -> dict[str, Any]:
+        """The bookmarks of all sources, when the first `behind` elements of a pipeline need not be had again.
+
+        Raises:
+            FailedPreconditionError: one of them has none.
+        """
+        if self._unmarked:
+            raise no_position(
+                f"{self._unmarked} is read inside of a function of the pipeline",
+                "distribute the whole pipeline, not the datasets that its functions make",
+            )
+        if not self._used:
+            return {}
+        return {**self._over, **dict(_marks(stage, behind))}
+
+
+def _marks(stage: Stage, behind: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(stage, Bookmarked):
+        yield stage.place, stage.bookmark(behind)
+    for source, count in stage.behind(behind):
+        yield from _marks(source, count)
+
+
+def no_position(obstacle: str, hint: str = "") -> FailedPreconditionError:
+    """The error of a pipeline that has no reading position."""
+    return FailedPreconditionError(
+        f"there is no exact reading position here: {obstacle}",
+        did="no position was taken; reading goes on",
+        hint=hint or "docs/resuming.md tells what makes each operation exact",
+    )
+
+
+def leave_out(stage: Stage, count: int, *, failed: bool) -> None:
+    """Leave out what was read before.
+
+    Args:
+        stage: A pipeline that nothing was read of.
+        count: Elements, and errors in their places.
+        failed: Whether there were errors among them: operations that gather may then have come to fewer elements than
+            the cheap way of skipping takes for granted.
+    """
+    if failed and not keeps_count(stage):
+        Stage.skip(stage, count)
+    else:
+        stage.skip(count)
+
+
+def keeps_count(stage: Stage) -> bool:
+    """Whether an error in a source's place is an error in the same place at the end of a pipeline."""
+    return (stage.one_to_one or not stage.inputs) and not stage.drops and all(map(keeps_count, stage.inputs))

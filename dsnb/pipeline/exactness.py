@@ -1,0 +1,121 @@
+"""Whether a pipeline's elements can be had again, and whether two pipelines are the same: what a position rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import zip_longest
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from dsnb.elements.fingerprint import fingerprint
+from dsnb.pipeline.engine.bookmarks import no_position
+from dsnb.pipeline.graph import inputs_first
+from dsnb.pipeline.operation import Operation, walk
+from dsnb.pipeline.operations.cache import Cache
+from dsnb.pipeline.operations.interleave import Interleave
+from dsnb.pipeline.operations.map import Map
+from dsnb.pipeline.operations.with_options import options_of
+
+Identity = list[list[str]]
+"""Name and digest of each operation, inputs first; the digest is empty where an operation has no value to compare."""
+
+
+_known: WeakKeyDictionary[Operation, Identity] = WeakKeyDictionary()
+
+
+def inexact(operation: Operation, *, remembers: bool = True) -> str:
+    """Why a pipeline may give other elements, or in another order, when it runs again; empty if it does not.
+
+    Args:
+        operation: The pipeline.
+        remembers: Whether sources that read from a service are remembered where it runs.
+    """
+    return next(_obstacles(operation, remembers), "")
+
+
+def refuse_inexact(operation: Operation) -> None:
+    """Refuse a pipeline whose elements could not be had again.
+
+    Raises:
+        FailedPreconditionError: naming the operation.
+    """
+    obstacle = inexact(operation)
+    if obstacle:
+        raise no_position(obstacle)
+
+
+def identity(operation: Operation) -> Identity:
+    """What a pipeline is, operation by operation; where a service runs a part of it, that part too.
+
+    Looked at once: hashing what functions refer to takes longer than an element.
+    """
+    if operation not in _known:
+        _known[operation] = [
+            ["the service" if step.remembered else step.name, _digest(step)] for step in _steps(operation)
+        ]
+    return [[*step] for step in _known[operation]]
+
+
+def difference(mine: Identity, its: Identity) -> str:
+    """The first operation in which two pipelines differ, in words; empty if they do not."""
+    for number, (here, there) in enumerate(zip_longest(mine, its), start=1):
+        if here is None or there is None:
+            where, extra = ("it", there) if here is None else ("this one", here)
+            return f"only {where} has the operation {number}, {extra[0]}"
+        if here[0] != there[0]:
+            return f"its operation {number} is {there[0]}, and here it is {here[0]}"
+        if here[1] != there[1]:
+            return f"its operation {number}, {here[0]}, has another function or other values"
+    return ""
+
+
+def _obstacles(operation: Operation, remembers: bool) -> Iterator[str]:
+    loose = options_of(operation).deterministic is False
+    for step in walk(operation):
+        if step.remembered:
+            if not remembers:
+                yield f"{step.name} inside of a distributed pipeline hands out what is ready first"
+        elif not step.repeatable or (loose and _follows_options(step)):
+            yield f"{step.name} hands out what is ready first (deterministic=False)"
+        if isinstance(step, Cache):
+            yield from _unrecorded(step)
+
+
+def _follows_options(step: Operation) -> bool:
+    return isinstance(step, Map | Interleave) and step.deterministic is None and step.calls not in (None, 1)
+
+
+def _unrecorded(cache: Cache) -> Iterator[str]:
+    """What a recording cannot give again, if it ends with its process."""
+    for step in walk(cache.inputs[0]):
+        if step.remembered:
+            yield f"{cache.name} keeps what {step.name} handed out, in an order that is not remembered"
+        elif cache.where is None and step.draws_without_seed:
+            yield (
+                f"{step.name} has no seed, and {cache.name} behind it keeps its order in memory only; give it a seed, "
+                "or the cache a directory"
+            )
+
+
+def _steps(operation: Operation) -> Iterator[Operation]:
+    for step in inputs_first(operation):
+        behind = step.runs_elsewhere
+        if behind is not None:
+            yield from _steps(behind)
+        yield step
+
+
+def _name(step: Operation) -> str:
+    return "the service" if step.remembered else step.name  # whatever its job is called
+
+
+def _digest(step: Operation) -> str:
+    own = getattr(step, "position_identity", None)
+    value = own if own is not None else [getattr(step, item.name) for item in fields(step) if _counts(item)]
+    found = fingerprint((type(step).__name__, len(step.inputs), value))
+    return "" if found.unhashable else found.digest
+
+
+def _counts(item: Any) -> bool:
+    return bool(item.compare) and item.name != "inputs"
