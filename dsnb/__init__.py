@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsnb import cache as cache
     from dsnb import errors as errors
+    from dsnb import testing as testing
     from dsnb.client.distribute import distribute as distribute
     from dsnb.client.distribute import from_dataset_id as from_dataset_id
     from dsnb.client.distribute import register_dataset as register_dataset
@@ -79,6 +80,7 @@ _HOMES = {
     "register_dataset": "dsnb.client.distribute",
     "serialize_example": "dsnb.pipeline.tfrecord.example",
     "start": "dsnb.notebook.start",
+    "testing": "dsnb.testing",
 }
 
 __all__ = (  # noqa: PLE0604 - a tuple of the table's own keys, which ruff cannot look into

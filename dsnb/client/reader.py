@@ -38,6 +38,7 @@ from dsnb.wire.methods import CONFIRM_END, FOLLOW, JOIN, POSITION
 from dsnb.wire.transfer.handover import Piece
 
 _CONFIRM_S = 0.2
+_POSITION_S = 5.0
 _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
 
@@ -185,7 +186,7 @@ class ReadStage(Stage):
                 self._told = self._ask_position()
 
     def _ask_position(self) -> PassPosition:
-        return self._channel.call(POSITION, PositionRequest(client_id=self._client_id))
+        return self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_POSITION_S)
 
     def _note(self, at: int, count: int, *, failed: bool = False) -> None:
         piece, hold = self._piece, self._hold

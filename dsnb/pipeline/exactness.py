@@ -107,11 +107,14 @@ def _steps(operation: Operation) -> Iterator[Operation]:
 
 
 def _name(step: Operation) -> str:
-    return "the service" if step.remembered else step.name  # whatever its job is called
+    """What an operation is called, whatever its job and wherever its recording."""
+    if step.remembered:
+        return "the service"
+    return "cache" if isinstance(step, Cache) else step.name
 
 
 def _digest(step: Operation) -> str:
-    own = getattr(step, "position_identity", None)
+    own = step.position_identity
     value = own if own is not None else [getattr(step, item.name) for item in fields(step) if _counts(item)]
     found = fingerprint((type(step).__name__, len(step.inputs), value))
     return "" if found.unhashable else found.digest

@@ -134,6 +134,11 @@ class Operation:
         """The pipeline that a service runs to make this source's elements, where it is known."""
         return None
 
+    @property
+    def position_identity(self) -> Any:
+        """What a reading position knows this operation by, beside its name; None for all its fields."""
+        return None
+
     def split_provider(self) -> SplitProvider | None:
         """How a dispatcher cuts this source into splits; None for an operation that is no source.
 

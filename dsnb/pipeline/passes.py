@@ -137,9 +137,10 @@ def _kept_behind(stage: Stage, place: Place) -> int:
 
 def _check(state: Any) -> None:
     if not isinstance(state, dict) or state.get("kind") != _KIND:
-        shown = f"a dict with {', '.join(map(repr, [*state][:4])) or 'nothing'}" if isinstance(state, dict) else state
+        keys = ", ".join(map(repr, [*state][:4])) if isinstance(state, dict) else ""
+        shown = f"a dict with {keys or 'nothing'}" if isinstance(state, dict) else repr(state)
         raise InvalidArgumentError(
-            f"this is no reading position of dsnb: {shown!r:.120}",
+            f"this is no reading position of dsnb: {shown:.120}",
             did="the iterator stays where it is",
             hint="pass what `state_dict()` of an iterator returned",
         )

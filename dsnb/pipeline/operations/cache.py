@@ -65,6 +65,11 @@ class Cache(Unchanged):
         """It is: each worker of a static mode records its own shard, and runs no other."""
         return True
 
+    @property
+    def position_identity(self) -> object:
+        """Nothing: where elements are kept does not change them."""
+        return ()
+
     def __dsnb_fingerprint__(self) -> object:
         # Without what is in memory: a cell that is run again makes the same pipeline.
         where = None if self.where is None else without_password(self.where)

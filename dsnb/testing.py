@@ -1,0 +1,198 @@
+"""Checks for users' own pipelines."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from dsnb.client.distribute import distribute
+from dsnb.client.options import ShardingPolicy
+from dsnb.client.source import FromService
+from dsnb.elements.structure import flatten, structure_of
+from dsnb.errors import InvalidArgumentError, stands_in_place
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.engine.iterator import ElementIterator
+from dsnb.pipeline.operation import Operation, walk
+from dsnb.pipeline.validate import whole
+
+Outcome = tuple[Any, ...]
+"""What came: an element by its structure and leaves, or an error by its class and text; for `==` and `hash`."""
+
+
+def assert_resumable(
+    dataset: Dataset,
+    *,
+    service: Any = None,
+    processing_mode: Any = "parallel_epochs",
+    positions: Iterable[int] | None = None,
+    most: int = 1000,
+) -> None:
+    """Check that a pipeline goes on from each reading position as if it had never stopped, also when stopped twice.
+
+    Each position goes through JSON, as in a checkpoint. A pipeline on this machine has to give the very same elements
+    in the same order. Of one that a service runs, with several workers, the elements before and behind a position
+    have to be all elements, each as often as in one pass; where operations follow that make new elements of several,
+    as `batch` does, their rows are counted.
+
+    Args:
+        dataset: What to check; a pass of it must be repeatable but for what a position remembers.
+        service: A `DataService` or an address: the dataset is distributed there, and checked through it.
+        processing_mode: How, as for `distribute`.
+        positions: After how many elements to stop; None for every position.
+        most: Elements to read of an endless or long pipeline. One that a service runs must have an end before.
+
+    Raises:
+        AssertionError: naming the first position, and the first element that differs.
+        FailedPreconditionError: naming the operation that has no reading position.
+
+    Example:
+        >>> import dsnb
+        >>> assert_resumable(dsnb.Dataset.range(20).shuffle(5).batch(3))
+    """
+    limit = whole("most", most)
+    if service is not None:
+        dataset = dataset.apply(distribute(processing_mode, service))
+    check = _check_for(dataset.operation)
+    with iter(dataset) as elements:
+        known, states = _read_with_states(elements, limit)
+    if len(known) == limit and check is not _in_order:
+        raise InvalidArgumentError(
+            f"the pipeline has {limit:,} elements or more; what a service hands out can only be compared as a whole",
+            hint="check `dataset.take(n)`, or raise `most`",
+        )
+    for at in range(len(states)) if positions is None else positions:
+        if at < len(states):
+            _check_position(dataset, known, at, states[at], check, ends=len(known) < limit)
+
+
+def _check_position(dataset: Dataset, known: list[Outcome], at: int, state: Any, check: _Check, *, ends: bool) -> None:
+    left = len(known) - min(at, len(known)) + ends  # one too many, where there should be an end
+    with iter(dataset) as elements:
+        elements.load_state_dict(state)
+        one = list(_outcomes(elements, min(1, left)))
+        again = _through_json(elements.state_dict())
+        rest = list(_outcomes(elements, left - len(one)))
+    check(_Stop(at, "once"), known, known[:at], one + rest)
+    with iter(dataset) as elements:
+        elements.load_state_dict(again)
+        twice = list(_outcomes(elements, left - len(one)))
+    check(_Stop(at, f"again, {len(one)} element behind"), known, known[:at] + one, twice)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    position: int
+    how: str
+
+    def __str__(self) -> str:
+        return f"position {self.position} (stopped {self.how})"
+
+
+_Check = Callable[[_Stop, list[Outcome], list[Outcome], list[Outcome]], None]
+"""How what came is compared: all that there is, what came before a stop, and what came behind it."""
+
+
+def _in_order(stop: _Stop, known: list[Outcome], before: list[Outcome], behind: list[Outcome]) -> None:
+    for number, (wanted, found) in enumerate(zip_longest(known[len(before) :], behind), start=len(before)):
+        assert wanted == found, (
+            f"{stop}: element {number} is {_shown(found)} after resuming, and {_shown(wanted)} without"
+        )
+
+
+def _counted(rows: Callable[[Outcome], Iterable[Any]]) -> _Check:
+    def holds(stop: _Stop, known: list[Outcome], before: list[Outcome], behind: list[Outcome]) -> None:
+        wanted = Counter(row for outcome in known for row in rows(outcome))
+        wanted.subtract(row for outcome in before for row in rows(outcome))
+        for number, outcome in enumerate(behind, start=len(before)):
+            for row in rows(outcome):
+                wanted[row] -= 1
+                assert wanted[row] >= 0, f"{stop}: element {number}, {_shown(outcome)}, came once too often"
+        missing = next((row for row, count in wanted.items() if count), None)
+        assert missing is None, f"{stop}: {_shown(missing)} never came after resuming"
+
+    return holds
+
+
+def _rows(outcome: Outcome) -> Iterator[Any]:
+    """An element row by row, where all its leaves have as many."""
+    structure, *leaves = outcome
+    lengths = {leaf[2][0] if leaf[0] == "array" and leaf[2] else -1 for leaf in leaves}
+    if len(lengths) != 1 or -1 in lengths:
+        yield outcome
+        return
+    arrays = [np.frombuffer(leaf[3], np.dtype(leaf[1])).reshape(leaf[2]) for leaf in leaves]
+    for row in zip(*arrays, strict=True):
+        yield (structure, *((array.shape, array.tobytes()) for array in row))
+
+
+def _check_for(operation: Operation) -> _Check:
+    if not any(step.remembered for step in walk(operation)):
+        return _in_order
+    regrouped = any(map(_regroups, walk(operation)))
+    return _counted(_rows if regrouped else lambda outcome: [outcome])
+
+
+def _regroups(step: Operation) -> bool:
+    """Whether what comes of an operation may be of other elements of its input after resuming."""
+    if isinstance(step, FromService):  # which splits a task gets next is the moment's
+        known = step.runs_elsewhere
+        return step.options.mode is ShardingPolicy.DYNAMIC and (known is None or any(map(_regroups, walk(known))))
+    return bool(step.inputs) and not step.keeps_splits
+
+
+def _read_with_states(elements: ElementIterator, most: int) -> tuple[list[Outcome], list[Any]]:
+    """All that comes, and the position before each element and at the end."""
+    outcomes: list[Outcome] = []
+    states = [_through_json(elements.state_dict())]
+    for outcome in _outcomes(elements, most):
+        outcomes.append(outcome)
+        states.append(_through_json(elements.state_dict()))
+    states.append(_through_json(elements.state_dict()))
+    return outcomes, states
+
+
+def _through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def _outcomes(elements: ElementIterator, most: int) -> Iterator[Outcome]:
+    for _ in range(most):
+        try:
+            element = next(elements)
+        except StopIteration:
+            return
+        except Exception as error:
+            if not stands_in_place(error):
+                raise
+            yield "error", (type(error).__name__, str(error))
+        else:
+            yield str(structure_of(element)), *map(_leaf, flatten(element))
+
+
+def _leaf(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, Dataset):
+        return "dataset", tuple(_outcomes(iter(leaf), 1 << 62))
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        array = np.asarray(leaf)
+        if not array.dtype.hasobject:
+            return "array", array.dtype.str, array.shape, array.tobytes()
+    return type(leaf).__name__, leaf
+
+
+def _shown(outcome: Any) -> str:
+    if outcome is None:
+        return "the end"
+    leaves = outcome[1:] if isinstance(outcome, tuple) else (outcome,)
+    return ", ".join(map(_shown_leaf, leaves))
+
+
+def _shown_leaf(leaf: Any) -> str:
+    if isinstance(leaf, tuple) and leaf[0] == "array":
+        return f"{np.frombuffer(leaf[3], np.dtype(leaf[1])).reshape(leaf[2]).tolist()!r:.80}"
+    return f"{leaf!r:.80}"
