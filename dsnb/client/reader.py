@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from copy import copy
 from typing import Any
 
 from dsnb.client import notices
 from dsnb.client.inbox import Hold
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
-from dsnb.client.resume import History, Resumed, limits_of, mark_of, mark_of_end
+from dsnb.client.resume import Marks, Resumed, limits_of
 from dsnb.client.tasks import TaskTable
 from dsnb.client.turns import inbox_for
 from dsnb.errors import (
@@ -71,12 +70,10 @@ class ReadStage(Stage):
         super().__init__("from the service")
         token = service.find_token()
         self.place = place
-        self._on_end = on_end
         self._options = options
         self._repetition = repetition
         self._behind = resumed.behind if resumed is not None else 0
-        self.history = History(self._behind)
-        self._told: PassPosition | None = None
+        self._marks = Marks(repetition, self._behind, on_end)
         self._channel = open_channel(service.address, token)
         try:
             joined = self._join(dataset_id, resumed)
@@ -172,27 +169,16 @@ class ReadStage(Stage):
 
     def bookmark(self, behind: int) -> dict[str, Any]:
         """What it takes to go on behind the first elements; see `client/resume`."""
-        if self._ended and behind >= self.history.total:
-            return mark_of_end(self._repetition, self.history.total)
-        # The turns first: what is told later covers them, and not the other way round.
-        self.history.cut(behind)
-        return mark_of(self._repetition, behind, self.history, self._told or self._ask_position())
+        return self._marks.behind(behind, self._position, ended=self._ended)
 
-    def _remember_end(self) -> None:
-        """Before the next pass of a `repeat` begins, while operations behind it may hold elements of this one."""
-        if self._on_end is not None:
-            self._on_end(mark_of_end(self._repetition, self.history.total))
-            with suppress(DsnbError):
-                self._told = self._ask_position()
-
-    def _ask_position(self) -> PassPosition:
+    def _position(self) -> PassPosition:
         return self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_POSITION_S)
 
     def _note(self, at: int, count: int, *, failed: bool = False) -> None:
         piece, hold = self._piece, self._hold
         assert piece is not None
         assert hold is not None
-        self.history.add(hold.info.task_id, piece.incarnation, piece.index + at, count, failed=failed)
+        self._marks.history.add(hold.info.task_id, piece.incarnation, piece.index + at, count, failed=failed)
 
     def cancel(self) -> None:
         """Wake the thread that waits in `pull`."""
@@ -297,7 +283,7 @@ class ReadStage(Stage):
         if self._tasks.all_ended:
             if self._confirmed_end(now):
                 self._ended = True
-                self._remember_end()
+                self._marks.end(self._position)
                 return False
             due = min(due, self._confirm_at)
         self._check_alive(now)

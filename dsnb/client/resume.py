@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from dsnb.client.options import ReadOptions
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.bookmarks import no_position
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire.messages import PassPosition, ProviderPosition, SplitRun, TaskPosition
@@ -131,13 +132,12 @@ class Resumed:
     turns: tuple[tuple[int, int], ...]
 
 
-def mark_of(repetition: int, behind: int, history: History, told: PassPosition) -> dict[str, Any]:
+def mark_of(repetition: int, behind: int, had: dict[str, Had], later: list[Turn], told: PassPosition) -> dict[str, Any]:
     """The bookmark behind the first elements of a pass, with what the dispatcher told of its tasks.
 
     Raises:
         FailedPreconditionError: the pass cannot be had again.
     """
-    had, later = history.cut(behind)
     if told.inexact:
         raise no_position(told.inexact)
     numbers = {task.task_id: number for number, task in enumerate(told.tasks)}
@@ -174,6 +174,41 @@ def _task(task: TaskPosition, had: Had | None, *, over: bool) -> dict[str, Any]:
         "shard": task.shard,
         "runs": [[run.provider, run.repetition, run.first, run.end] for run in task.runs],
     }
+
+
+class Marks:
+    """Makes the bookmarks of one pass.
+
+    Args:
+        repetition: Which pass of the dataset it is.
+        behind: Elements that were behind before it began.
+        on_end: Learns of the bookmark behind the whole pass, where another pass may follow in the same pipeline.
+    """
+
+    def __init__(self, repetition: int, behind: int, on_end: Callable[[Any], None] | None) -> None:
+        self.history = History(behind)
+        self._repetition = repetition
+        self._on_end = on_end
+        self._told: PassPosition | None = None
+
+    def behind(self, count: int, ask: Callable[[], PassPosition], *, ended: bool) -> dict[str, Any]:
+        """The bookmark behind the first elements.
+
+        Raises:
+            FailedPreconditionError: the pass cannot be had again.
+        """
+        if ended and count >= self.history.total:
+            return mark_of_end(self._repetition, self.history.total)
+        # The turns first: what is told later covers them, and not the other way round.
+        had, later = self.history.cut(count)
+        return mark_of(self._repetition, count, had, later, self._told or ask())
+
+    def end(self, ask: Callable[[], PassPosition]) -> None:
+        """Learn that the pass is over, while operations behind `repeat` may hold elements of it."""
+        if self._on_end is not None:
+            self._on_end(mark_of_end(self._repetition, self.history.total))
+            with suppress(DsnbError):
+                self._told = ask()
 
 
 def loaded(mark: Any) -> Resumed:
