@@ -1,56 +1,46 @@
-"""Reading a recording, next to what else keeps elements on a disk; and what three runs at once cost.
+"""Reading a recording, next to what else keeps elements on a disk; what three runs at once cost; the training cache.
 
 Every contender reads the same samples through its NumPy interface and copies each into one preallocated place, in a
-process of its own: `first` is the first pass of a process (dsnb compares each frame with its checksum then), `later`
-the median of the passes after it. Contenders take turns. A first round that does not count makes the files and leaves
-them in the page cache. TensorFlow and HuggingFace `datasets` take part where they are installed.
+process of its own, with its library in a virtual environment of its own (`benchmarks/environments`): `first` is the
+first pass of a process (dsnb compares each frame with its checksum then), `later` the median of the passes after it. A
+pass ends after `--seconds` where a contender is slow. Contenders take turns. Before the rounds that count, all files
+are dropped from the page cache and read back in large pieces, so that nobody's lie there in another way.
 
-    python benchmarks/caches.py [--runs 5] [--mb 500] [--json]
+    python -m benchmarks.caches [--runs 5] [--mb 500] [--seconds 3] [--only NAME ...] [--json] [--write]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import dsnb
+from benchmarks.environments import ROOT, python_of
+from benchmarks.sections import machine, table, write_section
 
 WORKLOADS: dict[str, tuple[tuple[int, ...], str]] = {
     "28x28 float32": ((28, 28), "float32"),
     "4.8 MB uint8 batches": ((32, 224, 224, 3), "uint8"),
 }
-GOALS = {
-    ("28x28 float32", "tf.data cache"): ("later", 20.0),
-    ("28x28 float32", "datasets, by row"): ("later", 20.0),
-    ("28x28 float32", "datasets, iter(1000)"): ("later", 1.0),
-    ("28x28 float32", "np.load(mmap)"): ("later", 0.6),
-    ("4.8 MB uint8 batches", "tf.data cache"): ("later", 2.0),
-    ("4.8 MB uint8 batches", "datasets, by row"): ("later", 2.0),
-    ("4.8 MB uint8 batches", "np.load(mmap)"): ("later", 0.8),
-}
-"""How many times as fast as each other one dsnb is meant to be."""
+SMALL, LARGE = WORKLOADS
 _PASSES = 4
 _COPIES = 3
-
-
-def count_of(workload: str, megabytes: int) -> int:
-    """Elements of a workload that weigh about so much."""
-    shape, dtype = WORKLOADS[workload]
-    return max(4, megabytes * 1_000_000 // (int(np.prod(shape)) * np.dtype(dtype).itemsize))
+_ELEMENTS = 4000
+_INSERTS = 300
+_PIECE = 8 << 20
 
 
 def sample(workload: str, number: int) -> np.ndarray[Any, Any]:
@@ -59,11 +49,18 @@ def sample(workload: str, number: int) -> np.ndarray[Any, Any]:
     return np.full(shape, number % 251, dtype)
 
 
+def count_of(workload: str, megabytes: int) -> int:
+    """Elements of a workload that weigh about so much."""
+    return max(4, megabytes * 1_000_000 // sample(workload, 0).nbytes)
+
+
 # ------------------------------------------------------------------------------------------------------- the contenders
 
 
 def read_dsnb(folder: str, workload: str, count: int) -> Iterable[Any]:
     """`Dataset.cache` in a directory."""
+    import dsnb
+
     return dsnb.Dataset.range(count).map(lambda x: sample(workload, int(x))).cache(folder)
 
 
@@ -98,9 +95,13 @@ def read_datasets(folder: str, workload: str, count: int) -> Any:
     if not path.exists():
         array = datasets.Array2D if len(shape) == 2 else datasets.Array4D
         features = datasets.Features({"x": array(shape, dtype)})
-        rows = ({"x": sample(workload, number)} for number in range(count))
-        datasets.Dataset.from_generator(lambda: rows, features=features, cache_dir=folder).save_to_disk(str(path))
-    return datasets.load_from_disk(str(path)).with_format("numpy")
+
+        def rows() -> Iterable[dict[str, Any]]:
+            return ({"x": sample(workload, number)} for number in range(count))
+
+        datasets.Dataset.from_generator(rows, features=features, cache_dir=folder).save_to_disk(str(path))
+    # Without a dtype it makes 64 bits of each whole number.
+    return datasets.load_from_disk(str(path)).with_format("numpy", dtype=np.dtype(dtype))
 
 
 def by_row(folder: str, workload: str, count: int) -> Iterable[Any]:
@@ -113,35 +114,83 @@ def by_thousand(folder: str, workload: str, count: int) -> Iterable[Any]:
     return (row for rows in read_datasets(folder, workload, count).iter(1000) for row in rows["x"])
 
 
-Reader = Callable[[str, str, int], Iterable[Any]]
-CONTENDERS: dict[str, tuple[str, Reader]] = {
-    "dsnb": ("dsnb", read_dsnb),
-    "np.load(mmap)": ("numpy", read_numpy),
-    "tf.data cache": ("tensorflow", read_tensorflow),
-    "datasets, by row": ("datasets", by_row),
-    "datasets, iter(1000)": ("datasets", by_thousand),
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Who reads.
+
+    Args:
+        read: Gives the elements of a workload; makes the files where they are not there.
+        environment: Where its library is.
+        files: The name of the folder of its files.
+        goals: How many times as fast dsnb is meant to be, by workload and pass; it takes part in these workloads.
+    """
+
+    read: Callable[[str, str, int], Iterable[Any]]
+    environment: str
+    files: str
+    goals: dict[str, dict[str, float]]
+
+
+CONTENDERS = {
+    "dsnb": Contender(read=read_dsnb, environment="dsnb", files="dsnb", goals={SMALL: {}, LARGE: {}}),
+    "np.load(mmap)": Contender(
+        read=read_numpy,
+        environment="dsnb",
+        files="numpy",
+        goals={SMALL: {"later": 0.6}, LARGE: {"first": 0.5, "later": 0.8}},
+    ),
+    "tf.data cache": Contender(
+        read=read_tensorflow,
+        environment="tensorflow",
+        files="tensorflow",
+        goals={SMALL: {"later": 20.0}, LARGE: {"later": 2.0}},
+    ),
+    "datasets, row by row": Contender(
+        read=by_row, environment="datasets", files="datasets", goals={SMALL: {"later": 20.0}, LARGE: {"later": 2.0}}
+    ),
+    "datasets, iter(1000)": Contender(
+        read=by_thousand, environment="datasets", files="datasets", goals={SMALL: {"later": 1.0}}
+    ),
 }
 
 
-def passes(contender: str, folder: str, workload: str, count: int) -> dict[str, float]:
-    """Read several times in this process; elements a second of the first pass, and of the later ones."""
-    read = CONTENDERS[contender][1]
-    shape, dtype = WORKLOADS[workload]
-    place = np.empty(shape, dtype)
-    rates = []
+def passes(name: str, folder: str, workload: str, count: int, seconds: float) -> dict[str, float]:
+    """Read several times in this process; elements a second, and by the processor's second, of first and later passes.
+
+    With no seconds the files are made by one whole pass.
+    """
+    read = CONTENDERS[name].read
+    place = np.empty_like(sample(workload, 0))
+    rates: dict[str, list[float]] = {"wall": [], "cpu": []}
     source = read(folder, workload, count)
-    for number in range(_PASSES):
+    for number in range(_PASSES if seconds else 1):
         # A dataset and an array are read again; what can be read once only is made anew.
         elements = source if iter(source) is not source else read(folder, workload, count) if number else source
-        began = time.perf_counter()
-        seen = 0
-        for element in elements:
+        wall, cpu = time.perf_counter(), time.process_time()
+        seen = _copied(elements, place, wall + seconds if seconds else None)
+        rates["wall"].append(seen / (time.perf_counter() - wall))
+        rates["cpu"].append(seen / (time.process_time() - cpu))
+        if not seconds and seen != count:
+            raise RuntimeError(f"{name} gave {seen} elements instead of {count}")
+    return {
+        f"{kind} {clock}": rate
+        for clock, found in rates.items()
+        for kind, rate in (("first", found[0]), ("later", statistics.median(found[1:] or found)))
+    }
+
+
+def _copied(elements: Iterable[Any], place: np.ndarray[Any, Any], until: float | None) -> int:
+    """Copy each element; how many there were. The clock is asked now and then."""
+    seen = 0
+    several = iter(elements)
+    step = max(1, (1 << 20) // place.nbytes)
+    while True:
+        before = seen
+        for element in islice(several, step):
             np.copyto(place, element)
             seen += 1
-        rates.append(seen / (time.perf_counter() - began))
-        if seen != count:
-            raise RuntimeError(f"{contender} gave {seen} elements instead of {count}")
-    return {"first": rates[0], "later": statistics.median(rates[1:])}
+        if seen == before or (until is not None and time.perf_counter() > until):
+            return seen
 
 
 # -------------------------------------------------------------------------------------------------- three runs at once
@@ -157,24 +206,37 @@ def busy(x: int) -> np.ndarray[Any, Any]:
 
 def share(folder: str, count: int) -> dict[str, float]:
     """Read a dataset that somebody may be recording; the CPU time of this process."""
+    import dsnb
+
     dataset = dsnb.Dataset.range(count).map(busy).cache(folder)
     before = time.process_time()
     seen = sum(1 for _ in dataset)
     return {"cpu_s": time.process_time() - before, "seen": seen}
 
 
-def sharing(folder: str, copies: int, count: int) -> float:
-    """Seconds of CPU that several runs, started at once, take together."""
-    runs = [start("share", os.path.join(folder, f"shared-{copies}"), str(count)) for _ in range(copies)]
-    return sum(finished(run)["cpu_s"] for run in runs)
+def sharing(folder: str, runs: int) -> float:
+    """What several runs, started at once, take together, as a part of what one takes; the median of some tries."""
+    found = []
+    for number in range(runs):
+        cpu = {}
+        for copies in (1, _COPIES):
+            place = os.path.join(folder, f"shared-{copies}-{number}")
+            started = [start("dsnb", "share", place, str(_ELEMENTS)) for _ in range(copies)]
+            cpu[copies] = sum(finished(process)["cpu_s"] for process in started)
+        found.append(cpu[_COPIES] / cpu[1])
+    return statistics.median(found)
 
 
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    """This script in another process."""
-    return subprocess.Popen([sys.executable, __file__, "--child", *words], stdout=subprocess.PIPE, text=True)
+def start(environment: str, *words: str) -> subprocess.Popen[str]:
+    """This module in another process, among the libraries of an environment."""
+    command = [str(python_of(environment)), "-m", "benchmarks.caches", "--child", *words]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "HF_DATASETS_OFFLINE": "1"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, float]:
@@ -188,41 +250,93 @@ def finished(process: subprocess.Popen[str]) -> dict[str, float]:
 
 def child(words: list[str]) -> dict[str, float]:
     """What the child does."""
-    if words[0] == "share":
-        return share(words[1], int(words[2]))
-    return passes(words[0], words[1], words[2], int(words[3]))
+    match words:
+        case ["share", folder, count]:
+            return share(folder, int(count))
+        case ["training", inserts]:
+            from benchmarks import training_cache
+
+            return training_cache.measure(int(inserts))
+        case [name, folder, workload, count, seconds]:
+            return passes(name, folder, workload, int(count), float(seconds))
+    raise SystemExit(f"nothing to do for {words}")
 
 
-def measure(folder: str, workload: str, runs: int, megabytes: int) -> dict[str, dict[str, float]]:
+def measure(folder: str, workload: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Medians of all contenders in elements a second."""
-    there = [name for name, (module, _) in CONTENDERS.items() if importlib.util.find_spec(module) is not None]
-    count = count_of(workload, megabytes)
+    there = [name for name, one in CONTENDERS.items() if workload in one.goals and name in options.only]
+    count = count_of(workload, options.mb)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in there}
-    for run in range(runs + 1):  # the first one makes the files
+    places = {name: Path(folder, f"{list(WORKLOADS).index(workload)}-{CONTENDERS[name].files}") for name in there}
+    for run in range(options.runs + 1):  # the first one makes the files
         for name in there:
-            place = Path(folder, f"{list(WORKLOADS).index(workload)}-{CONTENDERS[name][0]}")
-            place.mkdir(exist_ok=True)
-            result = finished(start(name, str(place), workload, str(count)))
+            places[name].mkdir(exist_ok=True)
+            words = [name, str(places[name]), workload, str(count), str(options.seconds if run else 0)]
+            result = finished(start(CONTENDERS[name].environment, *words))
             if run:
                 found[name].append(result)
+        if not run:
+            warm(folder)
     return {
-        name: {kind: statistics.median(result[kind] for result in results) for kind in ("first", "later")}
+        name: {kind: statistics.median(result[kind] for result in results) for kind in results[0]}
         for name, results in found.items()
     }
 
 
-def report(rows: dict[str, Any]) -> None:
-    """Print what came out, and how it stands to what is meant to be."""
+def warm(folder: str) -> None:
+    """Let all files lie in the page cache in the same way, whoever wrote them."""
+    os.sync()
+    for path in (path for path in Path(folder).rglob("*") if path.is_file()):
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while file.read(_PIECE):
+                pass
+
+
+# ----------------------------------------------------------------------------------------------------------- reporting
+
+
+def report(rows: dict[str, Any]) -> str:
+    """What came out, and how it stands to what is meant to be, as Markdown."""
+    lines = []
     for workload in WORKLOADS:
-        size = int(np.prod(WORKLOADS[workload][0])) * np.dtype(WORKLOADS[workload][1]).itemsize
         for name, row in rows[workload].items():
-            rates = "   ".join(f"{kind} {row[kind]:10,.0f}/s {row[kind] * size / 1e9:6.2f} GB/s" for kind in row)
-            kind, wanted = GOALS.get((workload, name), ("later", 0.0))
-            ratio = rows[workload]["dsnb"][kind] / row[kind]
-            goal = f"   dsnb is {ratio:.2f} times as fast; at least {wanted:g} is meant" if wanted else ""
-            print(f"{workload:22} {name:22} {rates}{goal}")
-    three = rows["three runs at once"]
-    print(f"{'three runs at once':45} {three:.3f} of the CPU time of one; at most 1.1 is meant")
+            lines.append(_line(workload, name, row, rows[workload].get("dsnb", row)))
+    columns = ("what reads", "first pass, a second", "later, a second", "GB/s", "dsnb is as fast", "meant")
+    training = rows["training"]
+    hit = training["a hit of the decorator on a small result, ms"]
+    return f"""{table(columns, lines)}
+
+* Three runs at once take {rows["three runs at once"]:.2f} of the CPU time of one; at most 1.1 is meant.
+* An insert into the training cache at 10,000 entries takes {training["ratio"]:.2f} of the time of one at 10; at most
+  1.5 is meant.
+* A hit of `remembered` on a small result takes {hit:.2f} ms; under 2 is meant.
+"""
+
+
+def _line(workload: str, name: str, row: dict[str, float], ours: dict[str, float]) -> tuple[str, ...]:
+    ratios = {kind: ours[f"{kind} wall"] / row[f"{kind} wall"] for kind in ("first", "later")}
+    goals = CONTENDERS[name].goals[workload]
+    return (
+        f"{workload}: {name}",
+        f"{row['first wall']:,.0f}",
+        f"{row['later wall']:,.0f}",
+        f"{row['later wall'] * sample(workload, 0).nbytes / 1e9:.2f}",
+        "; ".join(f"{ratios[kind]:.2f} ({kind})" for kind in goals),
+        "; ".join(f"{wanted:g}" for wanted in goals.values()),
+    )
+
+
+def by_processor(rows: dict[str, Any]) -> str:
+    """The same ratios by CPU time, which other load on the machine changes less."""
+    lines = [
+        f"{workload:22} {name:22} {kind:6} {rows[workload]['dsnb'][f'{kind} cpu'] / row[f'{kind} cpu']:8.2f}"
+        for workload in WORKLOADS
+        for name, row in rows[workload].items()
+        for kind in CONTENDERS[name].goals[workload]
+        if "dsnb" in rows[workload]
+    ]
+    return "\n".join(["dsnb is so many times as fast, by CPU time:", *lines])
 
 
 def main() -> None:
@@ -230,7 +344,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="processes of each contender that count (default: 5)")
     parser.add_argument("--mb", type=int, default=500, help="megabytes of each workload (default: 500)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="most seconds of a pass (default: 3)")
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="these contenders only")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/recordings.md")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -239,14 +356,16 @@ def main() -> None:
     # Mappings of large files need descriptors of their own.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="dsnb-bench-") as folder:
-        rows: dict[str, Any] = {name: measure(folder, name, options.runs, options.mb) for name in WORKLOADS}
-        one = sharing(folder, 1, 4000)
-        rows["three runs at once"] = sharing(folder, _COPIES, 4000) / one
+        rows: dict[str, Any] = {name: measure(folder, name, options) for name in WORKLOADS}
+        rows["three runs at once"] = sharing(folder, options.runs)
+        rows["training"] = finished(start("dsnb", "training", str(_INSERTS)))
     if options.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, medians of {options.runs} processes")
-    report(rows)
+    text = f"{machine()}; medians of {options.runs} processes.\n\n{report(rows)}"
+    print(f"{text}\n\n{by_processor(rows)}")
+    if options.write:
+        write_section("recordings.md", "caches", text)
 
 
 if __name__ == "__main__":

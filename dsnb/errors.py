@@ -164,7 +164,7 @@ class DsnbWarning(UserWarning):
 
 
 class CacheWarning(DsnbWarning):
-    """What a cache could not keep, or had to do anew, and why. The data are right; only time is lost."""
+    """What a cache could not keep, had to do anew, or keeps as it was not meant, and why. Nothing wrong is served."""
 
 
 class DataLossWarning(DsnbWarning):

@@ -70,8 +70,18 @@ class Store(Protocol):
         """Something that changes with each pulse."""
         ...
 
-    def tidy(self, records: Sequence[bytes]) -> None:
-        """Remove what dead processes left behind; called by a new writer."""
+    def left_behind(self) -> Sequence[str]:
+        """What dead processes wrote and may not have committed; a new writer asks before it claims its slot."""
+        ...
+
+    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
+        """Remove what was left behind and is in no record.
+
+        Args:
+            records: All, up to the new writer's. The dead made none after these; the living may have, by now: a new
+                writer may have slept since.
+            left: What was left behind before that.
+        """
         ...
 
     def settle(self, records: Sequence[bytes]) -> None:

@@ -134,9 +134,13 @@ def remove(root: str, keys: Sequence[str]) -> int:
     Raises:
         NotFoundError: there is none of a key.
         FailedPreconditionError: somebody reads one; the others are removed.
+        PermissionDeniedError: the directory may only be read.
     """
     chosen = _chosen(root, keys)
-    freed = {folder: evict(folder) for folder in chosen}
+    try:
+        freed = {folder: evict(folder) for folder in chosen}
+    except OSError as error:
+        raise files.page(error, f"removing recordings from {root}") from error
     busy = [os.path.basename(folder) for folder in chosen if os.path.isdir(folder)]
     if busy:
         raise FailedPreconditionError(

@@ -21,9 +21,8 @@ from typing import Final
 from dsnb.cache import files
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.faults import Point
-from dsnb.cache.frames import nbytes_of
 from dsnb.cache.recording import Chunk, Piece, Place, decode
-from dsnb.cache.segments import SegmentReader, SegmentWriter, sweep_segments
+from dsnb.cache.segments import SegmentReader, SegmentWriter, dead_segments, remove_segments, segments
 from dsnb.elements.frame import Frame
 from dsnb.errors import DsnbError
 
@@ -63,8 +62,7 @@ class DirectoryStore:
         self.poll = 0.05 if local else 1.0
         self._manifest: list[bytes] | None = None
         self._beats = 0
-        self._make_room = make_room
-        self._writer = SegmentWriter(self._path("seg"), growing=local)
+        self._writer = SegmentWriter(self._path("seg"), growing=local, make_room=make_room)
         self._keeps_reader = reader is not None
         self._reader = reader or SegmentReader(self._path("seg"))
 
@@ -125,7 +123,7 @@ class DirectoryStore:
             self._remove_all("log", len(self._manifest))
             self._remove_all("beat")
             self._writer.close()
-            sweep_segments(self._path("seg"), _named(records), complete=True)
+            remove_segments(self._path("seg"), set(segments(self._path("seg"))) - _named(records))
             self._sweep_aside()
 
     def _remove_all(self, name: str, below: int | None = None) -> None:
@@ -133,9 +131,12 @@ class DirectoryStore:
             if below is None or (found.isdigit() and int(found) < below):
                 files.remove(self._path(name, found), _SLOT_REMOVE if name == "log" else _BEAT_REMOVE)
 
-    def tidy(self, records: Sequence[bytes]) -> None:
+    def left_behind(self) -> Sequence[str]:
+        return dead_segments(self._path("seg"))
+
+    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
         with self._writing():
-            sweep_segments(self._path("seg"), _named(records), complete=False)
+            remove_segments(self._path("seg"), set(left) - _named(records))
             self._sweep_aside()
 
     def _sweep_aside(self) -> None:
@@ -146,7 +147,6 @@ class DirectoryStore:
 
     def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
         with self._writing():
-            self._make_room(nbytes_of(frames))
             return self._writer.write(frames)
 
     def frame(self, place: Place) -> Frame:

@@ -80,7 +80,11 @@ class MemoryStore:
         """Always the same: a writer in this process that gives up says so."""
         return epoch
 
-    def tidy(self, records: Sequence[bytes]) -> None:
+    def left_behind(self) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
+    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
         """Nothing is left over."""
 
     def settle(self, records: Sequence[bytes]) -> None:

@@ -33,6 +33,7 @@ from redis.exceptions import TimeoutError as TooSlow
 
 from dsnb.cache.about import About, difference, from_json
 from dsnb.cache.backends import Gone, Unwritable, warn
+from dsnb.cache.faults import Point
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
 from dsnb.cache.recording import Chunk, Piece, Place, decode
@@ -47,6 +48,12 @@ _PATIENCE_S: Final = 15.0
 """How long a server may be away, as for a restart, before it counts as gone."""
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+
+_PUT = Point("redis put")
+_RECORD = Point("redis record")
+_KEEP = Point("redis keep")
+_BEAT = Point("redis beat")
+_FORGET = Point("redis forget")
 
 _CLAIM: Final = """
 local log, newest = KEYS[1], KEYS[2]
@@ -186,7 +193,8 @@ class RedisStore:
     def claim(self, slot: int, record: bytes) -> bool:
         word = self._word if slot else secrets.token_hex(16).encode()
         arguments = [slot, record, word, self._number, self._expiry]
-        made = self._call(lambda client: client.eval(_CLAIM, 2, self._log, self._newest, *arguments))
+        with _RECORD:
+            made = self._call(lambda client: client.eval(_CLAIM, 2, self._log, self._newest, *arguments))
         if made < 0:
             raise Gone(self._forgotten())
         if made and not slot:
@@ -225,7 +233,8 @@ class RedisStore:
         return Place(name=name, offset=0, nbytes=nbytes, count=frame.count, digest=digest)
 
     def _put_piece(self, name: str, piece: bytes) -> None:
-        self._call(lambda client: client.set(name, piece, px=_UNCOMMITTED_MS))
+        with _PUT:
+            self._call(lambda client: client.set(name, piece, px=_UNCOMMITTED_MS))
 
     def frame(self, place: Place) -> Frame:
         return decode_frame(self._fetch(place))
@@ -260,12 +269,17 @@ class RedisStore:
 
     # ---- what dead writers left
 
-    def tidy(self, records: Sequence[bytes]) -> None:
+    def left_behind(self) -> Sequence[str]:
+        """Nothing: what is not committed expires."""
+        return ()
+
+    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
         self._keep(records)
 
     def settle(self, records: Sequence[bytes]) -> None:
         self._keep(records)
-        self._call(lambda client: client.delete(self._beat))
+        with _FORGET:
+            self._call(lambda client: client.delete(self._beat))
 
     def _keep(self, records: Sequence[bytes]) -> None:
         """Let what is committed live as long as it should; a writer may have died before it did so."""
@@ -279,13 +293,15 @@ class RedisStore:
                 pipeline.execute()
 
         if names:
-            self._call(keep)
+            with _KEEP:
+                self._call(keep)
 
     # ---- the pulse
 
     def beat(self, epoch: int) -> None:
         try:
-            self._server.client.hincrby(self._beat, str(epoch), 1)
+            with _BEAT:
+                self._server.client.hincrby(self._beat, str(epoch), 1)
             self._server.client.pexpire(self._beat, _UNCOMMITTED_MS)
         except RedisError:
             return  # whoever writes next finds out

@@ -175,8 +175,12 @@ class RemoteStore:
             raise DataLossError(f"{path} is damaged: {place.nbytes:,} bytes from {place.offset:,} are not as written")
         return array
 
-    def tidy(self, records: Sequence[bytes]) -> None:
+    def left_behind(self) -> Sequence[str]:
         """What others may still be writing cannot be told from what dead ones left; the end will tell."""
+        return ()
+
+    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
+        """Nothing: see `left_behind`."""
 
     def settle(self, records: Sequence[bytes]) -> None:
         if self._manifest:

@@ -14,7 +14,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +36,9 @@ _LOOK_AGAIN_S: Final = 0.25
 PATIENCE_S: Final = 60.0
 """How long network file systems may take to show what another host has written: their attribute caches' time."""
 
+_MOST_KNOWN: Final = 4096
+"""Of how many segments a process remembers what it has compared."""
+
 _MAKE = Point("segment make")
 _WRITE = Point("segment write")
 _SYNC = Point("segment sync")
@@ -47,11 +52,13 @@ class SegmentWriter:
     Args:
         folder: Where they lie; it is there already.
         growing: Whether one segment may take several chunks.
+        make_room: Called with the bytes that are about to be written.
     """
 
-    def __init__(self, folder: str, growing: bool) -> None:
+    def __init__(self, folder: str, growing: bool, make_room: Callable[[int], None] = lambda _: None) -> None:
         self._folder = folder
         self._growing = growing
+        self._make_room = make_room
         self._descriptor: int | None = None
         self._name = ""
         self._end = 0
@@ -72,13 +79,14 @@ class SegmentWriter:
         return places
 
     def _write(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+        encoded = [(frame.count, *encode(frame)) for frame in frames]
+        self._make_room(sum(nbytes + -nbytes % _ALIGN for _, _, nbytes, _ in encoded))
         descriptor = self._open()
         places = []
         with _WRITE:
-            for frame in frames:
-                buffers, nbytes, digest = encode(frame)
+            for count, buffers, nbytes, digest in encoded:
                 files.write_all(descriptor, [*buffers, bytes(-nbytes % _ALIGN)])
-                places.append(Place(name=self._name, offset=self._end, nbytes=nbytes, count=frame.count, digest=digest))
+                places.append(Place(name=self._name, offset=self._end, nbytes=nbytes, count=count, digest=digest))
                 self._end += nbytes + -nbytes % _ALIGN
         with _SYNC:
             os.fdatasync(descriptor)
@@ -101,8 +109,33 @@ class SegmentWriter:
             os.close(descriptor)
 
 
+_compared: OrderedDict[tuple[int, int, int], set[int]] = OrderedDict()
+_compared_lock = threading.Lock()
+
+
+def _compared_in(status: os.stat_result) -> set[int]:
+    """Where the frames begin that this process has compared with their digests, in a file as it is now.
+
+    What has been written to since is another file. A worker opens a recording for each pass, and so compares it once.
+    """
+    with _compared_lock:
+        known = _compared.setdefault((status.st_dev, status.st_ino, status.st_mtime_ns), set())
+        _compared.move_to_end((status.st_dev, status.st_ino, status.st_mtime_ns))
+        if len(_compared) > _MOST_KNOWN:
+            _compared.popitem(last=False)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    """A segment, as far as it was written when it was mapped; and where the frames begin that have been compared."""
+
+    data: np.ndarray[Any, Any]
+    compared: set[int]
+
+
 class SegmentReader:
-    """Reads frames as views of mapped segments; each is compared with its digest before it is first handed out.
+    """Reads frames as views of mapped segments; each is compared with its digest before this process first uses it.
 
     Args:
         folder: Where the segments lie.
@@ -114,8 +147,7 @@ class SegmentReader:
         self._folder = folder
         self._patience = patience
         self._lock = threading.Lock()
-        self._mapped: dict[str, np.ndarray[Any, Any]] = {}
-        self._verified: set[tuple[str, int]] = set()
+        self._mapped: dict[str, _Mapped] = {}
 
     def frame(self, place: Place) -> Frame:
         """A frame.
@@ -123,18 +155,15 @@ class SegmentReader:
         Raises:
             DataLossError: naming the file: it is gone, too short, or holds something else.
         """
-        if (place.name, place.offset) not in self._verified:
-            self._wait_for(place)
-            self._verified.add((place.name, place.offset))
-        return decode(self._bytes(place))
-
-    def _wait_for(self, place: Place) -> None:
-        """Compare a frame with its digest, again and again while it may only be late."""
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                self._compare(self._bytes(place), place)
-                return
+                segment = self._segment(place)
+                data = segment.data[place.offset : place.offset + place.nbytes]
+                if place.offset not in segment.compared:
+                    self._compare(data, place)
+                    segment.compared.add(place.offset)
+                return decode(data)
             except DataLossError:
                 if time.monotonic() >= deadline:
                     raise
@@ -148,30 +177,30 @@ class SegmentReader:
         Raises:
             DataLossError: as `frame` does.
         """
-        self._compare(self._bytes(place), place)
+        self._compare(self._segment(place).data[place.offset : place.offset + place.nbytes], place)
 
     def _compare(self, data: np.ndarray[Any, Any], place: Place) -> None:
         if digest_of(data) != place.digest:
             raise self._damaged(place, f"{place.nbytes:,} bytes from {place.offset:,} are not what was written")
 
-    def _bytes(self, place: Place) -> np.ndarray[Any, Any]:
+    def _segment(self, place: Place) -> _Mapped:
         end = place.offset + place.nbytes
         with self._lock:
             mapped = self._mapped.get(place.name)
-            if mapped is None or len(mapped) < end:
+            if mapped is None or len(mapped.data) < end:
                 mapped = self._mapped[place.name] = self._map(place)
-        if len(mapped) < end:
-            raise self._damaged(place, f"it has {len(mapped):,} bytes of {end:,}")
-        return mapped[place.offset : end]
+        if len(mapped.data) < end:
+            raise self._damaged(place, f"it has {len(mapped.data):,} bytes of {end:,}")
+        return mapped
 
-    def _map(self, place: Place) -> np.ndarray[Any, Any]:
+    def _map(self, place: Place) -> _Mapped:
         try:
             with open(os.path.join(self._folder, place.name), "rb") as file:
-                length = os.fstat(file.fileno()).st_size
-                if not length:
-                    return np.empty(0, np.uint8)
+                status = os.fstat(file.fileno())
+                if not status.st_size:
+                    return _Mapped(np.empty(0, np.uint8), set())
                 mapping = mmap.mmap(
-                    file.fileno(), length, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+                    file.fileno(), status.st_size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
                 )
         except FileNotFoundError:
             raise self._damaged(place, "it is gone") from None
@@ -179,7 +208,7 @@ class SegmentReader:
             raise self._damaged(place, error.strerror or str(error)) from error
         data = np.frombuffer(mapping, np.uint8)
         data.flags.writeable = False
-        return data
+        return _Mapped(data, _compared_in(status))
 
     def _damaged(self, place: Place, why: str) -> DataLossError:
         return DataLossError(
@@ -191,24 +220,18 @@ class SegmentReader:
         """Forget the mappings; those that elements are views of stay until these are gone."""
         with self._lock:
             self._mapped.clear()
-            self._verified.clear()
 
 
-def sweep_segments(folder: str, named: set[str], *, complete: bool) -> int:
-    """Remove segments that no record names.
+def segments(folder: str) -> list[str]:
+    """The names of all segments in a folder."""
+    return [name for name in files.names_in(folder) if name.endswith(_SUFFIX)]
 
-    Args:
-        folder: Where they lie.
-        named: Those that stay.
-        complete: Whether the recording has ended: then nobody's data can come into it any more. Else only those of
-            processes that are gone are removed.
 
-    Returns:
-        The number of files that were removed.
-    """
-    swept = 0
-    for name in files.names_in(folder):
-        if name.endswith(_SUFFIX) and name not in named:
-            gone = complete or is_gone(name.removesuffix(_SUFFIX).rpartition("-")[0])
-            swept += bool(gone) and files.remove(os.path.join(folder, name), _REMOVE)
-    return swept
+def dead_segments(folder: str) -> list[str]:
+    """Those of processes that are gone, and write no more."""
+    return [name for name in segments(folder) if is_gone(name.removesuffix(_SUFFIX).rpartition("-")[0])]
+
+
+def remove_segments(folder: str, names: Iterable[str]) -> int:
+    """Remove segments; the number of those that were there."""
+    return sum(files.remove(os.path.join(folder, name), _REMOVE) for name in sorted(names))

@@ -35,12 +35,15 @@ from dsnb.errors import FailedPreconditionError, ResourceExhaustedError
 FORMAT: Final = 1
 _FORMAT_FILE: Final = "dsnb-recordings.json"
 _DAY_S: Final = 86_400.0
+_LOG_BYTES: Final = 16 << 10
+"""What is kept free of a limit for what is written beside frames: records, the manifest."""
 
 _FORMAT_STEPS = files.Steps("format")
 _ABOUT_STEPS = files.Steps("about")
 _USED_RENAME = Point("used rename")
 _FOLDER_MAKE = Point("shelf folder")
 _EVICT = Point("shelf evict")
+_TRASH = Point("shelf trash")
 _SWEEP = Point("shelf sweep")
 
 
@@ -52,8 +55,7 @@ class DirectoryShelf:
         key: The digest of all that the recording depends on.
         about: What that is.
         limit: Most bytes of all recordings below the directory; None for no limit.
-        readers: The readers of segments of earlier passes, by folder; for the next ones their mappings are kept, and
-            what they have compared with its checksum is not compared again.
+        readers: The readers of segments of earlier passes, by folder; for the next ones their mappings are kept.
         local: Whether the file system is this host's own; None to find out.
     """
 
@@ -120,7 +122,7 @@ class DirectoryShelf:
         """
         if self._limit is None:
             return
-        over = size_of(self.root) + nbytes - self._limit
+        over = size_of(self.root) + nbytes + _LOG_BYTES - self._limit
         for folder in sorted(folders(self.root), key=used):
             if over <= 0:
                 return
@@ -185,11 +187,20 @@ def _shared_lock(folder: str) -> int:
         os.close(descriptor)
 
 
+def _open_lock(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)  # as network file systems ask for
+    except FileNotFoundError:
+        raise
+    except OSError:  # a folder that may only be read
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 @contextmanager
 def exclusively(folder: str, *, local: bool = True) -> Iterator[bool]:
     """Whether nobody reads the recordings in a folder, and nobody begins to while the block runs."""
     try:
-        descriptor = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = _open_lock(os.path.join(folder, "lock"))
     except FileNotFoundError:
         yield True  # its maker died before it was used
         return
@@ -215,7 +226,8 @@ def evict(folder: str, *, local: bool = True) -> int:
         with contextlib.suppress(FileNotFoundError):
             with _EVICT:
                 os.rename(folder, trash)
-            shutil.rmtree(trash, ignore_errors=True)
+            with _TRASH:
+                shutil.rmtree(trash, ignore_errors=True)
         return nbytes
 
 

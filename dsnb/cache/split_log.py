@@ -90,6 +90,11 @@ class SplitLog:
                 yield first, stop, None
             first = stop
 
+    def holds(self, piece: Piece) -> bool:
+        """Whether this is one of the pieces that count."""
+        index = bisect_right(self._starts, piece.first)
+        return index > 0 and self._pieces[index - 1] is piece
+
     @property
     def places(self) -> list[Place]:
         """Where all frames lie."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dsnb.cache.backends import Gone, Shelf, Unwritable, warn
 from dsnb.cache.frames import joined
-from dsnb.cache.recording import Begin, End, Piece, Place, Record, decode, encode
+from dsnb.cache.recording import Abandon, Begin, End, Piece, Place, Record, decode, encode
 from dsnb.cache.split_log import SplitLog, elements_before, shortened
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError
@@ -42,6 +42,9 @@ class SplitRecording:
         self._refresh()
         if self._log.begin is None and not self._claim(self._begin):
             self._refresh()
+        self._end()
+        if self._log.ended:
+            self._settle()  # whoever ended it may have died before it did
 
     def _try(self, act: object) -> None:
         assert callable(act)
@@ -62,10 +65,26 @@ class SplitRecording:
             try:
                 self._apply(decode(data), data)
             except DataLossError as damage:
-                self._restart(damage)
+                _tell(damage)
+                self._move()
+            if self._log.abandoned:
+                self._move()
 
-    def _restart(self, damage: DataLossError) -> None:
-        warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)
+    def give_up(self, piece: Piece, damage: DataLossError) -> None:
+        """Close a recording of which a piece is damaged, for all workers, and go over to the next one."""
+        if self.off is None and self._log.holds(piece):  # else somebody else was first
+            _tell(damage)
+            self._try(lambda: self._abandon(damage.what))
+
+    def _abandon(self, why: str) -> None:
+        number = self._number
+        while self._number == number and not self._claim(Abandon(why=why)):
+            self._refresh()
+        if self._number == number:
+            self._move()
+        self._start()
+
+    def _move(self) -> None:
         self._store.close()
         self._number = max(self._number + 1, self._shelf.newest())
         self._store = self._shelf.open(self._number)
@@ -95,6 +114,8 @@ class SplitRecording:
             DataLossError: one is damaged.
             Unwritable: the store cannot be reached.
         """
+        if not self._log.holds(piece):
+            raise DataLossError("the recording was begun anew")
         at, stop = elements_before(piece, first), elements_before(piece, end)
         base = 0
         for place in piece.frames:
@@ -117,16 +138,27 @@ class SplitRecording:
             self._try(lambda: self._commit(piece))
 
     def _commit(self, piece: Piece) -> None:
-        while not self._claim(piece):
+        while not self._log.ended and not self._claim(piece):
             self._refresh()
+        self._end()
+
+    def _end(self) -> None:
+        """Say that all splits are there, if they are: whoever recorded the last one may have died before it did."""
         while self._log.recorded >= self._total and not self._log.ended:
             if self._claim(End(epoch=0, elements=self._log.elements)):
-                with contextlib.suppress(Unwritable, Gone):
-                    self._store.settle(self._records)
+                self._settle()
             else:
                 self._refresh()
+
+    def _settle(self) -> None:
+        with contextlib.suppress(Unwritable, Gone):
+            self._store.settle(self._records)
 
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
         self._shelf.close()
+
+
+def _tell(damage: DataLossError) -> None:
+    warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)

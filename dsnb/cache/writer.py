@@ -122,13 +122,14 @@ class Writer:
         HOLDERS.add(holder)
         self.holder = holder
         try:
+            left = self._store.left_behind()
             if not self._slots.claim(Take(epoch=self._slots.log.epoch + 1, holder=holder, name=str(here()))):
                 self.lay_down()
                 return
             self._last = time.monotonic()
             if self._store.shared:
                 self._keep_pulse()
-            self._store.tidy(self._slots.records)
+            self._store.tidy(self._slots.records, left)
             self._begin_source()
         except BaseException:
             self._release()

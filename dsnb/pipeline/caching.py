@@ -56,7 +56,8 @@ class Caching:
             FailedPreconditionError: for a pipeline that refers to something without a value, such as an open file: a
                 change would not be seen. The message names it. Also for a directory of a newer version of dsnb.
 
-        A `shuffle` in front of `cache` is recorded in the order of one pass, and so frozen: shuffle behind it.
+        A `shuffle` in front of `cache` is recorded in the order of one pass, and so frozen: shuffle behind it. Where it
+        has no seed, a `CacheWarning` says so.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset

@@ -1,6 +1,8 @@
 """Kills a process that records at a named point, and looks what the next ones find; run in an interpreter of its own.
 
 Victims are forked, not started: an interpreter with everything imported and no thread makes hundreds a minute.
+
+    python -m tests.cache.crashing SCENE points [WORD] | random FIRST LAST | asleep EVERY
 """
 
 from __future__ import annotations
@@ -13,111 +15,58 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
-import dsnb
-from dsnb.cache.faults import POINTS, When, hooked
+from dsnb.cache.faults import hooked
 from dsnb.pipeline.operation import BuildContext
-from tests.support.waiting import wait_for
+from tests.cache.scenes import CHUNK, LENGTH, Alone, Crowded, OnRedis, Passing, Splits, calls_of, dataset
 
-LENGTH = 40
-CHUNK = 8
-NBYTES = 8 * 10
-FINISHED = {"manifest", "dsnb-recordings.json", "about.json", "used", "lock"}
-ELSEWHERE = {"segment remove", "shelf evict", "shelf sweep"}
-"""Points that only others' deaths, or limits, lead to; they have tests of their own."""
-
-Passing = tuple[str, When]
+SCENES: dict[str, Callable[[], Alone]] = {"alone": Alone, "crowded": Crowded, "splits": Splits}
+_DATABASES = 16
 
 
-def dataset(folder: Path) -> dsnb.Dataset:
-    """A pipeline that notes each call of its function in a file."""
-    calls = str(folder / "calls")
-
-    def row(x: int) -> np.ndarray:
-        with open(calls, "ab", buffering=0) as file:
-            file.write(b".")
-        if x == LENGTH // 2:  # long enough in the function for the writer to be known by its pulse
-            wait_for(lambda: list((folder / "cache").glob("*/*/beat/*")), what="a beat", timeout=20.0)
-        return np.arange(10) + x
-
-    return dsnb.Dataset.range(LENGTH).map(row).cache(folder / "cache", chunk_bytes=CHUNK * NBYTES, lease_seconds=0.4)
-
-
-def read_right(folder: Path, count: int = LENGTH) -> None:
-    for number, element in enumerate(dataset(folder).take(-1 if count == LENGTH else count)):
-        assert element.tolist() == list(range(number, number + 10)), f"element {number} is {element}"
-    assert number == count - 1, f"{number + 1} elements"
+@contextmanager
+def stage_folder() -> Iterator[Path]:
+    """A folder for one crash."""
+    global _folders
+    _folders += 1
+    folder = Path(tempfile.mkdtemp(prefix="crash-"))
+    (folder / "database").write_text(str(_folders % _DATABASES))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
-def calls(folder: Path) -> int:
-    path = folder / "calls"
-    return path.stat().st_size if path.exists() else 0
+_folders = 0
 
 
-def leftovers(folder: Path) -> list[str]:
-    """Files that no finished recording has."""
-    recordings = list((folder / "cache").glob("*/[0-9]*"))
-    files = (path for path in (folder / "cache").rglob("*") if path.is_file() and path.suffix != ".seg")
-    found = [str(path) for path in files if path.name not in FINISHED]
-    for recording in recordings:
-        manifest = (recording / "manifest").read_text()
-        found += [str(path) for path in (recording / "seg").iterdir() if path.name not in manifest]
-    return found if len(recordings) == 1 else [*found, *map(str, recordings)]
-
-
-def forked(act: Callable[[], None]) -> int:
+def forked(act: Callable[[], object]) -> int:
     """Run in a child; its exit status: 0, 1 for an error, or the signal that ended it, negative."""
+    return os.waitstatus_to_exitcode(os.waitpid(_child(act), 0)[1])
+
+
+def _child(act: Callable[[], object]) -> int:
     sys.stdout.flush()
     child = os.fork()
-    if child == 0:
-        try:
-            act()
-            sys.stdout.flush()
-        except BaseException:  # noqa: BLE001 - the parent sees the status, a person the traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if child:
+        return child
+    try:
+        act()
+        sys.stdout.flush()
+    except BaseException:  # noqa: BLE001 - the parent sees the status, a person the traceback
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
-def scenario(folder: Path) -> None:
-    """A run that stops early, and one that goes on."""
-    read_right(folder, LENGTH // 3)
-    read_right(folder)
-
-
-def passings() -> list[Passing]:
-    """Each point that the scenario passes, as often as it does."""
-    folder = Path(tempfile.mkdtemp(prefix="dsnb-crash-"))
-    path = folder / "passings"
-    # Whatever is imported late is imported here, once, and no thread is started by it.
-    list(dataset(folder).operation.inputs[0].build(BuildContext(entropy=0)).pull(1))
-    dataset(folder).operation.shelf().close()
-    (folder / "calls").unlink()
-
-    def act() -> None:
-        found: list[Passing] = []
-        with hooked(lambda name, when: found.append((name, when))):
-            scenario(folder)
-        path.write_text(json.dumps(found))
-
-    assert forked(act) == 0
-    found = [(name, when) for name, when in json.loads(path.read_text())]
-    assert calls(folder) == LENGTH
-    assert leftovers(folder) == []
-    shutil.rmtree(folder)
-    return found
-
-
-def striker(target: Passing, number: int, blow: int = signal.SIGKILL) -> Callable[[str, When], None]:
+def striker(target: Passing, number: int, blow: int = signal.SIGKILL) -> Callable[[str, str], None]:
     """Kills or stops this process when it passes a point for the n-th time."""
     left = [number]
 
-    def hook(name: str, when: When) -> None:
+    def hook(name: str, when: str) -> None:
         if (name, when) == target:
             left[0] -= 1
             if left[0] == -1:
@@ -126,115 +75,133 @@ def striker(target: Passing, number: int, blow: int = signal.SIGKILL) -> Callabl
     return hook
 
 
-def crash(folder: Path, kills: list[tuple[Passing, int]]) -> str:
+def struck(scene: Alone, folder: Path, target: Passing, number: int, blow: int = signal.SIGKILL) -> None:
+    """Play a scenario, and be struck at a passing of a point."""
+    with hooked(striker(target, number, blow)):
+        scene.play(folder)
+
+
+def prepared(scene: Alone, folder: Path) -> int:
+    """Let those die who leave something for the scenario; how many did."""
+    return sum(forked(lambda target=target: struck(scene, folder, target, 0)) < 0 for target in scene.before)
+
+
+def passings(scene: Alone) -> list[Passing]:
+    """Each point that the scenario passes, as often as it does."""
+    with stage_folder() as folder:
+        # Whatever is imported late is imported here, once, and no thread is started by it.
+        list(dataset(folder).operation.inputs[0].build(BuildContext(entropy=0)).pull(1))
+        dataset(folder).operation.shelf().close()
+        (folder / "calls").unlink()
+        path = folder / "passings"
+        assert prepared(scene, folder) == len(scene.before)
+
+        def act() -> None:
+            found: list[Passing] = []
+            with hooked(lambda name, when: found.append((name, when))):
+                scene.play(folder)
+            path.write_text(json.dumps(found))
+
+        assert forked(act) == 0
+        assert calls_of(folder) >= LENGTH
+        assert forked(lambda: _nothing(scene, folder)) == 0
+        return [(name, when) for name, when in json.loads(path.read_text())]
+
+
+def _nothing(scene: Alone, folder: Path) -> None:
+    assert scene.wrong(folder) == ""
+
+
+def crash(scene: Alone, folder: Path, kills: list[tuple[Passing, int]]) -> str:
     """Kill one run after the other, then let one finish; what was wrong, or nothing."""
-    died = 0
+    died = prepared(scene, folder)
     for target, number in kills:
-
-        def victim(target: Passing = target, number: int = number) -> None:
-            with hooked(striker(target, number)):
-                scenario(folder)
-
-        status = forked(victim)
+        status = forked(lambda target=target, number=number: struck(scene, folder, target, number))
         if status == 1:
             return "a victim met an error"
         died += status == -signal.SIGKILL
-    if forked(lambda: read_right(folder)) != 0:
+    return ended(scene, folder, LENGTH + scene.lost_by_a_death * died)
+
+
+def ended(scene: Alone, folder: Path, most: int) -> str:
+    """Let a run finish; what was wrong, or nothing."""
+    if forked(lambda: scene.end(folder)) != 0:
         return "the next run met an error"
-    before = calls(folder)
-    if before > LENGTH + CHUNK * died:
-        return f"{before} calls for {LENGTH} elements and {died} kills"
-    if forked(lambda: read_right(folder)) != 0 or calls(folder) != before:
+    before = calls_of(folder)
+    if before > most:
+        return f"{before} calls for {LENGTH} elements, and not at most {most}"
+    if forked(lambda: scene.end(folder)) != 0 or (calls_of(folder) != before and not isinstance(scene, Crowded)):
         return "the recording was not complete"
-    left = leftovers(folder)
-    return f"left over: {left}" if left else ""
+    looked = folder / "wrong"
+    if forked(lambda: looked.write_text(scene.wrong(folder))) != 0:
+        return "what is left could not be looked at"
+    return looked.read_text()
 
 
-def stopped(folder: Path, target: Passing, number: int) -> str:
+def stopped(scene: Alone, folder: Path, target: Passing, number: int) -> str:
     """Stop a writer at a passing of a point, let another run finish, wake the writer up; what was wrong, or nothing."""
-    sleeper = os.fork()
-    if sleeper == 0:
-        with hooked(striker(target, number, signal.SIGSTOP)):
-            os._exit(_status(folder))
+    sleeper = _child(lambda: struck(scene, folder, target, number, signal.SIGSTOP))
     _, status = os.waitpid(sleeper, os.WUNTRACED)
     if not os.WIFSTOPPED(status):
         return "" if os.waitstatus_to_exitcode(status) == 0 else "the run met an error before the point"
-    other = forked(lambda: read_right(folder))
+    other = forked(lambda: scene.end(folder))
     os.kill(sleeper, signal.SIGCONT)
     woken = os.waitstatus_to_exitcode(os.waitpid(sleeper, 0)[1])
     if (other, woken) != (0, 0):
         return f"the other run ended with {other}, the woken one with {woken}"
-    before = calls(folder)
-    if before > LENGTH + CHUNK + 1:
-        return f"{before} calls for {LENGTH} elements"
-    if forked(lambda: read_right(folder)) != 0 or calls(folder) != before:
-        return "the recording was not complete"
-    left = leftovers(folder)
-    return f"left over: {left}" if left else ""
+    return ended(scene, folder, LENGTH + CHUNK + 1)
 
 
-def _status(folder: Path) -> int:
-    try:
-        read_right(folder)
-    except BaseException:  # noqa: BLE001 - the parent sees the status, a person the traceback
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def asleep(every: int) -> dict[str, str]:
+def asleep(scene: Alone, every: str) -> dict[str, str]:
     """Stop at the first and at a later passing of each n-th point; problems by place."""
+    there = passings(scene)
     problems = {}
-    all_passings = passings()
-    for target in list(dict.fromkeys(all_passings))[::every]:
-        for number in sorted({0, all_passings.count(target) // 2}):
-            folder = Path(tempfile.mkdtemp(prefix="dsnb-crash-"))
-            problem = stopped(folder, target, number)
-            if problem:
-                problems[f"{target[0]}, {target[1]}, passing {number}"] = problem
-            shutil.rmtree(folder)
+    for target in list(dict.fromkeys(there))[:: int(every)]:
+        for number in sorted({0, there.count(target) // 2}):
+            with stage_folder() as folder:
+                problems[f"{target[0]}, {target[1]}, passing {number}"] = stopped(scene, folder, target, number)
     return problems
 
 
-def at_each_point() -> dict[str, str]:
-    """Kill at the first and the last passing of each point; problems by place."""
-    all_passings = passings()
-    missed = set(POINTS) - {name for name, _ in all_passings} - ELSEWHERE
-    problems = {"points that no test passes": ", ".join(sorted(missed))} if missed else {}
-    for target in dict.fromkeys(all_passings):
-        for number in sorted({0, all_passings.count(target) - 1}):
-            folder = Path(tempfile.mkdtemp(prefix="dsnb-crash-"))
-            problem = crash(folder, [(target, number)])
-            if problem:
-                problems[f"{target[0]}, {target[1]}, passing {number}"] = problem
-            shutil.rmtree(folder)
+def at_each_point(scene: Alone, word: str = "") -> dict[str, str]:
+    """Kill at the first and the last passing of each point with this word in its name; problems by place."""
+    there = passings(scene)
+    problems = {}
+    for target in (target for target in dict.fromkeys(there) if word in target[0]):
+        for number in sorted({0, there.count(target) - 1}):
+            with stage_folder() as folder:
+                problem = crash(scene, folder, [(target, number)])
+            problems[f"{target[0]}, {target[1]}, passing {number}"] = problem
     return problems
 
 
-def at_random(first: int, last: int) -> dict[str, str]:
+def at_random(scene: Alone, first: str, last: str) -> dict[str, str]:
     """Runs with one to three kills anywhere, by seed; problems by seed."""
-    all_passings = passings()
+    there = passings(scene)
     problems = {}
-    for seed in range(first, last):
+    for seed in range(int(first), int(last)):
         draw = random.Random(seed)
-        kills = []
-        for _ in range(draw.randint(1, 3)):
-            target = draw.choice(all_passings)
-            kills.append((target, draw.randrange(all_passings.count(target))))
-        folder = Path(tempfile.mkdtemp(prefix="dsnb-crash-"))
-        problem = crash(folder, kills)
-        if problem:
-            problems[str(seed)] = f"{kills}: {problem}"
-        shutil.rmtree(folder)
+        targets = [draw.choice(there) for _ in range(draw.randint(1, 3))]
+        kills = [(target, draw.randrange(there.count(target))) for target in targets]
+        with stage_folder() as folder:
+            problem = crash(scene, folder, kills)
+        problems[str(seed)] = f"{kills}: {problem}" if problem else ""
     return problems
 
 
-def main(arguments: list[str]) -> None:
-    kind, numbers = arguments[0], list(map(int, arguments[1:]))
-    kinds: dict[str, Callable[..., dict[str, str]]] = {"random": at_random, "asleep": asleep, "points": at_each_point}
-    problems = kinds[kind](*numbers)
-    sys.stdout.write(f"PROBLEMS {json.dumps(problems)}\n")
+def points_of(scene: Alone) -> dict[str, str]:
+    """The points that the scenario passes."""
+    return {name: "" for name, _ in passings(scene)}
+
+
+def main(name: str, kind: str, *words: str) -> None:
+    """Print what each run found: empty where nothing is wrong."""
+    scene = OnRedis(name) if name.startswith("redis://") else SCENES[name]()
+    kinds: dict[str, Callable[..., dict[str, str]]] = {
+        "random": at_random, "asleep": asleep, "points": at_each_point, "passed": points_of,
+    }  # fmt: skip
+    sys.stdout.write(f"FOUND {json.dumps(kinds[kind](scene, *words))}\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

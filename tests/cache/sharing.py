@@ -10,7 +10,9 @@ import numpy as np
 
 import dsnb
 
+CHUNK = 8
 NBYTES = 8 * 10
+_DECADE_S = 10 * 365 * 86_400.0
 
 
 def dataset(where: str, calls: str, length: int, pause: float) -> dsnb.Dataset:
@@ -22,10 +24,24 @@ def dataset(where: str, calls: str, length: int, pause: float) -> dsnb.Dataset:
         time.sleep(pause)
         return np.arange(10) + x
 
-    return dsnb.Dataset.range(length).map(row).cache(where, chunk_bytes=8 * NBYTES, lease_seconds=1.0)
+    return dsnb.Dataset.range(length).map(row).cache(where, chunk_bytes=CHUNK * NBYTES, lease_seconds=1.0)
 
 
-def main(where: str, calls: str, length: str, pause: str) -> None:
+def let_the_clock_jump() -> None:
+    """At each look the wall clock is a decade ahead, right, or a decade behind; the monotonic one goes on."""
+    real = time.time
+    jumps = [_DECADE_S, 0.0, -_DECADE_S]
+
+    def jumping() -> float:
+        jumps.append(jumps.pop(0))
+        return real() + jumps[0]
+
+    time.time = jumping
+
+
+def main(where: str, calls: str, length: str, pause: str, clock: str = "") -> None:
+    if clock:
+        let_the_clock_jump()
     number = -1
     for number, element in enumerate(dataset(where, calls, int(length), float(pause))):
         assert element.tolist() == list(range(number, number + 10)), f"element {number} is {element}"

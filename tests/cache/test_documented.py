@@ -1,4 +1,4 @@
-"""The tables of docs/training_cache.md and the tests that they name are held together."""
+"""The tables of docs/training_cache.md and docs/recordings.md, and the tests that they name, are held together."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "training_cache.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
-def rows(heading: str) -> list[str]:
+def rows(heading: str, page: Path = PAGE) -> list[str]:
     """The rows of the table below a heading, without its first two."""
-    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return [line for line in section.splitlines() if line.startswith("|")][2:]
 
 
@@ -22,10 +24,18 @@ def functions_in(path: str) -> list[str]:
     return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
-def test_each_test_that_is_named_is_there() -> None:
-    named = TEST.findall(PAGE.read_text())
+@pytest.mark.parametrize("page,least", [("training_cache.md", 40), ("recordings.md", 30)])
+def test_each_test_that_is_named_is_there(page: str, least: int) -> None:
+    named = TEST.findall((PAGE.parent / page).read_text())
     assert [f"{path}::{name}" for path, name in named if name not in functions_in(path)] == []
-    assert len(named) > 30
+    assert len(named) >= least
+
+
+@pytest.mark.parametrize("page", ["training_cache.md", "recordings.md"])
+def test_each_wrong_thing_has_a_test(page: str) -> None:
+    table = rows("When something is wrong", PAGE.parent / page)
+    assert len(table) >= 9
+    assert [row for row in table if not TEST.search(row)] == []
 
 
 def test_each_case_of_the_reference_has_its_test_and_each_such_test_its_case() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dsnb.errors import CacheWarning, PermissionDeniedError, UnavailableError
+from dsnb.cache.recording import decode, encode
+from dsnb.errors import CacheWarning, FailedPreconditionError, PermissionDeniedError, UnavailableError
 from dsnb.pipeline.dataset import Dataset
-from tests.support.processes import PythonProcess
 from tests.support.redis import RedisServer
 from tests.support.requires import require, require_module
 from tests.support.waiting import wait_for
@@ -65,43 +65,6 @@ def test_elements_larger_than_a_piece_come_back_whole(tmp_path: Path, server: Re
     ds = Dataset.range(2).map(lambda x: np.arange(700_000) + x).cache(server.url)
     for _ in range(2):
         assert [(int(row[0]), int(row[-1]), len(row)) for row in ds] == [(0, 699_999, 700_000), (1, 700_000, 700_000)]
-
-
-def test_runs_in_processes_of_their_own_share_one_pass_and_take_over(tmp_path: Path, server: RedisServer) -> None:
-    calls = tmp_path / "calls"
-    with ExitStack() as stack:
-        arguments = ["-m", "tests.cache.sharing", server.url, str(calls), "200", "0.01"]
-        runs = [stack.enter_context(PythonProcess(arguments)) for _ in range(3)]
-        wait_for(lambda: calls.exists() and len(calls.read_text().split()) > 40, what="forty elements", timeout=60)
-        victim = int(calls.read_text().split()[-1])
-        for run in runs:
-            if run.pid == victim:
-                run.kill()
-        for run in runs:
-            if run.pid != victim:
-                assert run.line("READ", timeout=90).split() == ["READ", "200"]
-                assert run.ended() == 0
-    assert len(calls.read_text().split()) <= 200 + 8
-
-
-@pytest.mark.parametrize("persistent", [True, False], ids=["with persistence", "without"])
-def test_runs_in_processes_of_their_own_survive_a_restart_of_the_server(tmp_path: Path, persistent: bool) -> None:
-    calls = tmp_path / "calls"
-    settings = ("--appendonly", "yes", "--appendfsync", "always") if persistent else ()
-    with ExitStack() as stack:
-        server = stack.enter_context(RedisServer(tmp_path, *settings))
-        arguments = ["-m", "tests.cache.sharing", server.url, str(calls), "200", "0.01"]
-        runs = [stack.enter_context(PythonProcess(arguments)) for _ in range(3)]
-        wait_for(lambda: calls.exists() and len(calls.read_text().split()) > 40, what="forty elements", timeout=60)
-        server.kill()
-        server.start()
-        for run in runs:
-            assert run.line("READ", timeout=90).split() == ["READ", "200"]
-            assert run.ended() == 0
-        told = any("is gone: it was restarted" in run.stderr for run in runs)
-    assert told is not persistent
-    # Chunks have eight elements. Without persistence each run may have gone on from what it had, or begun anew.
-    assert len(calls.read_text().split()) <= (200 + 8 if persistent else 2 * 200 + 3 * 8)
 
 
 @pytest.mark.parametrize("when", ["after", "in the middle"])
@@ -215,6 +178,19 @@ def test_a_password_is_asked_for_and_never_shown(tmp_path: Path, password: str) 
         assert "secret" not in str(caught.value)
         right = server.url.replace("redis://", "redis://:secret@")
         assert [int(x) for x in Dataset.range(3).cache(right)] == [0, 1, 2]
+
+
+def test_a_recording_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path, server: RedisServer) -> None:
+    calls = tmp_path / "calls"
+    check(list(squares(calls, server.url)))
+    with server.client() as client:
+        (log,) = client.scan_iter("dsnb:*:log")
+        newer = encode(replace(decode(client.hget(log, "0")), version=2))
+        client.hset(log, "0", newer)
+        with pytest.raises(FailedPreconditionError, match="written by a newer version of dsnb"):
+            list(squares(calls, server.url))
+        assert client.hget(log, "0") == newer
+    assert count(calls) == N
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

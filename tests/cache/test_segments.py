@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dsnb.cache.faults import When, hooked
-from dsnb.cache.frames import framed, rows
-from dsnb.cache.segments import SegmentReader, SegmentWriter, sweep_segments
+from dsnb.cache.frames import digest_of, framed, rows
+from dsnb.cache.segments import SegmentReader, SegmentWriter, dead_segments, remove_segments, segments
 from dsnb.errors import DataLossError
 
 
@@ -107,13 +107,37 @@ def test_where_files_are_this_host_s_own_damage_is_damage_at_once(tmp_path: Path
         SegmentReader(str(tmp_path)).frame(place)
 
 
-def test_segments_of_the_living_stay_until_the_recording_is_complete(tmp_path: Path) -> None:
+def test_a_process_compares_a_frame_once_and_again_when_the_file_was_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SegmentWriter(str(tmp_path), True)
+    places = writer.write(frames(1, 2))
+    writer.close()
+    compared: list[int] = []
+    monkeypatch.setattr("dsnb.cache.segments.digest_of", lambda data: compared.append(len(data)) or digest_of(data))
+    for _ in range(3):  # as a worker does for each pass
+        reader = SegmentReader(str(tmp_path))
+        assert [value(reader, place) for place in places] == [1, 2]
+        reader.close()
+    assert compared == [place.nbytes for place in places]
+    path = tmp_path / places[0].name
+    data = bytearray(path.read_bytes())
+    data[places[1].offset + places[1].nbytes - 1] ^= 1
+    path.write_bytes(data)
+    reader = SegmentReader(str(tmp_path))
+    assert value(reader, places[0]) == 1
+    with pytest.raises(DataLossError, match="are not what was written"):
+        reader.frame(places[1])
+    reader.close()
+
+
+def test_segments_of_the_living_are_not_those_of_the_dead(tmp_path: Path) -> None:
     writer = SegmentWriter(str(tmp_path), True)
     (place,) = writer.write(frames(5))
     writer.close()
     dead = tmp_path / place.name.replace(f"-{os.getpid()}-", "-1-")
     dead.write_bytes(b"")
-    assert sweep_segments(str(tmp_path), set(), complete=False) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [place.name]
-    assert sweep_segments(str(tmp_path), {place.name}, complete=True) == 0
-    assert sweep_segments(str(tmp_path), set(), complete=True) == 1
+    assert dead_segments(str(tmp_path)) == [dead.name]
+    assert segments(str(tmp_path)) == sorted([dead.name, place.name])
+    assert remove_segments(str(tmp_path), [dead.name, "gone.seg"]) == 1
+    assert segments(str(tmp_path)) == [place.name]

@@ -124,9 +124,9 @@ def leftovers(before: dict[str, Keys]) -> dict[str, list[Hashable]]:
     """What is there now, was not `before`, does not go away by itself, and has not been told of."""
     deadline = time.monotonic() + GRACE
     found = _new_since(before)
-    if found:
-        gc.collect()  # an iterator that nobody holds releases its stream when it is collected
     while found and time.monotonic() < deadline:
+        # An iterator that nobody holds releases its stream when it is collected; a thread that ends may have held one.
+        gc.collect()
         time.sleep(0.02)
         found = _new_since(before)
     return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dsnb.cache.about import About
-from dsnb.cache.backends import Shelf
+from dsnb.cache.backends import Shelf, warn
 from dsnb.cache.frames import Run, framed, rows
 from dsnb.cache.memory import Memory
 from dsnb.cache.places import check_place, shelf_at, without_password
@@ -133,7 +134,7 @@ class Cache(Unchanged):
         return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s, readers=self.memory.readers)
 
     def check(self) -> None:
-        """Look whether the pipeline has a key, and the place can be read.
+        """Look whether the pipeline has a key, the place can be read, and no pass was meant to differ from the others.
 
         Raises:
             FailedPreconditionError: something in the pipeline has no value to tell a changed one by; or a newer version
@@ -142,11 +143,27 @@ class Cache(Unchanged):
         if self.where is not None:
             check_place(self.where)
             refuse_unhashable(fingerprint(self.inputs[0]), self.name)
+        drawing = next(_unseeded(self.inputs[0]), None)
+        if drawing is not None:
+            warn(
+                f"{drawing.name} draws anew in each pass, but {self.name} behind it keeps what one pass drew",
+                "later passes will replay the order of the first",
+                f"draw behind it, as in .cache(...).shuffle(...); or give {drawing.name} a seed, if one order is meant",
+            )
 
 
 def described(operation: Operation) -> str:
     """A pipeline in one line."""
     return " | ".join(step.name for step in walk(operation))
+
+
+def _unseeded(operation: Operation) -> Iterator[Operation]:
+    """What draws without a seed; not what another recording keeps one order of already."""
+    if not isinstance(operation, Cache):
+        for source in operation.inputs:
+            yield from _unseeded(source)
+        if operation.draws_without_seed:
+            yield operation
 
 
 def begin_of(operation: Operation, *, shared: bool) -> Begin:

@@ -97,10 +97,14 @@ class SplitCacheStage(Stage):
         """The elements of recorded splits; if they cannot be read, nothing, and the splits are produced."""
         try:
             found = list(self._recording.read(piece, first, end))
-        except (DataLossError, Unwritable):
-            self._work.append((first, end, None))
-            return iter(())
-        return (rows(frame, low, high) for frame, low, high in found)
+        except DataLossError as damage:
+            self._recording.give_up(piece, damage)
+        except Unwritable:
+            pass
+        else:
+            return (rows(frame, low, high) for frame, low, high in found)
+        self._work.append((first, end, None))
+        return iter(())
 
     def _make_some(self, first: int, end: int) -> None:
         """Produce one split of a run; or the whole run, where each split is one element."""

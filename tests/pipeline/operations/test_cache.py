@@ -155,13 +155,44 @@ def test_an_empty_dataset_is_recorded_as_one(where: str | None) -> None:
     assert list(ds) == list(ds) == []
 
 
-def test_an_unseeded_shuffle_is_recorded_in_one_order(where: str | None) -> None:
-    ds = Dataset.range(N).shuffle(N).cache(where)
+def test_an_unseeded_shuffle_is_recorded_in_one_order_which_is_told_once(where: str | None) -> None:
+    with pytest.warns(
+        CacheWarning, match=rf"(?s)shuffle\({N}\) draws anew in each pass.* or give shuffle\({N}\) a seed"
+    ) as told:
+        ds = Dataset.range(N).shuffle(N).cache(where)
+    assert [Path(one.filename) for one in told] == [Path(__file__)]
     part = [int(x) for x in ds.take(10)]
     first, second = [int(x) for x in ds], [int(x) for x in ds]
     assert first == second
     assert first[:10] == part
     assert sorted(first) == list(range(N))
+
+
+def test_randomness_with_a_seed_or_behind_the_recording_is_not_told_of(tmp_path: Path) -> None:
+    numbers = Dataset.range(3)
+    (tmp_path / "a").touch()
+    seeded = [
+        numbers.shuffle(3, seed=1),
+        numbers.shuffle(3, reshuffle_each_iteration=False),
+        Dataset.sample_from_datasets([numbers, numbers], seed=1),
+        Dataset.list_files(str(tmp_path / "a"), seed=1),
+        Dataset.list_files(str(tmp_path / "a"), shuffle=False),
+    ]
+    for ds in seeded:
+        ds.cache().shuffle(3)
+
+
+def test_all_that_draws_without_a_seed_is_named(tmp_path: Path) -> None:
+    numbers = Dataset.range(3)
+    (tmp_path / "a").touch()
+    for ds, name in [
+        (Dataset.sample_from_datasets([numbers, numbers]), "sample_from_datasets"),
+        (Dataset.list_files(str(tmp_path / "a")), r"list_files\(1\)"),
+        (Dataset.zip(numbers, numbers.shuffle(3).batch(2).unbatch()), r"shuffle\(3\)"),
+    ]:
+        with pytest.warns(CacheWarning, match=f"^{name} draws anew"):
+            kept = ds.cache()
+        kept.map(lambda x: x).cache()  # of one order by now: told of no more
 
 
 def test_spec_and_length_are_the_input_s(where: str | None) -> None:
