@@ -18,6 +18,7 @@ import os
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environments import ROOT, python_of
+from benchmarks.environments import ROOT, EnvironmentMissingError, python_of
 from benchmarks.sections import machine, table, write_section
 
 WORKLOADS: dict[str, tuple[tuple[int, ...], str]] = {
@@ -264,7 +265,9 @@ def child(words: list[str]) -> dict[str, float]:
 
 def measure(folder: str, workload: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Medians of all contenders in elements a second."""
-    there = [name for name, one in CONTENDERS.items() if workload in one.goals and name in options.only]
+    there = [
+        name for name, one in CONTENDERS.items() if workload in one.goals and name in options.only and _is_built(name)
+    ]
     count = count_of(workload, options.mb)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in there}
     places = {name: Path(folder, f"{list(WORKLOADS).index(workload)}-{CONTENDERS[name].files}") for name in there}
@@ -281,6 +284,15 @@ def measure(folder: str, workload: str, options: argparse.Namespace) -> dict[str
         name: {kind: statistics.median(result[kind] for result in results) for kind in results[0]}
         for name, results in found.items()
     }
+
+
+def _is_built(name: str) -> bool:
+    """Whether a contender's environment is there; one that cannot be built is left out, with the reason."""
+    try:
+        return bool(python_of(CONTENDERS[name].environment))
+    except EnvironmentMissingError as error:
+        print(f"without {name}: {error}", file=sys.stderr)
+        return False
 
 
 def warm(folder: str) -> None:

@@ -58,6 +58,12 @@ class Runs:
         self.finished_runs += 1
         self.told += process.stderr
 
+    def kill(self, process: PythonProcess) -> None:
+        """End a run at once."""
+        process.kill()
+        self.deaths += 1
+        self.told += process.stderr
+
     def most_calls(self) -> int:
         """One for each element, and a chunk for each death."""
         return self.length + CHUNK * self.deaths
@@ -86,8 +92,7 @@ def kill_at_random(
             runs.finished(process)
             going[place] = runs.start()
         elif draw.random() < 0.5:
-            process.kill()
-            runs.deaths += 1
+            runs.kill(process)
             going[place] = runs.start()
         if runs.calls() > runs.length // 3:
             meanwhile()

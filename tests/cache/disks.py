@@ -8,10 +8,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import disks
+
+if TYPE_CHECKING:  # the disk comes first: what is imported may start threads
+    import dsnb
 
 _SMALL, _LARGE = 100, 5000
 """Elements of 1 kB: the disk has 2 MB."""
@@ -31,7 +35,7 @@ def _main(kind: str, name: str) -> None:
     sys.stdout.write("DONE\n")
 
 
-def dataset(folder: Path, count: int):  # noqa: ANN201 - dsnb is imported once the disk is there
+def dataset(folder: Path, count: int) -> dsnb.Dataset:
     import numpy as np
 
     import dsnb

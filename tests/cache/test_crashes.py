@@ -112,5 +112,6 @@ def test_a_thousand_deaths(scene: str, runs: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_hundreds_of_deaths_on_redis(server: RedisServer) -> None:
+def test_hundreds_of_deaths_and_a_sleep_at_each_command_on_redis(server: RedisServer) -> None:
     assert problems(f"{server.url} random 0 300", timeout=3500, runs=300) == {}
+    assert problems(f"{server.url} asleep 1", timeout=3500, runs=10) == {}
