@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dsnb.dashboard.words import duration, sentence
 from dsnb.errors import DsnbError, UnimplementedError
 from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.words import duration, sentence
 
 DEADLINE_S = 5.0
 KEEP_S = 10.0

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dsnb.dashboard.rates import Rates, rates, same_run
-from dsnb.dashboard.words import sentence
 from dsnb.errors import DsnbError
+from dsnb.monitor.rates import Rates, rates, same_run
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.words import sentence
 
 Source = Callable[[threading.Event], Iterator[Snapshot]]
 """Yields snapshots until the event is set; raises, or ends, when the service is gone."""

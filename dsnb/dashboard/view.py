@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dsnb.dashboard.controls import Outcome, Request
 from dsnb.dashboard.feed import Health, Moment
-from dsnb.dashboard.rates import JobRates, Rates
+from dsnb.monitor.rates import JobRates, Rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot
 
 TRAINER_COLOURS = 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dsnb.dashboard.feed import Health, Moment
-from dsnb.dashboard.rates import Rates, rates
 from dsnb.dashboard.view import Choice, Control, View, view
+from dsnb.monitor.rates import Rates, rates
 from dsnb.monitor.snapshot import (
     JobStatus,
     PlaceStatus,

@@ -48,9 +48,7 @@ def test_a_request_is_confirmed_by_the_service(service: dsnb.DataService) -> Non
     assert requests.ask(AWAY)
     outcome = ended(requests)
     assert outcome.state == "done"
-    assert outcome.text.startswith(
-        "a is sent away from train, and nothing is kept for it, confirmed by the service in "
-    )
+    assert outcome.text.startswith("the trainer a is sent away from train, and nothing is kept for it, confirmed")
     del elements
     requests.stop()
 

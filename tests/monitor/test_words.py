@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsnb.dashboard import words
+from dsnb.monitor import words
 
 
 @pytest.mark.parametrize(

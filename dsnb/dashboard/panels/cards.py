@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.rates import demand_words, trainer_rates
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import count, plural, rate, share
+from dsnb.monitor.rates import demand_words, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
+from dsnb.monitor.words import count, plural, rate, share
 
 WAITS_A_BIT, WAITS_MUCH = 0.05, 0.10
 """Below the first nobody need look; above the second training is held up by its input."""

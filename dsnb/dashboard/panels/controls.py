@@ -11,7 +11,7 @@ import json
 from dsnb.dashboard.controls import VERBS, Request
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import sentence
+from dsnb.monitor.words import sentence
 
 _TITLES = {
     "send_away": "send {trainer} away: keep nothing for it any longer, and let nobody wait for it",

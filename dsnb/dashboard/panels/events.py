@@ -5,8 +5,8 @@ from __future__ import annotations
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.tables import empty, heading
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import clock
 from dsnb.monitor.snapshot import EventStatus
+from dsnb.monitor.words import clock
 
 MOST = 40
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import clock, duration
 from dsnb.monitor.snapshot import JobStatus
+from dsnb.monitor.words import clock, duration
 
 MODES = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
 

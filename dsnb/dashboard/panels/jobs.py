@@ -6,8 +6,8 @@ from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.controls import button, buttons
 from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import count, rate
 from dsnb.monitor.snapshot import JobStatus
+from dsnb.monitor.words import count, rate
 
 COLUMNS = (
     Column(title="job", number=False),

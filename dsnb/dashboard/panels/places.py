@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dsnb.dashboard.rates import TrainerRates, trainer_rates
 from dsnb.dashboard.view import WORST, View, colour
-from dsnb.dashboard.words import by_number, count, duration, rate
+from dsnb.monitor.rates import TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, PlaceStatus, TaskStatus, TrainerStatus
+from dsnb.monitor.words import by_number, count, duration, rate
 
 CLOSE = 0.8
 """From four fifths of the way to the cliff a trainer should be looked at."""

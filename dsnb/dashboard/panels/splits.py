@@ -1,17 +1,97 @@
-"""How far a pass over the data is: splits done, in hand and lost, for each source that is split."""
+"""The splits: which worker had which, when, and how far the pass over the data is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.tables import empty, heading
+from dsnb.dashboard.panels.timeline import Row, Run, rows, span_of
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import count, share
 from dsnb.monitor.snapshot import JobStatus, SplitStatus
+from dsnb.monitor.words import clock, count, duration, share
+
+STEP_S = 10.0
+"""How often the origin of the picture steps on: in between, what is over is drawn where it was."""
 
 
 def splits(view: View) -> Html:
     """The panel."""
-    return join(heading("Splits", "the pieces of the source that workers are given"), _body(view.job))
+    job = view.job
+    drawn = _picture(view, job) if job is not None and job.mode == "DYNAMIC" else None
+    return join(heading("Splits", "which worker had which piece of the source, and when"), drawn, _body(job))
+
+
+def _picture(view: View, job: JobStatus) -> Html | None:
+    """The axis of time. It is drawn anew once a second, from what was known at its beginning."""
+    if view.snapshot is None:
+        return None
+    now = float(int(view.snapshot.time))
+    known = [moment for moment in view.history if moment.snapshot.time <= now]
+    found = rows(known, job.name, now - view.choice.span_s, now)
+    if not found:
+        return None
+    span = span_of(found, now, view.choice.span_s)
+    base = now - span - now % STEP_S
+    lines = [_line(row, base, span, now, job) for row in found]
+    return tag("div", *lines, _clocks(now, span), _meanings(found), class_="timeline")
+
+
+def _line(row: Row, base: float, span: float, now: float, job: JobStatus) -> Html:
+    runs = (_run(run, row.lanes, base, span, job) for run in row.runs)
+    moved = f"transform:translateX({(base + span - now) / span:.2%})"
+    # A canvas whose origin has stepped on is a new one: its transform must not glide back.
+    canvas = tag("div", *runs, class_="canvas", style=moved, data_key=int(base))
+    return tag("div", tag("b", row.worker), tag("div", canvas, class_="rail"), class_="line", data_key=row.worker)
+
+
+def _run(run: Run, lanes: int, base: float, span: float, job: JobStatus) -> Html:
+    grant = run.grant
+    kind = grant.state.replace(" ", "-")
+    marks = [name for name, so in (("straggles", run.straggles), ("again", grant.again)) if so]
+    place = f"left:{(run.begin - base) / span:.2%};width:{(run.end - run.begin) / span:.2%}"
+    lane = f";top:{run.lane / lanes:.0%};height:{1 / lanes:.0%}" if lanes > 1 else ""
+    odd = ["odd"] if grant.repetition % 2 else []
+    return tag("i", class_=" ".join([kind, *marks, *odd]), style=place + lane, title=_told(run, job), data_key=run.key)
+
+
+def _told(run: Run, job: JobStatus) -> str:
+    grant = run.grant
+    source = job.splits[grant.source].source if grant.source < len(job.splits) else ""
+    which = (
+        f"split {count(grant.first)}"
+        if grant.end - grant.first == 1
+        else f"splits {count(grant.first)} to {count(grant.end - 1)}"
+    )
+    slow = ", much longer than others" if run.straggles else ""
+    anew = ", given again after a loss" if grant.again else ""
+    took = "" if grant.state == "in hand" else f" after {duration(run.end - run.begin)}"
+    return f"{which} of {source}: {grant.state}{took}{slow}{anew}"
+
+
+def _clocks(now: float, span: float) -> Html:
+    """The time of day under the picture, in steps that move with it."""
+    every = 15.0 * (span // 60) if span >= 60 else span / 3
+    ticks = (
+        at for at in (now - now % every - every * step for step in range(5)) if now - span <= at <= now - 0.06 * span
+    )
+    shown = (tag("span", clock(at), style=f"right:{(now - at) / span:.2%}") for at in ticks)
+    return tag(
+        "div", tag("div", *shown, tag("span", "now", class_="now"), class_="clocks"), class_="line", data_key="clocks"
+    )
+
+
+def _meanings(found: Sequence[Row]) -> Html:
+    """The keys of what the picture has."""
+    runs = [run for row in found for run in row.runs]
+    there = {run.grant.state for run in runs}
+    names = {"done": "done", "in hand": "in hand", "lost": "lost with its worker", "dropped": "given up"}
+    keys = [
+        tag("span", words, class_=f"key {state.replace(' ', '-')}") for state, words in names.items() if state in there
+    ]
+    keys += [tag("span", "straggler", class_="key straggles")] if any(run.straggles for run in runs) else []
+    keys += [tag("span", "given again", class_="key again")] if any(run.grant.again for run in runs) else []
+    return tag("div", *keys, class_="keys", data_key="keys")
 
 
 def parts(split: SplitStatus) -> dict[str, float]:

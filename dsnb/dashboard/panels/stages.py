@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.tables import empty, heading
-from dsnb.dashboard.rates import StageRates
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import count, duration, rate, share
+from dsnb.monitor.rates import StageRates
 from dsnb.monitor.snapshot import StageStatus
+from dsnb.monitor.words import count, duration, rate, share
 
 _LITTLE = 0.001
 """Less work a second than this is noise: then the shares are of all work since the job began."""

@@ -10,8 +10,8 @@ from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.controls import button
 from dsnb.dashboard.panels.places import CLOSE, Lane, Strip, layout, newest_tasks, round_up
 from dsnb.dashboard.view import WORST, View
-from dsnb.dashboard.words import count
 from dsnb.monitor.snapshot import JobStatus
+from dsnb.monitor.words import count
 
 _ADVICE = "cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id)"
 _MANNERS = {"wait": "others wait for it at the cliff", "spill": "what it misses is kept on disk"}

@@ -25,9 +25,9 @@ from bokeh.plotting import figure
 
 from dsnb.dashboard.feed import KEEP, Moment
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.rates import JobRates, demand_words
 from dsnb.dashboard.view import SPANS_S, View
-from dsnb.dashboard.words import by_number, rate
+from dsnb.monitor.rates import JobRates, demand_words
+from dsnb.monitor.words import by_number, rate
 
 COLOURS = ("#3b6ea8", "#4c94c0", "#5fb3b3", "#8cc7a1", "#7d8fc9", "#5b78b5", "#6aa5a0", "#9aa9b8")
 """Middle tones, which read on white and on black: a served figure does not hear of the page's theme."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.cards import WAITS_A_BIT, WAITS_MUCH
 from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
-from dsnb.dashboard.rates import TrainerRates, trainer_rates
 from dsnb.dashboard.view import View, colour
-from dsnb.dashboard.words import count, rate, share
+from dsnb.monitor.rates import TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
+from dsnb.monitor.words import count, rate, share
 
 COLUMNS = (
     Column(title="trainer", meaning="the id given in CrossTrainerCache, else the client's own", number=False),

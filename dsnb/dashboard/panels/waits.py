@@ -15,10 +15,10 @@ from dsnb.dashboard.feed import Moment
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.cards import WAITS_A_BIT, WAITS_MUCH
 from dsnb.dashboard.panels.tables import empty, heading
-from dsnb.dashboard.rates import trainer_rates
 from dsnb.dashboard.view import View, colour
-from dsnb.dashboard.words import share
+from dsnb.monitor.rates import trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
+from dsnb.monitor.words import share
 
 COLUMNS = 30
 """Of the picture of the past: two seconds each in the last minute, ten in the last five."""

@@ -6,8 +6,8 @@ from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.controls import button, buttons
 from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
 from dsnb.dashboard.view import View
-from dsnb.dashboard.words import count, duration, rate, share, size
 from dsnb.monitor.snapshot import WorkerStatus
+from dsnb.monitor.words import by_number, count, duration, rate, share, size
 
 COLUMNS = (
     Column(title="worker", meaning="in the order of arrival", number=False),
@@ -31,7 +31,10 @@ def workers(view: View) -> Html:
     found = view.snapshot.workers if view.snapshot else ()
     if not found:
         return join(title, empty("No worker: svc.scale(2) adds two." if view.snapshot else "No service yet."))
-    return join(title, table(COLUMNS, [row(view, worker) for worker in found]))
+    return join(
+        title,
+        table(COLUMNS, [row(view, worker) for worker in sorted(found, key=lambda worker: by_number(worker.name))]),
+    )
 
 
 def row(view: View, worker: WorkerStatus) -> TableRow:

@@ -1,0 +1,118 @@
+"""The runs of splits on an axis of time, a row for each worker: what `splits` draws.
+
+A status tells of the newest grants of a job; where they come fast those are a few seconds' worth, so the grants of all
+moments of the span that is shown are put together, the later word counting. Positions are parts of a canvas whose left
+edge is a fixed moment that steps on now and then: so a finished run is drawn once, and only the canvas moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from dsnb.dashboard.feed import Moment
+from dsnb.monitor.snapshot import GrantStatus
+from dsnb.monitor.words import by_number
+
+MOST = 160
+"""Runs that are drawn; more would cost the browser dearly and could not be told apart."""
+
+STRAGGLES = 2.0
+"""A run that takes this many times the median of its fellows for each split is a straggler."""
+
+MOST_LANES = 3
+
+_EVERY = 8
+"""Of so many moments one is looked at: each tells of the newest 120 grants."""
+
+_SPANS = (15.0, 30.0, 60.0, 120.0)
+
+_FELLOWS = 5
+_TOUCH_S = 0.02
+_LEAST_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of splits on the axis.
+
+    Attributes:
+        begin: When it was given, in seconds since the epoch.
+        end: When it was done or lost; the present while it is in hand.
+        straggles: Whether it takes much longer than others of its size.
+        lane: Which of its worker's lanes it is drawn in: a worker may ask for the next run before one is consumed.
+    """
+
+    grant: GrantStatus
+    begin: float
+    end: float
+    straggles: bool
+    lane: int = 0
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others of its job."""
+        grant = self.grant
+        return f"{grant.task_id}.{grant.source}.{grant.repetition}.{grant.first}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One worker's runs, the oldest first, and the lanes that they need so as not to hide one another."""
+
+    worker: str
+    runs: tuple[Run, ...]
+    lanes: int
+
+
+def span_of(found: Sequence[Row], now: float, most: float) -> float:
+    """How much time to show: no more than the runs fill, in steps, or every run would change the scale."""
+    begun = min((run.begin for row in found for run in row.runs), default=now)
+    return next((step for step in _SPANS if step >= now - begun and step < most), most)
+
+
+def rows(history: Sequence[Moment], job: str, since: float, now: float) -> tuple[Row, ...]:
+    """The runs of a job that reach into the time from `since` to `now` (by the dispatcher's clock), by worker."""
+    known = _together(history, job)
+    inside = [grant for grant in known if (grant.done or now) >= since][-MOST:]
+    usual = _usual(known)
+    runs = [_run(grant, usual, now) for grant in inside]
+    workers = sorted({run.grant.worker for run in runs}, key=by_number)
+    return tuple(_row(name, [run for run in runs if run.grant.worker == name]) for name in workers)
+
+
+def _row(worker: str, runs: Iterable[Run]) -> Row:
+    """Each run in the first lane that is free when it begins; beyond the last lane they share it."""
+    free: list[float] = []
+    placed: list[Run] = []
+    for run in runs:
+        lane = next((at for at, until in enumerate(free) if until <= run.begin + _TOUCH_S), len(free))
+        lane = min(lane, MOST_LANES - 1)
+        free[lane : lane + 1] = [run.end]
+        placed.append(replace(run, lane=lane))
+    return Row(worker=worker, runs=tuple(placed), lanes=max(1, len(free)))
+
+
+def _together(history: Sequence[Moment], job: str) -> list[GrantStatus]:
+    """Each grant that any moment told of, as the last one told it, in the order in which they were given."""
+    known: dict[tuple[str, int, int, int], GrantStatus] = {}
+    for moment in history[::-_EVERY][::-1]:
+        found = moment.snapshot.job(job)
+        for grant in found.grants if found else ():
+            known[grant.task_id, grant.source, grant.repetition, grant.first] = grant
+    return sorted(known.values(), key=lambda grant: grant.given)
+
+
+def _usual(grants: Sequence[GrantStatus]) -> float | None:
+    """What one split takes, as the median of those that are done; None while too few are."""
+    done = [(grant.done - grant.given) / (grant.end - grant.first) for grant in grants if grant.state == "done"]
+    return median(done) if len(done) >= _FELLOWS else None
+
+
+def _run(grant: GrantStatus, usual: float | None, now: float) -> Run:
+    end = grant.done or now
+    took = max(end - grant.given, 0.0)
+    expected = None if usual is None else max(usual * (grant.end - grant.first), _LEAST_S)
+    straggles = expected is not None and grant.state in {"done", "in hand"} and took > STRAGGLES * expected
+    return Run(grant=grant, begin=grant.given, end=max(end, grant.given), straggles=straggles)
