@@ -57,7 +57,7 @@ def distribute(
         max_outstanding_requests: Most elements on their way or buffered, over all workers; None to bound bytes only.
         data_transfer_protocol: "grpc" or "local"; None for the best that works.
         compression: Of what travels by gRPC: "AUTO" for what is measured to be fastest on these data and this link,
-            which may be nothing; None for nothing; "LZ4" or "ZSTD".
+            which may be nothing; None for nothing; "LZ4" or "ZSTD". The tasks of `status()` have what was decided.
         cross_trainer_cache: Share one preprocessing pass with other trainers: all of them get all elements.
         target_workers: "AUTO" or "ANY" to read all workers, those of this process by reference; "LOCAL" to read only
             those of this process.

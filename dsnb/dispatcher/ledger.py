@@ -174,4 +174,5 @@ def _sum(reports: Iterable[StageReport | None]) -> StageReport:
         wait_ns=sum(r.wait_ns for r in there),
         buffered=sum(r.buffered for r in there),
         capacity=sum(r.capacity for r in there),
+        threads=sum(r.threads for r in there),
     )

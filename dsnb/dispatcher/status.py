@@ -119,6 +119,7 @@ def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> 
                 wait_ns=s.wait_ns,
                 buffered=s.buffered,
                 capacity=s.capacity,
+                threads=s.threads,
             )
             for s in stages_of(totals)
         ),
@@ -141,6 +142,7 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
         evicted=report.evicted,
         spill_bytes=report.spill_bytes,
         errors=report.errors,
+        compression=report.compression,
     )
 
 

@@ -14,7 +14,11 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatus:
-    """One operation of a task's pipeline, summed over the workers of its job in `JobStatus.stages`."""
+    """One operation of a task's pipeline, summed over the workers of its job in `JobStatus.stages`.
+
+    Attributes:
+        threads: How many call its function at present, as asked for or as `AUTOTUNE` found; 0 for the one that pulls.
+    """
 
     name: str
     depth: int
@@ -23,6 +27,7 @@ class StageStatus:
     wait_ns: int = 0
     buffered: int = 0
     capacity: int = 0
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,7 @@ class TaskStatus:
         evicted: Elements that were pushed out to make room.
         spill_bytes: Bytes on disk, for trainers that lag behind and asked for it.
         errors: Elements whose place is taken by an error.
+        compression: What its readers get by gRPC is compressed with, and why; empty as long as nobody does.
     """
 
     task_id: str
@@ -116,6 +122,7 @@ class TaskStatus:
     evicted: int = 0
     errors: int = 0
     spill_bytes: int = 0
+    compression: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

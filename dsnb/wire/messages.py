@@ -222,6 +222,7 @@ class StageReport:
     wait_ns: int = 0
     buffered: int = 0
     capacity: int = 0
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +271,7 @@ class TaskReport:
     grants: tuple[SplitGrant, ...] = ()
     spill_bytes: int = 0
     partial: bool = False
+    compression: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage, reports
 from dsnb.wire.messages import Manner, StageReport, TaskOrder, TaskReport, TrainerReport
-from dsnb.wire.transfer.handover import Opening, Piece, Sink, send_ns
+from dsnb.wire.transfer.handover import Opening, Piece, Sink, compression_of, send_ns
 from dsnb.worker.pace import Pace, seconds_until
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import FRAME_BYTES, Producer
@@ -62,6 +62,7 @@ class Task:
         self._most_bytes = capacity
         self._pace = Pace()
         self._send_ns: Counter[str] = Counter()
+        self._compression = ""
         """What sending took of the readings that are over, by trainer."""
         self._readings: dict[str, TaskReading] = {}
         self._producer = Producer(
@@ -132,6 +133,7 @@ class Task:
         reading = self._readings.pop(client, None)
         if reading is not None:
             self._send_ns[reading.trainer] += send_ns(reading.sink)
+            self._compression = compression_of(reading.sink) or self._compression
         return reading
 
     def dismiss(self, trainer_id: str) -> None:
@@ -294,7 +296,13 @@ class Task:
                 partial=self.order.cached and window.base > 0,
                 clients=tuple(window.readers),
                 grants=self._feed.grants() if self._feed is not None else (),
+                compression=self._compressions(),
             )
+
+    def _compressions(self) -> str:
+        """What was decided for its readers, or for the last one that left."""
+        present = dict.fromkeys(compression_of(reading.sink) for reading in self._readings.values())
+        return "; ".join(filter(None, present)) or self._compression
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:
@@ -352,6 +360,7 @@ class Task:
                 wait_ns=r.wait_ns,
                 buffered=r.buffered,
                 capacity=r.capacity,
+                threads=r.threads,
             )
             for r in reports(stage)
         )

@@ -43,6 +43,7 @@ class StageReport:
         wait_ns: Time this stage waited for its inputs on another thread, or a source for splits of the dispatcher.
         buffered: Elements that lie ready in this stage now (prefetch, shuffle, parallel map).
         capacity: The most elements that it holds; 0 where it holds none.
+        threads: How many call its function at present; 0 for the one that pulls.
     """
 
     name: str
@@ -52,6 +53,7 @@ class StageReport:
     wait_ns: int = 0
     buffered: int = 0
     capacity: int = 0
+    threads: int = 0
 
 
 class Stage:

@@ -182,4 +182,5 @@ class ParallelMapStage(Stage):
             wait_ns=self.wait_ns + (pool.wait_ns if pool else 0),
             buffered=buffered,
             capacity=capacity,
+            threads=self._threads or 0 if pool else 0,
         )

@@ -36,19 +36,25 @@ _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 class _StreamSink:
     """Queues what a task delivers, for the thread that sends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
         self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | None] = SimpleQueue()
         self.send_ns = 0
         """Time that messages took to be taken by the connection: its bandwidth, and a reader that does not keep up."""
 
-    def send(self, messages: Iterator[bytes], choice: Choice) -> Iterator[bytes]:
+    @property
+    def compression(self) -> str:
+        """What was decided, and why."""
+        return self._choice.why
+
+    def send(self, messages: Iterator[bytes]) -> Iterator[bytes]:
         """The messages, each timed until the next is asked for."""
         for message in messages:
             began = perf_counter_ns()
             yield message
             took = perf_counter_ns() - began
             self.send_ns += took
-            choice.note_sent(len(message), took / 1e9)
+            self._choice.note_sent(len(message), took / 1e9)
 
     def deliver(self, piece: Piece) -> None:
         self.items.put(piece)
@@ -100,14 +106,14 @@ class ReadService:
     def _serve(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(requests)
         choice = _choice(first, context)
-        sink = _StreamSink()
+        sink = _StreamSink(choice)
         reading = self._endpoint.open(_opening(first), sink)
         context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
         self._listeners.submit(_listen, requests, reading, sink)
         encoder = PieceEncoder(first.task_id, keep=bool(first.trainer_id), choice=choice, checksum=first.checksum)
         while (item := sink.items.get()) is not None:
             if isinstance(item, Piece):
-                yield from sink.send(encoder.encode(item), choice)
+                yield from sink.send(encoder.encode(item))
             elif isinstance(item, Exception):
                 raise item
             else:

@@ -119,3 +119,8 @@ class Endpoint(Protocol):
             ResourceExhaustedError: the worker serves as many readers as it is set to.
         """
         ...
+
+
+def compression_of(sink: Sink) -> str:
+    """What a sink compresses with, and why; empty of one that never does."""
+    return str(getattr(sink, "compression", ""))

@@ -125,3 +125,12 @@ def test_the_length_is_the_input_s_and_the_spec_is_unknown() -> None:
     ds = Dataset.range(5).map(lambda x: x)
     assert ds.cardinality() == 5
     assert ds.element_spec is None
+
+
+def test_the_report_tells_how_many_threads_call_the_function() -> None:
+    with iter(Dataset.range(100).map(lambda x: x, 3)) as elements:
+        next(elements)
+        assert [report.threads for report in elements.reports()] == [3, 0]
+    with iter(Dataset.range(100).map(lambda x: x)) as elements:
+        next(elements)
+        assert [report.threads for report in elements.reports()] == [0, 0]
