@@ -55,7 +55,12 @@ class Policy:
 
 
 def on_loopback(arguments: Sequence[str]) -> bool:
-    """Whether a `panel serve` with these arguments listens on loopback: without `--address` it does everywhere."""
+    """Whether a `panel serve` with these arguments listens on this machine alone.
+
+    Without `--address` it listens everywhere, but for a Unix socket, which has an owner instead of an address.
+    """
+    if "--unix-socket" in arguments:
+        return True
     given = [after for before, after in pairwise(arguments) if before == "--address"]
     given += [argument.removeprefix("--address=") for argument in arguments if argument.startswith("--address=")]
     return bool(given) and all(address in LOOPBACK for address in given)

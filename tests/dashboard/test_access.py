@@ -40,6 +40,7 @@ def test_read_only_is_for_those_with_the_key_too() -> None:
         (["serve", "dashboard", "--address", "127.0.0.1"], True),
         (["serve", "--address=localhost", "dashboard"], True),
         (["serve", "dashboard", "--address", "0.0.0.0"], False),
+        (["serve", "dashboard", "--unix-socket", "socket"], True),
     ],
 )
 def test_panel_serve_controls_only_where_it_listens_on_loopback(arguments: list[str], local: bool) -> None:
