@@ -51,7 +51,8 @@ def serve_here() -> None:
     service = os.environ.get("DSNB_SERVICE") or None
     feed = shared_feed(service or "", source_for(service))
     requests = shared_requests(service or "", reach_of(service))
-    policy = Policy(read_only="" if on_loopback(sys.argv) else BEYOND)
+    private = on_loopback(sys.orig_argv)  # Bokeh replaces `sys.argv` while it runs a file
+    policy = Policy(read_only="" if private else BEYOND)
     application(feed, requests, policy)().servable(title="dsnb")
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 from tests.browser.conftest import Tab
-from tests.support.processes import PythonProcess
-from tests.support.requires import require_module
+from tests.support.jupyter import BASE, running_lab, write_notebook
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Frame
 
-BASE = "/user/me/"
 TRAIN = """
 import os, threading, time
 import dsnb
@@ -45,14 +40,9 @@ end.set(); trainer.join(); svc.stop(); print("all is over")
 
 
 def test_a_running_cell_freezes_neither_the_dashboard_nor_the_card(tab: Tab, tmp_path: Path, artefacts: Path) -> None:
-    for module in ("jupyterlab", "jupyter_server_proxy", "ipywidgets", "panel"):
-        require_module(module)
     write_notebook(tmp_path / "busy.ipynb", TRAIN, "svc.dashboard(height=420)", BUSY, STOP)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with PythonProcess(lab(tmp_path, port), env={"JUPYTERHUB_SERVICE_PREFIX": BASE, **own_places(tmp_path)}) as jupyter:
-        wait_for(lambda: answers(f"http://127.0.0.1:{port}{BASE}api"), what="Lab to answer", timeout=60)
-        tab.page.goto(f"http://127.0.0.1:{port}{BASE}lab/tree/busy.ipynb?reset")
+    with running_lab(tmp_path) as address:
+        tab.page.goto(f"{address}lab/tree/busy.ipynb?reset")
         tab.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         tab.wait("document.body.innerText.includes('(ipykernel) | Idle')", timeout=60)
         tab.page.click(".jp-Cell .cm-content")
@@ -74,31 +64,6 @@ def test_a_running_cell_freezes_neither_the_dashboard_nor_the_card(tab: Tab, tmp
         assert "stopped" in card(tab)
         assert tab.strangers() == []
         tab.page.goto("about:blank")
-        jupyter.terminate()
-        jupyter.ended()
-
-
-def write_notebook(path: Path, *cells: str) -> None:
-    made = [
-        {"cell_type": "code", "id": f"c{at}", "source": code, "metadata": {}, "outputs": [], "execution_count": None}
-        for at, code in enumerate(cells)
-    ]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    path.write_text(json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
-
-
-def lab(folder: Path, port: int) -> list[str]:
-    options = {"ip": "127.0.0.1", "port": port, "port_retries": 0, "root_dir": folder, "base_url": BASE}
-    secrets = ["--IdentityProvider.token=", "--ServerApp.password=", "--ServerApp.disable_check_xsrf=True"]
-    given = [f"--ServerApp.{name}={value}" for name, value in options.items()]
-    return ["-m", "jupyterlab", "--no-browser", "--allow-root", "--LabApp.news_url=", *given, *secrets]
-
-
-def own_places(folder: Path) -> dict[str, str]:
-    """Settings of nobody's, and none that a person has."""
-    jupyter = (f"JUPYTER_{kind}_DIR" for kind in ("CONFIG", "DATA", "RUNTIME"))
-    names = (*jupyter, "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
-    return {name: str(folder / ".jupyter" / name.lower()) for name in names}
 
 
 def run(tab: Tab) -> None:
@@ -129,11 +94,3 @@ def text(tab: Tab) -> str:
     """What stands in the notebook's outputs."""
     outputs = "[...document.querySelectorAll('.jp-OutputArea-output')].map(one => one.innerText).join('\\n')"
     return str(tab.page.evaluate(outputs))
-
-
-def answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5) as answer:
-            return int(answer.status) == 200
-    except OSError:
-        return False

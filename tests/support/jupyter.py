@@ -1,0 +1,63 @@
+"""A real JupyterLab under a base URL, as behind a JupyterHub, with nobody's settings."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+from tests.support.processes import PythonProcess
+from tests.support.requires import require_module
+from tests.support.waiting import wait_for
+
+BASE = "/user/me/"
+
+
+@contextmanager
+def running_lab(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Its address; it is ended at the end, and so are its kernels and what its proxy has started."""
+    for module in ("jupyterlab", "jupyter_server_proxy", "ipywidgets", "panel"):
+        require_module(module)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}{BASE}"
+    with PythonProcess(_arguments(folder, port), env={**_own_places(folder), **(env or {})}) as jupyter:
+        wait_for(lambda: _answers(f"{address}api"), what="Lab to answer", timeout=60)
+        yield address
+        jupyter.terminate()
+        jupyter.ended()
+
+
+def write_notebook(path: Path, *cells: str) -> None:
+    """A notebook of cells that were not run."""
+    made = [
+        {"cell_type": "code", "id": f"c{at}", "source": code, "metadata": {}, "outputs": [], "execution_count": None}
+        for at, code in enumerate(cells)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.write_text(json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
+
+
+def _arguments(folder: Path, port: int) -> list[str]:
+    options = {"ip": "127.0.0.1", "port": port, "port_retries": 0, "root_dir": folder, "base_url": BASE}
+    secrets = ["--IdentityProvider.token=", "--ServerApp.password=", "--ServerApp.disable_check_xsrf=True"]
+    given = [f"--ServerApp.{name}={value}" for name, value in options.items()]
+    return ["-m", "jupyterlab", "--no-browser", "--allow-root", "--LabApp.news_url=", *given, *secrets]
+
+
+def _own_places(folder: Path) -> dict[str, str]:
+    """Settings of nobody's, and none that a person has."""
+    jupyter = (f"JUPYTER_{kind}_DIR" for kind in ("CONFIG", "DATA", "RUNTIME"))
+    names = (*jupyter, "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
+    return {"JUPYTERHUB_SERVICE_PREFIX": BASE} | {name: str(folder / ".jupyter" / name.lower()) for name in names}
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
