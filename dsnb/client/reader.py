@@ -97,6 +97,8 @@ class ReadStage(Stage):
         self._yielded = 0
         self._began = time.perf_counter_ns()
         self._active_ns = self._decode_ns = 0
+        self._waiting: tuple[int, int | None] = (0, None)
+        """What was waited before, and when the wait began that goes on; one object: never half new."""
         self._reachable_at = time.monotonic()
         self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
@@ -247,7 +249,7 @@ class ReadStage(Stage):
 
     def _wait(self) -> bool:
         """Wait until there is a piece; False when the pass is over. Does the housekeeping meanwhile."""
-        began, starved = 0, False
+        starved = False
         try:
             while True:
                 with self._inbox.changed:
@@ -256,8 +258,8 @@ class ReadStage(Stage):
                     if self._inbox.ready and not self._inbox.updates and not self._inbox.failed:
                         return True
                     stirred = self._inbox.stirred
-                    if not self._inbox.ready:
-                        began = began or time.perf_counter_ns()
+                    if not self._inbox.ready and self._waiting[1] is None:
+                        self._waiting = self.wait_ns, time.perf_counter_ns()
                 if not stirred:
                     if not starved:
                         starved = True
@@ -266,8 +268,13 @@ class ReadStage(Stage):
                 if not self._look_after():
                     return False
         finally:
-            if began:
-                self.wait_ns += time.perf_counter_ns() - began
+            self.wait_ns = self._waited_ns()
+            self._waiting = self.wait_ns, None
+
+    def _waited_ns(self) -> int:
+        """With the wait that goes on: it may be long."""
+        waited, began = self._waiting
+        return waited if began is None else waited + time.perf_counter_ns() - began
 
     def _look_after(self) -> bool:
         """Act on what has come, or wait a little for something to come; False when the pass is over."""
@@ -377,7 +384,7 @@ class ReadStage(Stage):
         return ClientReport(
             client_id=self._client_id,
             elements=self._yielded,
-            wait_ns=self.wait_ns,
+            wait_ns=self._waited_ns(),
             decode_ns=self._decode_ns,
             active_ns=self._active_ns or time.perf_counter_ns() - self._began,
             lost=self._tasks.lost,

@@ -85,6 +85,7 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tup
         clock_ns=report.clock_ns if report else 0,
         late_ns=report.late_ns if report else 0,
         looks=report.looks if report else 0,
+        cpu_ns=report.cpu_ns if report else 0,
     )
 
 
@@ -174,7 +175,7 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
                 worker=core.state.workers[core.state.tasks[task.task_id].worker].name,
                 offset=t.offset,
                 lag=max(0, task.head - t.offset),
-                send_ns=t.send_ns,
+                flight_ns=t.flight_ns,
             )
             for task, t in here
             if task.task_id in core.state.tasks

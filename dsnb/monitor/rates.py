@@ -26,6 +26,9 @@ class TrainerRates:
         demand: Elements per second that it would take if it never waited; None while it did not read.
         more: Whether it could take even more than that.
         drift: How fast it falls behind, by task, in elements per second; negative when it catches up.
+        decode_share: Part of its time that it made elements of what had arrived; None while it did not read.
+        flight: By task, the part of the time that something which had been sent was not consumed yet.
+        active_s: Seconds of its time that this is about.
     """
 
     consumed: float = 0.0
@@ -34,6 +37,16 @@ class TrainerRates:
     demand: float | None = None
     more: bool = False
     drift: Mapping[str, float] = field(default_factory=dict)
+    decode_share: float | None = None
+    flight: Mapping[str, float] = field(default_factory=dict)
+    active_s: float = 0.0
+
+    @property
+    def own_share(self) -> float | None:
+        """Part of its time that its own loop took; None while it did not read."""
+        if self.wait_share is None or self.decode_share is None:
+            return None
+        return max(0.0, 1 - self.wait_share - self.decode_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +81,19 @@ class JobRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRates:
-    """One worker between two snapshots; `busy` is seconds of pipeline work per second."""
+    """One worker between two snapshots.
+
+    Attributes:
+        busy: Seconds of pipeline work per second.
+        late_s: By how much a thread of it was late that had asked to be woken, on average.
+        cpu: Seconds of processor time of its process per second.
+    """
 
     produced: float = 0.0
     sent_bytes: float = 0.0
     busy: float = 0.0
+    late_s: float = 0.0
+    cpu: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +175,21 @@ def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) ->
     consumed = _grown(was.elements, after.elements) / span
     active = _grown(was.active_ns, after.active_ns)
     wait = min(1.0, _grown(was.wait_ns, after.wait_ns) / active) if active else None
-    lags = {place.task_id: place.lag for place in was.places}
+    places = {place.task_id: place for place in was.places}
     return TrainerRates(
         consumed=consumed,
         skipped=_grown(was.skipped, after.skipped) / span,
         wait_share=wait,
         demand=None if wait is None or not consumed else consumed / (1 - min(wait, MOST_WAIT)),
         more=wait is not None and wait > MOST_WAIT,
-        drift={p.task_id: (p.lag - lags[p.task_id]) / span for p in after.places if p.task_id in lags},
+        drift={p.task_id: (p.lag - places[p.task_id].lag) / span for p in after.places if p.task_id in places},
+        decode_share=min(1.0, _grown(was.decode_ns, after.decode_ns) / active) if active else None,
+        flight={
+            p.task_id: min(1.0, _grown(places[p.task_id].flight_ns, p.flight_ns) / 1e9 / span)
+            for p in after.places
+            if p.task_id in places
+        },
+        active_s=active / 1e9,
     )
 
 
@@ -184,4 +212,11 @@ def _worker(before: WorkerStatus | None, after: WorkerStatus, span: float) -> Wo
         produced=_grown(before.produced if before else 0, after.produced) / span,
         sent_bytes=_grown(before.sent_bytes if before else 0, after.sent_bytes) / span,
         busy=_grown(before.busy_ns if before else 0, after.busy_ns) / 1e9 / span,
+        late_s=_late_s(before, after),
+        cpu=_grown(before.cpu_ns, after.cpu_ns) / 1e9 / span if before else 0.0,
     )
+
+
+def _late_s(before: WorkerStatus | None, after: WorkerStatus) -> float:
+    looks = _grown(before.looks if before else 0, after.looks)
+    return _grown(before.late_ns if before else 0, after.late_ns) / 1e9 / looks if looks else 0.0

@@ -37,15 +37,15 @@ class PlaceStatus:
     Attributes:
         offset: The first element of the task's sequence that the trainer has not consumed.
         lag: Newest produced element minus offset.
-        send_ns: Time that the streams of its present readers were taken up by sending: near the whole of the time,
-            the link cannot carry more. 0 in one process.
+        flight_ns: Time that something which had been sent to it was not consumed yet: if it waited meanwhile, that was
+            under way.
     """
 
     task_id: str
     worker: str
     offset: int
     lag: int
-    send_ns: int = 0
+    flight_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +253,7 @@ class WorkerStatus:
         late_ns: By how much a thread of it was late that had asked to be woken, all in all: where the interpreter or
             the processor is taken up by others. Measured in thread workers alone.
         looks: How often that was measured.
+        cpu_ns: Processor time of its process, which thread workers share with others.
     """
 
     name: str
@@ -276,6 +277,7 @@ class WorkerStatus:
     clock_ns: int = 0
     late_ns: int = 0
     looks: int = 0
+    cpu_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster, ClusterSettings
+from dsnb.notebook.explaining import Explanation, watch_and_explain
 from dsnb.notebook.whole import whole
 from dsnb.notebook.widget import Card
 from dsnb.wire import discovery, forks
@@ -101,6 +102,26 @@ class DataService:
                     f"the condition did not hold within {timeout:g} seconds", hint="svc.status() shows what is there"
                 )
             time.sleep(0.05)
+
+    def explain(self, seconds: float = 2.0) -> Explanation:
+        """What limits the jobs that are read now, in sentences with numbers and remedies; the worst first.
+
+        Args:
+            seconds: For how long to watch, 1 or more.
+
+        Returns:
+            A tuple of `Verdict`, which reads as text in a cell.
+
+        Raises:
+            UnavailableError: the service does not answer.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=1) as svc:
+            ...     print(svc.explain(1.0))
+            No job was read long enough to say anything of it.
+        """
+        return watch_and_explain(self.status, max(1.0, seconds))
 
     def scale(self, workers: int) -> None:
         """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.

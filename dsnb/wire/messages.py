@@ -239,7 +239,7 @@ class TrainerReport:
     on_lag: str = ""
     rate: float = 0.0
     falls_off_s: float = 0.0
-    send_ns: int = 0
+    flight_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +291,7 @@ class WorkerReport:
     clock_ns: int = 0
     late_ns: int = 0
     looks: int = 0
+    cpu_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,8 +79,18 @@ class Turns:
         self.late_ns = self.looks = 0
 
     def look(self) -> None:
-        """Ask for a turn, and see when it comes."""
-        began = time.perf_counter_ns()
+        """Ask for a turn, and see when it comes. What the system kept it waiting for a processor does not count."""
+        queued, began = _queued_ns(), time.perf_counter_ns()
         time.sleep(_NAP_S)
-        self.late_ns += max(0, time.perf_counter_ns() - began - int(_NAP_S * 1e9))
+        took = time.perf_counter_ns() - began - int(_NAP_S * 1e9)
+        self.late_ns += max(0, took - (_queued_ns() - queued))
         self.looks += 1
+
+
+def _queued_ns() -> int:
+    """How long this thread has been ready to run while others had the processors; 0 where the system does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0

@@ -392,4 +392,5 @@ class WorkerServer:
             clock_ns=time.monotonic_ns(),
             late_ns=self._turns.late_ns,
             looks=self._turns.looks,
+            cpu_ns=time.process_time_ns(),
         )

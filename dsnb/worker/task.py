@@ -12,12 +12,13 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage, reports
 from dsnb.wire.messages import Manner, StageReport, TaskOrder, TaskReport, TrainerReport
-from dsnb.wire.transfer.handover import Opening, Piece, Sink, compression_of, send_ns
+from dsnb.wire.transfer.handover import Opening, Piece, Sink, compression_of
 from dsnb.worker.pace import Pace, seconds_until
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import FRAME_BYTES, Producer
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
+from dsnb.worker.task_reading import TaskReading
 from dsnb.worker.window import Window
 
 _HEAD = "\0head"
@@ -61,9 +62,9 @@ class Task:
         self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill)
         self._most_bytes = capacity
         self._pace = Pace()
-        self._send_ns: Counter[str] = Counter()
+        self._flight_ns: Counter[str] = Counter()
+        """Of the readings that are over, by trainer."""
         self._compression = ""
-        """What sending took of the readings that are over, by trainer."""
         self._readings: dict[str, TaskReading] = {}
         self._producer = Producer(
             f"dsnb-task-{order.task_id}", build, self, note, packed=packed, begin=partial(begin_at, order)
@@ -96,7 +97,7 @@ class Task:
                 old.sink.fail(CancelledError("the same client opened this task again"))
             manner = opening.manner or Manner()
             self._window.attach(client, trainer, opening.received, opening.consumed, manner)
-            reading = self._readings[client] = TaskReading(self, client, sink, trainer)
+            reading = self._readings[client] = TaskReading(self, client, sink, trainer, opening.received)
             if not self._started:
                 self._started = True
                 self._producer.start()
@@ -109,6 +110,7 @@ class Task:
         with self._changed:
             if self._readings.get(reading.client) is reading:
                 self._window.credit(reading.client, granted, consumed, max_bytes)
+                reading.consumed(consumed)
                 self._pump(reading)
                 self._note_end()
                 self._changed.notify_all()
@@ -132,7 +134,7 @@ class Task:
     def _put_down(self, client: str) -> TaskReading | None:
         reading = self._readings.pop(client, None)
         if reading is not None:
-            self._send_ns[reading.trainer] += send_ns(reading.sink)
+            self._flight_ns[reading.trainer] += reading.flight_ns
             self._compression = compression_of(reading.sink) or self._compression
         return reading
 
@@ -193,6 +195,7 @@ class Task:
             piece = Piece(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation)
             self._sent_elements += piece.count
             self._sent_bytes += piece.nbytes
+            reading.sent(piece.count)
             reading.sink.deliver(piece)
         if not reading.ended and self._window.at_end(reading.client):
             reading.ended = True
@@ -330,7 +333,7 @@ class Task:
             on_lag=(trainer.manner.on_lag or "skip") if self.order.cached else "",
             rate=self._pace.of(name),
             falls_off_s=self._falls_off_s(name),
-            send_ns=self._send_ns[name] + sum(send_ns(r.sink) for r in self._readings.values() if r.trainer == name),
+            flight_ns=self._flight_ns[name] + sum(r.flight_ns for r in self._readings.values() if r.trainer == name),
         )
 
     def _falls_off_s(self, name: str) -> float:
@@ -376,23 +379,3 @@ class Task:
         """Whether everything is produced and consumed."""
         with self._changed:
             return self._window.done
-
-
-class TaskReading:
-    """One client's hold on a task; see `wire.transfer.handover.Reading`."""
-
-    def __init__(self, task: Task, client: str, sink: Sink, trainer: str) -> None:
-        self.client = client
-        self.sink = sink
-        self.trainer = trainer
-        self.ended = False
-        self._task = task
-
-    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
-        self._task.credit(self, granted, consumed, max_bytes)
-
-    def recall(self) -> None:
-        self._task.recall(self)
-
-    def leave(self, consumed: int) -> None:
-        self._task.leave(self.client, consumed, self)

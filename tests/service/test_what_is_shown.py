@@ -48,7 +48,7 @@ def test_a_readers_time_is_divided_into_waiting_decoding_and_its_own_loop() -> N
         assert 0 < trainer.decode_ns < trainer.active_ns
         assert trainer.wait_ns > 0.1e9
         assert trainer.wait_ns + trainer.decode_ns <= trainer.active_ns
-        assert sum(place.send_ns for place in trainer.places) > 0
+        assert sum(place.flight_ns for place in trainer.places) > 0
 
 
 def test_thread_workers_tell_how_late_they_get_their_turn() -> None:

@@ -345,7 +345,7 @@ class StageReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
-    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s", "send_ns")
+    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s", "flight_ns")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -358,7 +358,7 @@ class TrainerReport(_message.Message):
     ON_LAG_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     FALLS_OFF_S_FIELD_NUMBER: _ClassVar[int]
-    SEND_NS_FIELD_NUMBER: _ClassVar[int]
+    FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     consumed: int
@@ -371,8 +371,8 @@ class TrainerReport(_message.Message):
     on_lag: str
     rate: float
     falls_off_s: float
-    send_ns: int
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ..., send_ns: _Optional[int] = ...) -> None: ...
+    flight_ns: int
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ..., flight_ns: _Optional[int] = ...) -> None: ...
 
 class SplitGrant(_message.Message):
     __slots__ = ("provider", "repetition", "cursor", "first", "end")
@@ -431,7 +431,7 @@ class TaskReport(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "looks")
+    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "looks", "cpu_ns")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -447,6 +447,7 @@ class WorkerReport(_message.Message):
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     LATE_NS_FIELD_NUMBER: _ClassVar[int]
     LOOKS_FIELD_NUMBER: _ClassVar[int]
+    CPU_NS_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     address: str
@@ -462,7 +463,8 @@ class WorkerReport(_message.Message):
     clock_ns: int
     late_ns: int
     looks: int
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ...) -> None: ...
+    cpu_ns: int
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ..., cpu_ns: _Optional[int] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
     __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless", "paused", "position")
@@ -591,18 +593,18 @@ class StageStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class PlaceStatus(_message.Message):
-    __slots__ = ("task_id", "worker", "offset", "lag", "send_ns")
+    __slots__ = ("task_id", "worker", "offset", "lag", "flight_ns")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
-    SEND_NS_FIELD_NUMBER: _ClassVar[int]
+    FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     offset: int
     lag: int
-    send_ns: int
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ..., send_ns: _Optional[int] = ...) -> None: ...
+    flight_ns: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ..., flight_ns: _Optional[int] = ...) -> None: ...
 
 class TrainerStatus(_message.Message):
     __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "places", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s", "decode_ns")
@@ -765,7 +767,7 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "looks")
+    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "looks", "cpu_ns")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -787,6 +789,7 @@ class WorkerStatus(_message.Message):
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     LATE_NS_FIELD_NUMBER: _ClassVar[int]
     LOOKS_FIELD_NUMBER: _ClassVar[int]
+    CPU_NS_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     address: str
@@ -808,7 +811,8 @@ class WorkerStatus(_message.Message):
     clock_ns: int
     late_ns: int
     looks: int
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ...) -> None: ...
+    cpu_ns: int
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ..., cpu_ns: _Optional[int] = ...) -> None: ...
 
 class EventStatus(_message.Message):
     __slots__ = ("time", "level", "text")

@@ -39,8 +39,6 @@ class _StreamSink:
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
         self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | None] = SimpleQueue()
-        self.send_ns = 0
-        """Time that messages took to be taken by the connection: its bandwidth, and a reader that does not keep up."""
 
     @property
     def compression(self) -> str:
@@ -52,9 +50,7 @@ class _StreamSink:
         for message in messages:
             began = perf_counter_ns()
             yield message
-            took = perf_counter_ns() - began
-            self.send_ns += took
-            self._choice.note_sent(len(message), took / 1e9)
+            self._choice.note_sent(len(message), (perf_counter_ns() - began) / 1e9)
 
     def deliver(self, piece: Piece) -> None:
         self.items.put(piece)

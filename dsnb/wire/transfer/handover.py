@@ -90,11 +90,6 @@ class Sink(Protocol):
         """Learn that this reading cannot go on."""
 
 
-def send_ns(sink: Sink) -> int:
-    """Time that a sink was taken up by sending what it got; 0 of one that hands over in this process."""
-    return int(getattr(sink, "send_ns", 0))
-
-
 class Reading(Protocol):
     """One reader's hold on one task."""
 

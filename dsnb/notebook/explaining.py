@@ -1,0 +1,37 @@
+"""What limits the jobs of a service, as a cell shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from html import escape
+
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.verdict import Verdict, verdicts
+
+_NOTHING = "No job was read long enough to say anything of it."
+
+
+class Explanation(tuple[Verdict, ...]):
+    """Verdicts, the worst first, that read as sentences.
+
+    Example:
+        >>> Explanation()
+        No job was read long enough to say anything of it.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) or _NOTHING
+
+    def _repr_html_(self) -> str:
+        rows = [f"<p><b>{escape(one.level)}</b>: {escape(one.text)} <i>{escape(one.remedy)}</i></p>" for one in self]
+        return "".join(rows) or f"<p>{_NOTHING}</p>"
+
+
+def watch_and_explain(status: Callable[[], Snapshot], seconds: float) -> Explanation:
+    """Look at a service twice, so many seconds apart, and say what happened between."""
+    before = status()
+    time.sleep(seconds)
+    return Explanation(verdicts(before, status()))

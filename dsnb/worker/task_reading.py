@@ -1,0 +1,58 @@
+"""One client's hold on a task, as the task keeps it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from dsnb.wire.transfer.handover import Sink
+
+
+class Keeper(Protocol):
+    """The task, as far as its readings speak to it."""
+
+    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int) -> None:
+        """Take in what a client allows, and what it has had."""
+
+    def recall(self, reading: TaskReading) -> None:
+        """Take credit back that is not used."""
+
+    def leave(self, client: str, consumed: int | None = None, reading: TaskReading | None = None) -> None:
+        """Let a client go."""
+
+
+class TaskReading:
+    """One client's hold on a task; see `wire.transfer.handover.Reading`."""
+
+    def __init__(self, task: Keeper, client: str, sink: Sink, trainer: str, received: int) -> None:
+        self.client = client
+        self.sink = sink
+        self.trainer = trainer
+        self.ended = False
+        self._task = task
+        self._sent = received
+        self._flight_ns, self._flying_since = 0, 0
+
+    @property
+    def flight_ns(self) -> int:
+        """Time that something was sent and not consumed."""
+        return self._flight_ns + (time.perf_counter_ns() - self._flying_since if self._flying_since else 0)
+
+    def sent(self, count: int) -> None:
+        """Count what is under way from now on; under the task's lock, as the next."""
+        self._sent += count
+        self._flying_since = self._flying_since or time.perf_counter_ns()
+
+    def consumed(self, count: int) -> None:
+        """Learn how much its user has had of all that was sent."""
+        if self._flying_since and count >= self._sent:
+            self._flight_ns, self._flying_since = self.flight_ns, 0
+
+    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
+        self._task.credit(self, granted, consumed, max_bytes)
+
+    def recall(self) -> None:
+        self._task.recall(self)
+
+    def leave(self, consumed: int) -> None:
+        self._task.leave(self.client, consumed, self)
