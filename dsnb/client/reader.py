@@ -171,7 +171,7 @@ class ReadStage(Stage):
 
     def bookmark(self, behind: int) -> dict[str, Any]:
         """What it takes to go on behind the first elements; see `client/resume`."""
-        return self._marks.behind(behind, self._position, ended=self._ended)
+        return self._marks.behind(behind, self._position, self._tasks.received_of_ended(), ended=self._ended)
 
     def _position(self) -> PassPosition:
         return self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_POSITION_S)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -132,7 +133,9 @@ class Resumed:
     turns: tuple[tuple[int, int], ...]
 
 
-def mark_of(repetition: int, behind: int, had: dict[str, Had], later: list[Turn], told: PassPosition) -> dict[str, Any]:
+def mark_of(
+    repetition: int, behind: int, had: dict[str, Had], later: list[Turn], over: AbstractSet[str], told: PassPosition
+) -> dict[str, Any]:
     """The bookmark behind the first elements of a pass, with what the dispatcher told of its tasks.
 
     Raises:
@@ -147,11 +150,10 @@ def mark_of(repetition: int, behind: int, had: dict[str, Had], later: list[Turn]
             "an operation behind `distribute` holds elements of a worker that was lost",
             "take the position again a few elements later",
         )
-    remaining = {turn.task_id for turn in later}
     return {
         "repetition": repetition,
         "behind": behind,
-        "tasks": [_task(task, had.get(task.task_id), over=task.task_id not in remaining) for task in told.tasks],
+        "tasks": [_task(task, had.get(task.task_id), over=task.task_id in over) for task in told.tasks],
         "providers": [[provider.repetition, provider.next] for provider in told.providers],
         "shards": told.shards,
         "turns": [[numbers[turn.task_id], turn.count] for turn in later],
@@ -169,8 +171,7 @@ def _task(task: TaskPosition, had: Had | None, *, over: bool) -> dict[str, Any]:
         "entropy": task.entropy,
         "skip": task.skip + mine.count,
         "failed": task.failed or mine.failed,
-        # With splits it may get more; and what this process holds of it has to come again.
-        "ended": task.ended and over and not task.runs,
+        "ended": task.ended or (over and not task.runs),  # with splits it may get more
         "shard": task.shard,
         "runs": [[run.provider, run.repetition, run.first, run.end] for run in task.runs],
     }
@@ -191,17 +192,27 @@ class Marks:
         self._on_end = on_end
         self._told: PassPosition | None = None
 
-    def behind(self, count: int, ask: Callable[[], PassPosition], *, ended: bool) -> dict[str, Any]:
+    def behind(
+        self, count: int, ask: Callable[[], PassPosition], received: Mapping[str, int], *, ended: bool
+    ) -> dict[str, Any]:
         """The bookmark behind the first elements.
+
+        Args:
+            count: How many elements are behind.
+            ask: Asks the dispatcher.
+            received: How many elements came of each task that has ended.
+            ended: Whether the whole pass has.
 
         Raises:
             FailedPreconditionError: the pass cannot be had again.
         """
         if ended and count >= self.history.total:
             return mark_of_end(self._repetition, self.history.total)
-        # The turns first: what is told later covers them, and not the other way round.
+        # In this order: what is told later covers what was known before, and not the other way round.
         had, later = self.history.cut(count)
-        return mark_of(self._repetition, count, had, later, self._told or ask())
+        told = self._told or ask()
+        over = {task for task, elements in received.items() if task in had and had[task].count == elements}
+        return mark_of(self._repetition, count, had, later, over, told)
 
     def end(self, ask: Callable[[], PassPosition]) -> None:
         """Learn that the pass is over, while operations behind `repeat` may hold elements of it."""

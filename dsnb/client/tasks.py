@@ -81,6 +81,11 @@ class TaskTable:
         """The tasks that told this reader of their end."""
         return tuple(task_id for task_id, hold in self._holds.items() if hold.account.ended and not hold.given_up)
 
+    def received_of_ended(self) -> dict[str, int]:
+        """How many elements came of each task that told this reader of its end. From any thread."""
+        holds = [hold for hold in list(self._holds.values()) if hold.account.ended and not hold.given_up]
+        return {hold.info.task_id: hold.account.received for hold in holds}
+
     # ---- what the dispatcher says
 
     def follow(self, updates: Sequence[ClientUpdate]) -> None:

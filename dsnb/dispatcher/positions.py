@@ -37,7 +37,7 @@ def position_of(iteration: Iteration, task: Task) -> TaskPosition:
         entropy=begin.entropy,
         skip=begin.skip,
         failed=begin.failed,
-        ended=begin.ended or task.ended,
+        ended=begin.ended,
         shard=max(0, task.shard),
         runs=tuple(
             SplitRun(provider=provider, repetition=repetition, first=first, end=end)
