@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final
 
 from dsnb.errors import CancelledError
@@ -24,6 +24,8 @@ from dsnb.pipeline.engine.stage import Run, Stage, as_list
 
 WORTH_NS: Final = 300_000
 """The work that pays for handing a run to another thread (some 20 microseconds)."""
+PATIENCE_S: Final = 0.02
+"""How long a reader waits for a call before others are begun beside it, where that is allowed."""
 _RUNS_A_THREAD: Final = 2
 
 Segments = list[list[Any] | Exception]
@@ -59,6 +61,7 @@ class ParallelCalls:
         self._running = 0
         self.elements = 0
         self.work_ns = 0
+        self.cpu_ns = 0
         self.wait_ns = 0
 
     def held(self) -> tuple[int, int]:
@@ -69,8 +72,25 @@ class ParallelCalls:
             # Runs that are out may be longer than those to come: they were made before the function got slow.
             return ready, max(ready, self._count * _RUNS_A_THREAD * self._pace.want)
 
-    def take(self, want: int) -> Run:
+    @property
+    def threads(self) -> int:
+        """How many there are."""
+        return self._count
+
+    def grow(self, threads: int) -> None:
+        """Have so many threads, if there are fewer; only after the first `take`."""
+        with self._changed:
+            while self._count < threads and not self._cancelled:
+                self._add_thread(self._count)
+                self._count += 1
+            self._changed.notify_all()
+
+    def take(self, want: int, most: int = 0) -> Run:
         """At least one and at most `want` results, or an empty run at the end; waits for them.
+
+        Args:
+            want: The most results.
+            most: Up to how many threads to have if the reader has to wait long, one more each time.
 
         Raises:
             Exception: the error of one element, in its place.
@@ -79,7 +99,7 @@ class ParallelCalls:
         self._start()
         with self._changed:
             if not self._ready:
-                self._collect()
+                self._collect(most)
             if self._cancelled:
                 raise CancelledError("reading was stopped")
             return self._next(want) if self._ready else []
@@ -112,18 +132,23 @@ class ParallelCalls:
     def _start(self) -> None:
         if self._threads or self._cancelled:
             return
-        self._running = self._count
-        for number in range(self._count):
-            name = f"dsnb-{self._function.operation}-{number}"
-            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
-        for thread in self._threads:
-            thread.start()
+        with self._changed:
+            for number in range(self._count):
+                self._add_thread(number)
 
-    def _collect(self) -> None:
+    def _add_thread(self, number: int) -> None:
+        name = f"dsnb-{self._function.operation}-{number}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._threads.append(thread)
+        self._running += 1
+        thread.start()  # under the lock, so that whoever closes joins none that has not begun
+
+    def _collect(self, most: int) -> None:
         """Wait for the next finished run, or the end, and make its segments ready."""
         if not self._is_there():
             began = perf_counter_ns()
-            self._changed.wait_for(self._is_there)
+            while not self._changed.wait_for(self._is_there, PATIENCE_S if self._count < most else None):
+                self.grow(self._count + 1)
             self.wait_ns += perf_counter_ns() - began
         while self._finished and not self._ready and not self._cancelled:
             number = self._next_out if self._ordered else next(iter(self._finished))
@@ -190,13 +215,14 @@ class ParallelCalls:
             return self._function.explained(failure)  # type: ignore[return-value]
 
     def _file(self, number: int, pulled: list[Any] | Exception) -> None:
-        began = perf_counter_ns()
+        began, cpu_before = perf_counter_ns(), thread_time_ns()
         results: Segments = [pulled] if isinstance(pulled, Exception) else segments(self._function, pulled)
-        elapsed = perf_counter_ns() - began
+        elapsed, cpu = perf_counter_ns() - began, thread_time_ns() - cpu_before
         with self._changed:
             self._finished[number] = results
             if isinstance(pulled, list):
                 self._pace.note(elapsed)
                 self.work_ns += elapsed
+                self.cpu_ns += cpu
                 self.elements += len(pulled)
             self._changed.notify_all()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from dsnb.pipeline.engine.autotune import SerialTrial
+from dsnb.pipeline.engine.autotune import SerialTrial, usable_cpus
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
@@ -79,7 +79,11 @@ class MapStage(CallingStage):
 
 
 class ParallelMapStage(Stage):
-    """Calls the function on threads; with `AUTOTUNE` only where that was measured to pay."""
+    """Calls the function on threads; with `AUTOTUNE` only where that was measured to pay.
+
+    The trial is made on this thread. Where order is free, it is made on a thread beside, and others are added while the
+    reader waits long: a slow element holds back none that could be ready.
+    """
 
     def __init__(self, operation: Map, source: Stage, *, ordered: bool) -> None:
         super().__init__(operation.name, source)
@@ -104,17 +108,39 @@ class ParallelMapStage(Stage):
 
     def produce(self, want: int) -> Run:
         """The next results."""
-        if self._pool is None and (self._threads or 1) > 1 and self._serial.idle:
-            self._pool = ParallelCalls(self.inputs[0], self._function, self._threads or 1, ordered=self._ordered)
+        threads = self._first_threads()
+        if self._pool is None and threads and self._serial.idle:
+            self._pool = ParallelCalls(self.inputs[0], self._function, threads, ordered=self._ordered)
         if self._pool is None:
             return self._call_serially(want)
-        run = self._pool.take(want)
+        run = self._pool.take(want, usable_cpus() + 1 if self._threads is None else 0)
         if self._retreating and not len(run):
             self._leave(self._pool)
-            return self._call_serially(want)
-        if not self._judged:
+            return self.produce(want)
+        if self._threads is None:
+            self._learn(self._pool)
+        elif not self._judged:
             self._judge(self._pool)
         return run
+
+    def _first_threads(self) -> int:
+        """How many threads a pool has at first; 0 where this thread does it."""
+        if self._threads is None:
+            return 0 if self._ordered else 1
+        return self._threads if self._threads > 1 else 0
+
+    def _learn(self, pool: ParallelCalls) -> None:
+        """Decide by what the calls of the first thread took, or of those that were added."""
+        self._trial = SerialTrial(calls=pool.elements, wall_ns=pool.work_ns, cpu_ns=pool.cpu_ns)
+        if not self._trial.enough or self._retreating:
+            return
+        self._threads = max(pool.threads, self._trial.threads())
+        if pool.threads > 1:  # they have proved their worth, and what they do was not measured serially
+            self._judged = True
+            pool.grow(self._threads)
+        else:  # begin anew, with counters that can be compared
+            self._retreating = True
+            pool.stop_pulling()
 
     def _call_serially(self, want: int) -> Run:
         """Call on this thread and note what that costs."""
@@ -182,5 +208,5 @@ class ParallelMapStage(Stage):
             wait_ns=self.wait_ns + (pool.wait_ns if pool else 0),
             buffered=buffered,
             capacity=capacity,
-            threads=self._threads or 0 if pool else 0,
+            threads=pool.threads if pool else 0,
         )

@@ -134,3 +134,30 @@ def test_the_report_tells_how_many_threads_call_the_function() -> None:
     with iter(Dataset.range(100).map(lambda x: x)) as elements:
         next(elements)
         assert [report.threads for report in elements.reports()] == [0, 0]
+
+
+def test_a_slow_element_holds_back_none_that_is_ready_where_order_is_free_with_autotune() -> None:
+    go_on = threading.Event()
+
+    def first_is_slow(x: int) -> int:
+        if x == 0:
+            assert go_on.wait(60)
+        return x
+
+    with iter(Dataset.range(500).map(first_is_slow, AUTOTUNE, deterministic=False)) as elements:
+        some = [int(next(elements)) for _ in range(100)]
+        assert 0 not in some
+        go_on.set()
+        assert sorted([*some, *map(int, elements)]) == list(range(500))
+
+
+def test_where_order_is_free_autotune_finds_out_as_well() -> None:
+    short = Dataset.range(100_000).map(lambda x: sum(range(100)) and x, AUTOTUNE, deterministic=False)
+    with iter(short) as elements:
+        assert sorted(map(int, elements)) == list(range(100_000))
+        assert elements.reports()[0].threads == 0
+    waiting = Dataset.range(60).map(lambda x: time.sleep(0.003) or x, AUTOTUNE, deterministic=False)
+    with iter(waiting) as elements:
+        some = [int(next(elements)) for _ in range(40)]
+        assert elements.reports()[0].threads > 2
+        assert sorted([*some, *map(int, elements)]) == list(range(60))
