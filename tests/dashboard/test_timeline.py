@@ -15,9 +15,8 @@ def grant(first: int, given: float, done: float = 0.0, worker: str = "w0", **res
     """One split, given and done at those seconds."""
     fields: dict[str, Any] = {"iteration": 0, "source": 0, "repetition": 0, "end": first + 1}
     state = rest.pop("state", "done" if done else "in hand")
-    return GrantStatus(
-        worker=worker, task_id=f"t-{worker}", first=first, state=state, given=given, done=done, **(fields | rest)
-    )
+    fields |= {"task_id": f"t-{worker}", **rest}
+    return GrantStatus(worker=worker, first=first, state=state, given=given, done=done, **fields)
 
 
 def at(second: int, *grants: GrantStatus) -> Snapshot:
@@ -54,10 +53,15 @@ def test_too_few_fellows_make_no_straggler() -> None:
     assert not any(run.straggles for row in found for run in row.runs)
 
 
-def test_runs_that_overlap_lie_in_lanes_of_their_own() -> None:
-    found = drawn(at(9, grant(0, 1.0, 4.0), grant(1, 2.0, 5.0), grant(2, 4.0, 6.0)))
+def test_a_run_that_was_asked_for_early_begins_when_the_one_before_it_is_done() -> None:
+    found = drawn(at(9, grant(0, 1.0, 4.0), grant(1, 2.0, 5.0), grant(2, 4.0), grant(3, 4.5)))
+    assert [(run.begin, run.end, run.lane) for run in found[0].runs] == [(1, 4, 0), (4, 5, 0), (5, 9, 0), (9, 9, 0)]
+
+
+def test_tasks_of_two_passes_lie_in_lanes_of_their_own() -> None:
+    found = drawn(at(9, grant(0, 1.0, 4.0), grant(0, 2.0, 5.0, task_id="next"), grant(1, 4.0, 6.0)))
     assert [run.lane for run in found[0].runs] == [0, 1, 0]
-    many = drawn(at(9, *(grant(number, 1.0, 8.0) for number in range(9))))
+    many = drawn(at(9, *(grant(0, 1.0, 8.0, task_id=f"t-{number}") for number in range(9))))
     assert many[0].lanes == MOST_LANES
 
 

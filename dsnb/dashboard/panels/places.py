@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsnb.dashboard.view import WORST, View, colour
-from dsnb.monitor.rates import TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, PlaceStatus, TaskStatus, TrainerStatus
 from dsnb.monitor.words import by_number, count, duration, rate
 
@@ -140,10 +139,10 @@ def _lane(view: View, job: JobStatus, trainer: TrainerStatus, tasks: Mapping[str
     if place is None:
         return None
     cliff = cliff_of(tasks.get(place.task_id))
-    rates = trainer_rates(view.job_rates, trainer.trainer_id)
+    lost = _lost(view, job, trainer)
     drift = slope(_lags(view, job, trainer.trainer_id, place.task_id))
     spills = trainer.on_lag == "spill"
-    losing = rates.skipped > 0
+    losing = lost > 0
     return Lane(
         trainer_id=trainer.trainer_id,
         colour=colour(job, trainer.trainer_id),
@@ -157,7 +156,7 @@ def _lane(view: View, job: JobStatus, trainer: TrainerStatus, tasks: Mapping[str
         spills=spills,
         level="bad" if losing else "warn" if not spills and _is_close(place.lag, cliff) else "good",
         words=f"LOSING DATA, skipped {count(trainer.skipped)}" if losing else _words(place),
-        outlook=_loss(place, rates) if losing else _outlook(place, cliff, trainer, drift),
+        outlook=_loss(place, lost) if losing else _outlook(place, cliff, trainer, drift),
     )
 
 
@@ -169,6 +168,15 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     mean = sum(number for _, number in points) / len(points)
     spread = sum((at - middle) ** 2 for at, _ in points)
     return sum((at - middle) * (number - mean) for at, number in points) / spread if spread else 0.0
+
+
+def _lost(view: View, job: JobStatus, trainer: TrainerStatus) -> float:
+    """Elements a second that it skipped over the last seconds: it skips a buffer's worth at a time, and then none."""
+    past = [(m.snapshot.time, then) for m in view.recent if (then := m.snapshot.job(job.name)) is not None]
+    known = [(at, was.skipped) for at, then in past if (was := then.trainer(trainer.trainer_id)) is not None]
+    if view.health.stale or len(known) < 2 or known[-1][0] <= known[0][0]:
+        return 0.0
+    return max(0, known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
 
 
 def _lags(view: View, job: JobStatus, trainer_id: str, task_id: str) -> list[tuple[float, float]]:
@@ -205,8 +213,8 @@ def _words(place: PlaceStatus) -> str:
     return "up to date" if place.lag <= 0 else f"{count(place.lag)} behind"
 
 
-def _loss(place: PlaceStatus, rates: TrainerRates) -> str:
-    return f"{rate(rates.skipped)} lost · {count(place.lag)} behind"
+def _loss(place: PlaceStatus, lost: float) -> str:
+    return f"{rate(lost)} lost · {count(place.lag)} behind"
 
 
 def _outlook(place: PlaceStatus, cliff: int | None, trainer: TrainerStatus, drift: float) -> str:

@@ -128,8 +128,8 @@ def _left(picture: Strip) -> Html:
 
 
 def _ticks(picture: Strip) -> list[Html]:
-    """Round numbers between the words at the left edge and `newest` at the right."""
+    """Round numbers between the words at the cliff or the left edge and `newest` at the right."""
     span = min(picture.scale, picture.cliff) if picture.deep and picture.cliff else picture.scale
-    step = round_up(span / 8)
-    lags = range(step, int(0.6 * span) + 1, step)
+    step = round_up(span / (5 if picture.deep else 8))
+    lags = [lag for lag in range(step, int((0.45 if picture.deep else 0.6) * span) + 1, step) if lag > 0.12 * span]
     return [tag("span", count(lag), class_="tick", style=f"right:{picture.part(lag):.2%}") for lag in lags]

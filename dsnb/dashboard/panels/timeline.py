@@ -30,7 +30,7 @@ _SPANS = (15.0, 30.0, 60.0, 120.0)
 
 _FELLOWS = 5
 _TOUCH_S = 0.02
-_LEAST_S = 0.05
+_LEAST_LATE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class Run:
     """One run of splits on the axis.
 
     Attributes:
-        begin: When it was given, in seconds since the epoch.
+        begin: When it was taken up, in seconds since the epoch: given, and the run before it done.
         end: When it was done or lost; the present while it is in hand.
         straggles: Whether it takes much longer than others of its size.
-        lane: Which of its worker's lanes it is drawn in: a worker may ask for the next run before one is consumed.
+        lane: Which of its worker's lanes it is drawn in: a worker may have tasks of two passes at a time.
     """
 
     grant: GrantStatus
@@ -75,9 +75,10 @@ def span_of(found: Sequence[Row], now: float, most: float) -> float:
 def rows(history: Sequence[Moment], job: str, since: float, now: float) -> tuple[Row, ...]:
     """The runs of a job that reach into the time from `since` to `now` (by the dispatcher's clock), by worker."""
     known = _together(history, job)
-    inside = [grant for grant in known if (grant.done or now) >= since][-MOST:]
-    usual = _usual(known)
-    runs = [_run(grant, usual, now) for grant in inside]
+    begun = _begun(known, now)
+    usual = _usual(known, begun)
+    runs = [_run(grant, at, usual, now) for grant, at in zip(known, begun, strict=True) if (grant.done or now) >= since]
+    runs = runs[-MOST:]
     workers = sorted({run.grant.worker for run in runs}, key=by_number)
     return tuple(_row(name, [run for run in runs if run.grant.worker == name]) for name in workers)
 
@@ -104,15 +105,32 @@ def _together(history: Sequence[Moment], job: str) -> list[GrantStatus]:
     return sorted(known.values(), key=lambda grant: grant.given)
 
 
-def _usual(grants: Sequence[GrantStatus]) -> float | None:
+def _begun(grants: Iterable[GrantStatus], now: float) -> list[float]:
+    """When each was taken up: a task asks for its next run early, and is done with its runs one after the other."""
+    free: dict[tuple[str, int], float] = {}
+    begun = []
+    for grant in grants:
+        task = (grant.task_id, grant.source)
+        begun.append(min(max(grant.given, free.get(task, 0.0)), grant.done or now))
+        free[task] = grant.done or now
+    return begun
+
+
+def _usual(grants: Sequence[GrantStatus], begun: Sequence[float]) -> float | None:
     """What one split takes, as the median of those that are done; None while too few are."""
-    done = [(grant.done - grant.given) / (grant.end - grant.first) for grant in grants if grant.state == "done"]
-    return median(done) if len(done) >= _FELLOWS else None
+    took = [
+        (grant.done - at) / (grant.end - grant.first)
+        for grant, at in zip(grants, begun, strict=True)
+        if grant.state == "done"
+    ]
+    return median(took) if len(took) >= _FELLOWS else None
 
 
-def _run(grant: GrantStatus, usual: float | None, now: float) -> Run:
+def _run(grant: GrantStatus, begin: float, usual: float | None, now: float) -> Run:
     end = grant.done or now
-    took = max(end - grant.given, 0.0)
-    expected = None if usual is None else max(usual * (grant.end - grant.first), _LEAST_S)
-    straggles = expected is not None and grant.state in {"done", "in hand"} and took > STRAGGLES * expected
-    return Run(grant=grant, begin=grant.given, end=max(end, grant.given), straggles=straggles)
+    late = False
+    if usual is not None and grant.state in {"done", "in hand"}:
+        expected = usual * (grant.end - grant.first)
+        # Workers tell a few times a second what they are done with: less than a second's delay says nothing.
+        late = end - begin > max(STRAGGLES * expected, expected + _LEAST_LATE_S)
+    return Run(grant=grant, begin=begin, end=max(end, begin), straggles=late)
