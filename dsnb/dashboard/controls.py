@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dsnb.errors import DsnbError, UnimplementedError
+from dsnb.errors import DsnbError
 from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.words import duration, sentence
@@ -152,8 +152,6 @@ class Requests:
             word = self._call(request, verb)
             took = duration(time.monotonic() - began)
             state, text = "done", f"{_fill(verb.done, request, word)}, confirmed by the service in {took}"
-        except UnimplementedError:
-            state, text = "failed", "This service is of an older version and cannot do that; nothing was changed."
         except DsnbError as error:
             state, text = "failed", " ".join(sentence(part) for part in (error.what, error.hint) if part)
         except Exception as error:  # noqa: BLE001 - whatever it is, the person who clicked must hear of it

@@ -110,7 +110,7 @@ def test_picks_change_what_is_shown(tab: Tab, service: dsnb.DataService, trainin
     assert tab.complaints == []
 
 
-def test_two_tabs_share_one_feed(
+def test_three_tabs_share_one_feed(
     tab: Tab, chromium: BrowserContext, service: dsnb.DataService, training: Training
 ) -> None:
     from dsnb.dashboard.server import start_in_thread
@@ -124,14 +124,17 @@ def test_two_tabs_share_one_feed(
 
     server = start_in_thread(counted)
     try:
-        other = Tab(chromium.new_page())
-        tab.open(server.url)
-        other.open(server.url)
+        others = [Tab(chromium.new_page()) for _ in range(2)]
+        for one in (tab, *others):
+            one.open(server.url)
         training.begin("a", pause=0.005)
-        for one in (tab, other):
+        for one in (tab, *others):
+            one.page.bring_to_front()
             one.wait('+document.querySelector(\'tr[data-trainer="a"] [data-field="elements"]\')?.dataset.value > 20')
+            assert one.complaints == []
         assert len(asked) == 1
-        other.page.close()
+        for one in others:
+            one.page.close()
     finally:
         server.stop()
 

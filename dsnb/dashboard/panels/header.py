@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
-from dsnb.monitor.snapshot import JobStatus
+from dsnb.monitor.snapshot import VERSION, JobStatus
 from dsnb.monitor.words import clock, duration
 
 MODES = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
@@ -12,7 +12,9 @@ MODES = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
 
 def header(view: View) -> Html:
     """Service, job picker, how the job is read, and the badge that tells fresh from stale."""
-    return join(_service(view), _picker(view), _mode(view.job) if view.job else None, _looks(view), badge(view))
+    return join(
+        _service(view), _picker(view), _mode(view.job) if view.job else None, _version(view), _looks(view), badge(view)
+    )
 
 
 def banner(view: View) -> Html:
@@ -74,6 +76,18 @@ def _mode(job: JobStatus) -> Html:
         tag("span", "pass ", number(str(job.iteration + 1), "pass", job.iteration + 1), class_="chip"),
         tag("span", job.state, class_=f"chip {job.state}", data_field="state"),
         class_="chips",
+    )
+
+
+def _version(view: View) -> Html | None:
+    """Says that the service is of another version than this page."""
+    if view.snapshot is None or view.snapshot.version == VERSION:
+        return None
+    words = (
+        f"this page knows version {VERSION} of a service's status: some figures may be missing; use one dsnb for both"
+    )
+    return tag(
+        "span", f"status version {view.snapshot.version}", class_="chip draining", title=words, data_field="version"
     )
 
 
