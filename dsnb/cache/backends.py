@@ -12,7 +12,7 @@ from typing import Protocol
 from dsnb import errors
 from dsnb.cache.recording import Place
 from dsnb.elements.frame import Frame
-from dsnb.errors import CacheWarning, DsnbError
+from dsnb.errors import CacheWarning, DsnbError, ResourceExhaustedError
 
 
 class Store(Protocol):
@@ -126,6 +126,16 @@ class Unwritable(Exception):
     def __init__(self, page: DsnbError) -> None:
         super().__init__(str(page))
         self.page = page
+
+
+def over_limit(place: str, limit: int) -> Unwritable:
+    """What to raise where one recording would be larger than its place may hold."""
+    page = ResourceExhaustedError(
+        f"the recording on {place} would be larger than the {limit:,} bytes of `limit_bytes`",
+        did="what is recorded stays; the rest of the pass runs the pipeline",
+        hint="raise `limit_bytes`",
+    )
+    return Unwritable(page)
 
 
 class Gone(Exception):

@@ -12,6 +12,7 @@ without persistence, or evicts) is never mistaken for something new. Data have a
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import TimeoutError as TooSlow
 
 from dsnb.cache.about import About, difference, from_json
-from dsnb.cache.backends import Gone, Unwritable, warn
+from dsnb.cache.backends import Gone, Unwritable, over_limit, warn
 from dsnb.cache.faults import Point
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
@@ -199,6 +200,7 @@ class RedisStore:
             raise Gone(self._forgotten())
         if made and not slot:
             self._word = word
+            self._retire_older()
         if made:
             self._count(record)
             self._keep([record])
@@ -225,7 +227,7 @@ class RedisStore:
     def _put(self, frame: Frame) -> Place:
         buffers, nbytes, digest = encode(frame)
         if self._limit is not None and self._nbytes + nbytes > self._limit:
-            raise Unwritable(_over(self._server.place, self._limit))
+            raise over_limit(self._server.place, self._limit)
         data = memoryview(b"".join(buffers))
         name = secrets.token_hex(12)
         for number, first in enumerate(range(0, nbytes, STRING)):
@@ -283,18 +285,26 @@ class RedisStore:
 
     def _keep(self, records: Sequence[bytes]) -> None:
         """Let what is committed live as long as it should; a writer may have died before it did so."""
-        chunks = [record for record in map(decode, records) if isinstance(record, Chunk | Piece)]
-        names = [name for chunk in chunks for place in chunk.frames for name in _names(place)]
+        self._expire(_all_names(records), self._expiry)
 
-        def keep(client: Any) -> None:
+    def _retire_older(self) -> None:
+        """Let the recording before this one go, when those who are reading it have had time to end."""
+        log = self._log.replace(f":{self._number}:log", f":{self._number - 1}:log")
+        found = self._call(lambda client: client.hgetall(log))
+        with contextlib.suppress(DataLossError):  # it may have been given up because of that
+            names = _all_names([record for name, record in found.items() if name != b"id"])
+            self._expire([*names, log] if found else [], _UNCOMMITTED_MS)
+
+    def _expire(self, names: Sequence[str], after_ms: int) -> None:
+        def act(client: Any) -> None:
             with client.pipeline(transaction=False) as pipeline:
                 for name in names:
-                    pipeline.pexpire(name, self._expiry) if self._expiry else pipeline.persist(name)
+                    pipeline.pexpire(name, after_ms) if after_ms else pipeline.persist(name)
                 pipeline.execute()
 
         if names:
             with _KEEP:
-                self._call(keep)
+                self._call(act)
 
     # ---- the pulse
 
@@ -321,12 +331,9 @@ def _names(place: Place) -> list[str]:
     return [_data(place.name, number) for number in range(-(-place.nbytes // STRING))]
 
 
-def _over(place: str, limit: int) -> ResourceExhaustedError:
-    return ResourceExhaustedError(
-        f"the recording on {place} would be larger than the {limit:,} bytes of `limit_bytes`",
-        did="what is recorded stays; the rest of the pass runs the pipeline",
-        hint="raise `limit_bytes`",
-    )
+def _all_names(records: Sequence[bytes]) -> list[str]:
+    chunks = [record for record in map(decode, records) if isinstance(record, Chunk | Piece)]
+    return [name for chunk in chunks for place in chunk.frames for name in _names(place)]
 
 
 class RedisShelf:

@@ -22,12 +22,12 @@ import numpy as np
 
 from dsnb.cache import files
 from dsnb.cache.about import About, difference, from_json
-from dsnb.cache.backends import Unwritable
+from dsnb.cache.backends import Unwritable, over_limit
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
 from dsnb.cache.recording import Chunk, Piece, Place, decode
 from dsnb.elements.frame import Frame
-from dsnb.errors import DataLossError, DsnbError, ResourceExhaustedError, UnavailableError
+from dsnb.errors import DataLossError, DsnbError, UnavailableError
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ class RemoteStore:
             places.append(Place(name=name, offset=offset, nbytes=nbytes, count=frame.count, digest=digest))
             offset += nbytes
         if self._limit is not None and self._nbytes + offset > self._limit:
-            raise Unwritable(_over(self.place, self._limit))
+            raise over_limit(self.place, self._limit)
         self._data.write(name, b"".join(parts))
         return tuple(places)
 
@@ -206,14 +206,6 @@ class RemoteStore:
 
     def close(self) -> None:
         """Nothing stays open."""
-
-
-def _over(place: str, limit: int) -> ResourceExhaustedError:
-    return ResourceExhaustedError(
-        f"the recording in {place} would be larger than the {limit:,} bytes of `limit_bytes`",
-        did="what is recorded stays; the rest of the pass runs the pipeline",
-        hint="raise `limit_bytes`",
-    )
 
 
 class RemoteShelf:

@@ -35,6 +35,9 @@ from dsnb.errors import FailedPreconditionError, ResourceExhaustedError
 FORMAT: Final = 1
 _FORMAT_FILE: Final = "dsnb-recordings.json"
 _DAY_S: Final = 86_400.0
+_EVICTION_S: Final = 2.0
+"""How long it may take to move a recording aside."""
+_LOOK_S: Final = 0.01
 _LOG_BYTES: Final = 16 << 10
 """What is kept free of a limit for what is written beside frames: records, the manifest."""
 
@@ -84,7 +87,7 @@ class DirectoryShelf:
 
     def open(self, number: int) -> DirectoryStore:
         self._hold()
-        folder = os.path.join(self.folder, f"{number:06d}")
+        folder = _recording(self.folder, number)
         reader = self._readers.setdefault(folder, self._reader(folder))
         return DirectoryStore(folder, local=self._local, make_room=self._make_room, reader=reader)
 
@@ -99,6 +102,7 @@ class DirectoryShelf:
             files.make_folder(self.folder, _FOLDER_MAKE)
             if not os.path.exists(os.path.join(self.root, _FORMAT_FILE)):
                 files.replace(os.path.join(self.root, _FORMAT_FILE), _format(), _FORMAT_STEPS)
+            self._remove_older()
             self._lock = _shared_lock(self.folder)
             for folder in (self.root, self.folder):
                 files.sweep(folder, _SWEEP)
@@ -109,6 +113,15 @@ class DirectoryShelf:
             files.replace_loosely(os.path.join(self.folder, "used"), b"%d" % (newest_use + 1), _USED_RENAME)
         except OSError:
             return  # a folder that cannot be written to can still be read; recording there says what is wrong
+
+    def _remove_older(self) -> None:
+        """Remove recordings that another one was begun after, if nobody can be reading them any more."""
+        older = numbers(self.folder)[:-1]
+        if older:
+            with exclusively(self.folder, local=self._local) as alone:
+                for number in older if alone else ():
+                    with _TRASH:
+                        shutil.rmtree(_recording(self.folder, number), ignore_errors=True)
 
     def explain(self) -> str:
         abouts = (files.read(os.path.join(other, "about.json")) for other in folders(self.root) if other != self.folder)
@@ -169,13 +182,18 @@ def _format() -> bytes:
 
 
 def _shared_lock(folder: str) -> int:
-    """Lock a folder for reading; made again if it was evicted meanwhile."""
+    """Lock a folder for reading; made again if it was evicted meanwhile.
+
+    Raises:
+        OSError: also where somebody was stopped while evicting it: it is read without a lock then, and what is removed
+            under its reader is produced.
+    """
     while True:
         files.make_folder(folder, _FOLDER_MAKE)
         path = os.path.join(folder, "lock")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            _wait_for_lock(descriptor)
             os.utime(descriptor)
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
@@ -185,6 +203,18 @@ def _shared_lock(folder: str) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int) -> None:
+    deadline = time.monotonic() + _EVICTION_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_LOOK_S)
 
 
 def _open_lock(path: str) -> int:
@@ -242,6 +272,10 @@ def folders(root: str) -> list[str]:
     """The folders of all pipelines below a directory."""
     found = (os.path.join(root, name) for name in files.names_in(root) if not name.startswith("."))
     return [path for path in found if numbers(path)]
+
+
+def _recording(folder: str, number: int) -> str:
+    return os.path.join(folder, f"{number:06d}")
 
 
 def numbers(folder: str) -> list[int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dsnb.cache.faults import hooked
 from dsnb.pipeline.operation import BuildContext
-from tests.cache.scenes import CHUNK, LENGTH, Alone, Crowded, OnRedis, Passing, Splits, calls_of, dataset
+from tests.cache.scenes import LENGTH, Alone, Crowded, OnRedis, Passing, Splits, calls_of, dataset
 
 SCENES: dict[str, Callable[[], Alone]] = {"alone": Alone, "crowded": Crowded, "splits": Splits}
 _DATABASES = 16
@@ -149,7 +149,7 @@ def stopped(scene: Alone, folder: Path, target: Passing, number: int) -> str:
     woken = os.waitstatus_to_exitcode(os.waitpid(sleeper, 0)[1])
     if (other, woken) != (0, 0):
         return f"the other run ended with {other}, the woken one with {woken}"
-    return ended(scene, folder, LENGTH + CHUNK + 1)
+    return ended(scene, folder, LENGTH + scene.lost_by_a_death + 1)
 
 
 def asleep(scene: Alone, every: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -485,6 +486,7 @@ def test_a_damaged_recording_is_never_served_but_recorded_anew(
     before = calls.count
     check(list(ds))
     assert calls.count == before
+    assert [path.name for path in (tmp_path / "cache").glob("*/0*")] == ["000002"], "the damaged one is gone by now"
 
 
 @pytest.mark.parametrize("name", ["manifest", "log/00000000", "log/00000001"])
@@ -519,6 +521,18 @@ def test_elements_are_read_as_views_that_do_not_die_with_the_iterator(calls: Cal
     kept = [element["rows"] for element in ds]
     assert all(not rows.flags.writeable and not rows.flags.owndata for rows in kept)
     assert [rows.tolist() for rows in kept] == [[[x] * 3] * 2 for x in range(N)]
+
+
+def test_who_was_stopped_while_evicting_a_recording_holds_nobody_up(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(squares(calls).cache(tmp_path / "cache"))
+    monkeypatch.setattr("dsnb.cache.shelf._EVICTION_S", 0.1)
+    (lock,) = (tmp_path / "cache").glob("*/lock")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        check(list(squares(calls).cache(tmp_path / "cache")))
+    assert calls.count == N
 
 
 def test_an_idle_writer_gives_its_lease_back(calls: Calls, tmp_path: Path) -> None:
