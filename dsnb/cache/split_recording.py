@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dsnb.cache.backends import Gone, Shelf, Unwritable, warn
 from dsnb.cache.frames import joined
@@ -30,6 +31,7 @@ class SplitRecording:
         self._store = shelf.open(self._number)
         self._log = SplitLog()
         self._records: list[bytes] = []
+        self._written: set[Place] = set()
         self.off: DsnbError | None = None
         self._try(self._start)
 
@@ -40,8 +42,6 @@ class SplitRecording:
 
     def _start(self) -> None:
         self._refresh()
-        if self._log.begin is None and not self._claim(self._begin):
-            self._refresh()
         self._end()
         if self._log.ended:
             self._settle()  # whoever ended it may have died before it did
@@ -61,6 +61,11 @@ class SplitRecording:
         self.off = page
 
     def _refresh(self) -> None:
+        self._read_on()
+        while self._log.begin is None and not self._claim(self._begin):
+            self._read_on()
+
+    def _read_on(self) -> None:
         while (data := self._store.read(self._log.next)) is not None:
             try:
                 self._apply(decode(data), data)
@@ -85,6 +90,9 @@ class SplitRecording:
         self._start()
 
     def _move(self) -> None:
+        """Go over to the next recording, with the same entropy: what is recorded already elsewhere is drawn alike."""
+        self._begin = replace(self._begin, entropy=self.entropy)
+        self._written.clear()
         self._store.close()
         self._number = max(self._number + 1, self._shelf.newest())
         self._store = self._shelf.open(self._number)
@@ -129,16 +137,19 @@ class SplitRecording:
         places: list[Place] = []
         if self.off is None and frames:
             self._try(lambda: places.extend(self._store.put(joined(frames))))
+        self._written.update(places)
         return tuple(places)
 
     def add(self, first: int, counts: Sequence[int], places: Sequence[Place]) -> None:
-        """Commit whole splits, the first of which is `first`."""
-        if self.off is None and counts:
+        """Commit whole splits, the first of which is `first`; nothing of a recording that was given up since."""
+        if self.off is None and counts and self._written.issuperset(places):
             piece = Piece(first=first, counts=shortened(counts), frames=tuple(places))
             self._try(lambda: self._commit(piece))
+            self._written.difference_update(places)
 
     def _commit(self, piece: Piece) -> None:
-        while not self._log.ended and not self._claim(piece):
+        number = self._number
+        while self._number == number and not self._log.ended and not self._claim(piece):
             self._refresh()
         self._end()
 
