@@ -18,7 +18,7 @@ from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.exactness import inexact
 from dsnb.pipeline.graph import Blob, describe, serialise
-from dsnb.pipeline.modes import Divisible, check_mode
+from dsnb.pipeline.modes import Divisible, check_endless, check_mode
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import divisible
@@ -52,15 +52,16 @@ def distribute(
         service: A `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
         job_name: Readers of one name share one job; None for a job of one's own. Each loop over the dataset is the
             job's next pass; what one reader of a pass gets, the others do not.
-        consumer_index: For coordinated reads, which are not there yet.
-        num_consumers: For coordinated reads, which are not there yet.
+        consumer_index: Which consumer of a coordinated read this is, from 0 on; needs `num_consumers` and `job_name`.
+        num_consumers: How many consumers read together, in rounds: in each round all of them get elements of the same
+            worker, next to each other in its sequence. Needs a dataset without an end (`repeat`).
         max_outstanding_requests: Most elements on their way or buffered, over all workers; None to bound bytes only.
-        data_transfer_protocol: "grpc" or "local"; None for the best that works.
+        data_transfer_protocol: None for the best that works: "local" (by reference, in one process), "shared_memory"
+            (on one host), or "grpc"; or one of these.
         compression: Of what travels by gRPC: "AUTO" for what is measured to be fastest on these data and this link,
-            which may be nothing; None for nothing; "LZ4" or "ZSTD". The tasks of `status()` have what was decided.
+            which may be nothing; None for nothing; "LZ4" or "ZSTD".
         cross_trainer_cache: Share one preprocessing pass with other trainers: all of them get all elements.
-        target_workers: "AUTO" or "ANY" to read all workers, those of this process by reference; "LOCAL" to read only
-            those of this process.
+        target_workers: "AUTO" or "ANY" to read all workers; "LOCAL" to read only those of this process.
         checksum: Whether each message over gRPC carries a checksum; what was damaged on its way is a `DataLossError`.
 
     Returns:
@@ -69,6 +70,7 @@ def distribute(
 
     Raises:
         InvalidArgumentError: an argument can never be right, or the pipeline cannot be pickled (the variable is named).
+        FailedPreconditionError: the dataset is known to end, and is to be read in rounds.
         UnavailableError: nobody answers at the address.
         PermissionDeniedError: the token is missing or wrong.
         FailedPreconditionError: the compression that was named is not installed.
@@ -96,6 +98,8 @@ def distribute(
     address = _address(service)
 
     def apply(dataset: Dataset) -> Dataset:
+        if options.consumers and isinstance(dataset, Dataset):
+            check_endless(dataset.cardinality())
 
         def register() -> str:
             return _register(address, dataset, options.compression, dataset_id=None, mode=options.mode.name)
@@ -207,6 +211,8 @@ def from_dataset_id(
             f"the dataset {dataset_id!r} has elements {spec}, not {element_spec}", hint="leave element_spec out"
         )
     check_mode(options.mode.name, Divisible(files=known.files, no_files=known.no_files, hinted=known.hinted))
+    if options.consumers:
+        check_endless(known.cardinality)
     if options.mode is ShardingPolicy.DYNAMIC and known.unsplittable:
         raise UnimplementedError(known.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
     source = FromService(

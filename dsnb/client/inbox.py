@@ -29,6 +29,8 @@ class Hold:
         self.attempts = 0
         self.given_up = False
         """Whether it ended for this reader by an error, and not by its own word."""
+        self.acknowledged: tuple[int, ...] = ()
+        """What the worker knows of a consumer of a coordinated read."""
         self.told = 0
         """Up to where the worker was told what is consumed."""
         self.untold_bytes = 0
@@ -75,6 +77,11 @@ class TaskSink:
 
         self._say(settle)
 
+    def progress(self, whole: int, base: int) -> None:
+        with self._inbox.changed:
+            if self.current:
+                self._inbox.progress(self._hold, whole, base)
+
     def fail(self, error: Exception) -> None:
         with self._inbox.changed:
             if self.current:
@@ -104,6 +111,9 @@ class Inbox:
         """Add a piece; under the lock."""
         self.pieces.append((hold, piece))
         self.changed.notify_all()
+
+    def progress(self, hold: Hold, whole: int, base: int) -> None:
+        """Learn of a coordinated read what its worker says; under the lock."""
 
     def follow(self, holds: Sequence[Hold]) -> None:
         """Learn which tasks there are now."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.compression import AUTO, CODECS, NONE, codec
-from dsnb.errors import InvalidArgumentError, UnimplementedError
+from dsnb.errors import InvalidArgumentError
 from dsnb.wire import discovery
 from dsnb.wire.channel import split_target
-from dsnb.wire.messages import Manner
+from dsnb.wire.lineup import consumer_name
+from dsnb.wire.manner import Manner
 
 LOCAL = "LOCAL"
 
@@ -54,6 +55,9 @@ class ReadOptions:
     trainer_id: str = ""
     manner: Manner | None = None
     target_workers: str = AUTO
+    consumer: int = 0
+    consumers: int = 0
+    """How many consumers read in rounds, of whom this is one; 0 in other reads."""
 
     @property
     def local(self) -> bool:
@@ -63,7 +67,7 @@ class ReadOptions:
     @property
     def cached(self) -> bool:
         """Whether the job's readers share through the cross-trainer cache."""
-        return bool(self.trainer_id)
+        return bool(self.trainer_id) and not self.consumers
 
     @property
     def in_turn(self) -> bool:
@@ -154,7 +158,6 @@ def read_options(
 
     Raises:
         InvalidArgumentError: for a value that can never be right.
-        UnimplementedError: for one that dsnb does not take yet.
     """
     _check_job_name(job_name)
     if cross_trainer_cache is not None and (consumer_index is not None or num_consumers is not None):
@@ -182,10 +185,16 @@ def read_options(
         protocol=data_transfer_protocol,
         compression=check_compression(compression),
         checksum=bool(checksum),
-        trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else "",
+        trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else _consumer_name(consumer_index),
         manner=cross_trainer_cache.manner if cross_trainer_cache else None,
         target_workers=target,
+        consumer=consumer_index or 0,
+        consumers=num_consumers or 0,
     )
+
+
+def _consumer_name(index: int | None) -> str:
+    return "" if index is None else consumer_name(index)
 
 
 def check_compression(compression: str | None) -> str:
@@ -225,7 +234,16 @@ def _check_consumers(index: int | None, count: int | None, job_name: str | None)
         return
     if job_name is None:
         raise InvalidArgumentError("num_consumers needs a job_name", hint="the same one for each consumer")
-    raise UnimplementedError("coordinated reads are not there yet", hint="leave consumer_index and num_consumers out")
+    for name, value in (("consumer_index", index), ("num_consumers", count)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgumentError(f"{name} is {value!r}", hint="use a whole number")
+    assert index is not None
+    if count < 1:
+        raise InvalidArgumentError(f"num_consumers is {count}", hint="use 1 or more")
+    if not 0 <= index < count:
+        raise InvalidArgumentError(
+            f"consumer_index is {index}, and num_consumers {count}", hint=f"use 0 to {count - 1}, each once"
+        )
 
 
 def _check_outstanding(limit: int | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
 from dsnb.client.resume import PassedStage, loaded, loaded_end
@@ -61,6 +62,8 @@ class FromService(Operation):
     @property
     def cardinality(self) -> int:
         """Endless and empty stay so where all shards of it are; the rest depends on the number of workers."""
+        if self.options.consumers:
+            return INFINITE_CARDINALITY  # else it is refused, when it ends at the latest
         known = _KEPT.get(self.options.mode, (INFINITE_CARDINALITY, 0))
         return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
 
@@ -109,13 +112,18 @@ class FromService(Operation):
         on_end = partial(bookmarks.end, place) if len(context.passes) > 1 else None
         return self._join(next(self.passes), place, resumed, on_end)
 
-    def _join(self, *how: Any) -> ReadStage:
+    def _join(self, *how: Any) -> Stage:
         try:
-            return ReadStage(self.service, self.dataset_id, self.options, *how)
+            return self._stage(self.dataset_id, *how)
         except NotFoundError:
             if self.register_again is None:
                 raise
-            return ReadStage(self.service, self.register_again(), self.options, *how)
+            return self._stage(self.register_again(), *how)
+
+    def _stage(self, dataset_id: str, *how: Any) -> Stage:
+        if self.options.consumers:
+            return CoordinatedStage(self.service, dataset_id, self.options)
+        return ReadStage(self.service, dataset_id, self.options, *how)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process counts its own passes, finds the token by itself, and does without the pipeline.

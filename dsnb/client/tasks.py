@@ -132,7 +132,11 @@ class TaskTable:
         )
         job = f" (job {self._options.job_name!r})" if self._options.job_name else ""
         self.last_loss = f"worker {loss.worker} {loss.reason}{job}: {what}"
-        errors.warn(f"{self.last_loss}; reading goes on with the others", DataLossWarning)
+        self.warn(f"{self.last_loss}; reading goes on with the others")
+
+    def warn(self, text: str) -> None:
+        """Announce what is lost."""
+        errors.warn(text, DataLossWarning)
 
     # ---- housekeeping, whenever the reader waits
 
@@ -268,7 +272,7 @@ class TaskTable:
         if hold.reading is not None:
             # Not while credit is on its way back: what is granted only grows there, and would be given out again.
             granted = account.granted if grant and not account.recalling else 0
-            hold.reading.credit(granted, account.consumed, hold.max_bytes)
+            hold.reading.credit(granted, account.consumed, hold.max_bytes, account.received)
 
     # ---- the end
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.messages import Manner
+from dsnb.wire.manner import Manner
 
 
 @dataclass(frozen=True, slots=True, init=False)

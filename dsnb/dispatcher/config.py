@@ -26,6 +26,8 @@ class DispatcherConfig:
         worker_timeout_ms: A worker not heard of for this long is lost.
         client_timeout_ms: A client not heard of for this long is gone.
         reconnect_ms: How long one may take to come back whose connection broke.
+        consumer_timeout_ms: How long a consumer of a coordinated read waits for a round before it raises an error that
+            says for whom; reading can go on after it.
         job_gc_check_interval_ms: How often time-outs are looked at.
         job_gc_timeout_ms: How long a job's record is kept after its last client left; -1 for ever.
         task_gc_timeout_ms: How long the tasks of an unfinished pass are kept after its last client left.
@@ -52,6 +54,7 @@ class DispatcherConfig:
     worker_timeout_ms: int = 10_000
     client_timeout_ms: int = 10_000
     reconnect_ms: int = 2_000
+    consumer_timeout_ms: int = 120_000
     job_gc_check_interval_ms: int = 200
     job_gc_timeout_ms: int = 600_000
     task_gc_timeout_ms: int = 5_000
@@ -73,6 +76,7 @@ class DispatcherConfig:
             "worker_timeout_ms",
             "client_timeout_ms",
             "reconnect_ms",
+            "consumer_timeout_ms",
             "job_gc_check_interval_ms",
             "task_gc_timeout_ms",
         ):

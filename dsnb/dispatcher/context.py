@@ -12,6 +12,33 @@ from dsnb.dispatcher.state import State
 
 
 @dataclass(slots=True)
+class Standing:
+    """Where a consumer of a coordinated read is, as it last said.
+
+    `round` is the furthest that any client of this index was known to take next; the rest is of the one that is here.
+    """
+
+    client: str = ""
+    came: bool = False
+    """Whether anybody has ever come."""
+    round: int = 0
+    begun: bool = False
+    halt: int = 0
+    since: float = 0.0
+    """When it took a round, came or left."""
+    received: dict[str, int] = field(default_factory=dict)
+    """All turns of each task before this one."""
+    base: dict[str, int] = field(default_factory=dict)
+    """The first turn of each task that its worker still has."""
+
+    def come(self, client: str, now: float) -> None:
+        """Learn that another client has this place, or none."""
+        self.came = self.came or bool(self.client or client)
+        self.client, self.begun, self.halt, self.since = client, False, 0, now
+        self.received, self.base = {}, {}
+
+
+@dataclass(slots=True)
 class Liveness:
     """What is not in the journal: times."""
 
@@ -28,6 +55,8 @@ class Liveness:
     left: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=100))
     """Workers that are gone, each with its name, address and uid: asking them to leave once more is no error."""
     ticked: float = 0.0
+    rounds: dict[tuple[str, int], list[Standing]] = field(default_factory=dict)
+    """Where the consumers of coordinated passes are."""
 
     def postpone(self, seconds: float) -> None:
         """Make all deadlines later."""

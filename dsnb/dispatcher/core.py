@@ -5,8 +5,8 @@ while this process lives (`Liveness`): until when each worker and client must be
 job has had no reader. A tick that comes late (a cell held the interpreter for a minute) makes
 all deadlines later by as much, so nobody is declared dead for the dispatcher's own absence.
 
-The handlers live in one file for each concern: `registering`, `jobs`, `controls`, `membership`, `leases`. They work
-on a `Context`.
+The handlers live in one file for each concern: `registering`, `jobs`, `controls`, `membership`, `leases`, `rounds`.
+They work on a `Context`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dispatcher import controls, invariants, jobs, leases, membership, registering
+from dsnb.dispatcher import controls, invariants, jobs, leases, membership, registering, rounds
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import ServiceBegun
@@ -31,6 +31,7 @@ class Core(Context):
         reply, error = None, None
         try:
             reply = _HANDLERS[type(event)](self, event)
+            rounds.review(self)
         except DsnbError as mistake:
             error = mistake
         return e.Decision(reply=reply, error=error, records=tuple(self.records), instructions=tuple(self.instructions))
@@ -60,6 +61,7 @@ _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.RemoveWorker: controls.remove,
     e.ClientSeen: membership.client_seen,
     e.ClientBroken: membership.client_broken,
+    e.ConsumerSaid: rounds.said,
     e.ClientLeaves: membership.client_leaves,
     e.WorkerArrives: membership.worker_arrives,
     e.WorkerSeen: membership.worker_seen,

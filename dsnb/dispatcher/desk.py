@@ -21,11 +21,12 @@ from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.positions import begin_of, root_of
 from dsnb.dispatcher.records import DatasetDropped
 from dsnb.dispatcher.sharing import endless
-from dsnb.dispatcher.state import Task
+from dsnb.dispatcher.state import Iteration, Task
 from dsnb.dispatcher.status import snapshot
 from dsnb.dispatcher.timeline import Timeline
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, near
 from dsnb.monitor.snapshot import EventStatus, Snapshot
+from dsnb.wire.lineup import RoundsUpdate
 from dsnb.wire.messages import (
     ClientReport,
     ClientUpdate,
@@ -249,6 +250,7 @@ class Desk:
             position=begin_of(iteration, task),
             endless=endless(self.core, job),
             paused=bool(job.paused_by),
+            consumers=job.consumers,
         )
 
     def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:
@@ -275,7 +277,8 @@ class Desk:
         unheard = () if losses_heard is None else iteration.losses[losses_heard:]
         losses = tuple(Loss(task_id=o.task_id, worker=o.worker, splits=o.splits, reason=o.reason) for o in unheard)
         tasks = self.task_infos(job, number)
-        return ClientUpdate(state=True, tasks=tasks, finished=iteration.finished, losses=losses)
+        rounds = _rounds(iteration)
+        return ClientUpdate(state=True, tasks=tasks, finished=iteration.finished, losses=losses, rounds=rounds)
 
     def locked(self) -> threading.Condition:
         """The lock, for looks at several tables at once."""
@@ -310,6 +313,8 @@ class Desk:
                 mailbox = self.clients.get(report.client_id)
                 if mailbox is not None:
                     mailbox.answered = max(mailbox.answered, report.seq)
+            if report.consumer is not None:
+                self.handle(e.ConsumerSaid(client_id=report.client_id, report=report.consumer))
             leaving = e.ClientLeaves(client_id=report.client_id)
             self.handle(leaving if report.leaving else e.ClientSeen(client_id=report.client_id))
 
@@ -345,3 +350,11 @@ class Desk:
                 target=self.target,
                 started=self._started,
             )
+
+
+def _rounds(iteration: Iteration) -> RoundsUpdate | None:
+    rounds = iteration.rounds
+    if rounds is None:
+        return None
+    halt = rounds.halts if rounds.halted else 0
+    return RoundsUpdate(halt=halt, lineups=tuple(rounds.lineups), dropped=rounds.dropped)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dsnb.dispatcher.records import Record
 from dsnb.errors import DsnbError
+from dsnb.wire.lineup import ConsumerReport
 from dsnb.wire.messages import PassPosition
 
 # ---- events
@@ -58,6 +59,8 @@ class Join:
     whole: bool = False
     entropy: int = 0
     position: PassPosition | None = None
+    consumers: int = 0
+    consumer: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,14 @@ class EndSeen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSeen:
     client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSaid:
+    """A consumer of a coordinated read tells where it is."""
+
+    client_id: str
+    report: ConsumerReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +221,7 @@ Event = (
     | EndSeen
     | ClientSeen
     | ClientBroken
+    | ConsumerSaid
     | ClientLeaves
     | WorkerArrives
     | WorkerSeen

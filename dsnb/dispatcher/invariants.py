@@ -19,6 +19,7 @@ def validate(state: State) -> None:
         assert job.dataset_id in state.datasets, "a job's dataset is unknown"
         for iteration in job.iterations.values():
             _validate(state, iteration)
+            assert (iteration.rounds is not None) == bool(job.consumers), "a pass has rounds, or its job consumers"
 
 
 def _validate(state: State, iteration: Iteration) -> None:
@@ -29,6 +30,10 @@ def _validate(state: State, iteration: Iteration) -> None:
     assert iteration.resumed or len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
     if iteration.shards:
         _validate_shards(state, iteration)
+    if iteration.rounds is not None:
+        iteration.rounds.validate()
+        here = {client for client in iteration.rounds.places if client}
+        assert here == set(iteration.clients), "a client has no place among the consumers, or a place no client"
     for number, provider in enumerate(iteration.providers):
         assert 0 <= provider.next <= provider.count, "more splits were given than there are"
         held = [

@@ -7,9 +7,9 @@ from dsnb.dispatcher import parameters, positions, shards, sharing
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
-from dsnb.dispatcher.state import Iteration, Job, Task
+from dsnb.dispatcher.state import Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedError, near
-from dsnb.pipeline.modes import STATIC
+from dsnb.pipeline.modes import STATIC, check_endless
 
 
 def join(core: Context, event: e.Join) -> e.Joined:
@@ -18,25 +18,38 @@ def join(core: Context, event: e.Join) -> e.Joined:
     Raises:
         NotFoundError: the dataset is not registered.
         UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
-        FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one.
+        FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one; or it has an end and
+            is to be read in rounds.
         InvalidArgumentError: the job exists with other parameters, or the pass could not be divided, or a position is
             of another pipeline.
     """
     dataset = known_dataset(core, event.dataset_id)
     if event.mode == "DYNAMIC" and dataset.unsplittable:
         raise UnimplementedError(dataset.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
+    if event.consumers:
+        check_endless(dataset.cardinality)
     shards.check(core, event, dataset)
     job = _job(core, event)
-    number = sharing.choose_pass(core, job, event) if job.cached else event.repetition
+    number = _pass(core, job, event)
     if event.position is not None:
         positions.check(core, job, event, event.position)
         _make_way(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:
         iteration = _create_iteration(core, job, number, event)
+    if iteration.rounds is not None and (before := iteration.rounds.places[event.consumer]):
+        let_go(core, core.state.clients[before])
     readers = len(iteration.clients)
     client_id = str(core.number("client"))
-    core.record(r.ClientJoined(client_id=client_id, job=job.name, number=iteration.number, trainer_id=event.trainer_id))
+    core.record(
+        r.ClientJoined(
+            client_id=client_id,
+            job=job.name,
+            number=iteration.number,
+            trainer_id=event.trainer_id,
+            consumer=event.consumer if job.consumers else -1,
+        )
+    )
     core.live.clients[client_id] = core.now + core.config.client_timeout_ms / 1000
     core.live.unread.pop((job.name, iteration.number), None)
     core.live.unused.pop(job.name, None)
@@ -49,6 +62,23 @@ def join(core: Context, event: e.Join) -> e.Joined:
         absent=shards.without_worker(core, iteration),
         losses=len(iteration.losses),
         paused_by=job.paused_by,
+    )
+
+
+def _pass(core: Context, job: Job, event: e.Join) -> int:
+    """The number of the pass that a client is to read. Rounds go on for ever, so all consumers meet in one pass."""
+    if job.cached:
+        return sharing.choose_pass(core, job, event)
+    return 0 if job.consumers else event.repetition
+
+
+def let_go(core: Context, client: Client) -> None:
+    """Take a client off its pass, and have the workers know."""
+    iteration = core.state.iteration(client.job, client.number)
+    core.record(r.ClientLeft(client_id=client.client_id))
+    core.live.clients.pop(client.client_id, None)
+    core.instruct(
+        *(e.ReleaseClient(worker=core.state.tasks[t].worker, client_id=client.client_id) for t in iteration.tasks)
     )
 
 
@@ -164,6 +194,7 @@ def drop_task(core: Context, task_id: str) -> None:
 def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
     """Free a pass that nobody reads. A finished one keeps its record, so that reading it again finds it empty."""
     core.live.unread.pop((job.name, iteration.number), None)
+    core.live.rounds.pop((job.name, iteration.number), None)
     for task_id in list(iteration.tasks):
         drop_task(core, task_id)
     if not iteration.finished:
@@ -209,6 +240,7 @@ def _job(core: Context, event: e.Join) -> Job:
             cached=event.cached,
             compression=event.compression,
             target_workers=event.target_workers,
+            consumers=event.consumers,
         )
     )
     if event.job_name:  # of the others each pass is one
@@ -236,7 +268,9 @@ def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> It
     if event.position is not None:
         return positions.begin(core, job, event, event.position)
     count = shards.count(core) if job.mode in STATIC else 0
-    core.record(r.IterationCreated(job=job.name, number=number, shards=count, entropy=event.entropy))
+    core.record(
+        r.IterationCreated(job=job.name, number=number, shards=count, entropy=event.entropy, consumers=job.consumers)
+    )
     for shard, worker in shards.first_owners(core):
         add_task(core, job.name, number, worker, shard if count else -1)
     return job.iterations[number]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.state import Provider, Task
+from dsnb.dispatcher.runs import Provider
+from dsnb.dispatcher.state import Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 
@@ -32,7 +33,8 @@ def give(core: Context, event: e.SplitsRequested) -> e.Splits:
     _check_cursor(task, event)
     if event.repetition < provider.repetition or task.refused:
         return e.Splits(done=True)
-    if core.state.workers[task.worker].draining and _left(provider, event.repetition):
+    leaving = core.state.workers[task.worker].draining and iteration.rounds is None  # else consumers agree on its end
+    if leaving and _left(provider, event.repetition):
         core.record(r.SplitsRefused(task_id=task.task_id))
         return e.Splits(done=True)
     if event.repetition > provider.repetition:

@@ -87,8 +87,8 @@ def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
 
 
 def _never_began(core: Context, task: Task) -> bool:
-    providers = core.state.iteration(task.job, task.number).providers
-    return bool(providers) and not task.ended and not task.given
+    iteration = core.state.iteration(task.job, task.number)
+    return bool(iteration.providers) and not task.ended and not task.given and iteration.rounds is None
 
 
 def _dynamic(core: Context, task: Task) -> bool:
@@ -133,6 +133,10 @@ def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
         return
     # The loss first: a reader learns of it before it sees an element of the new incarnation.
     _lose_task(core, task, before, "was started again")
+    if core.state.jobs[task.job].consumers:  # it begins anew, so to consumers it is another one
+        jobs.drop_task(core, task.task_id)
+        core.instruct(e.TellClients(job=task.job, number=task.number))
+        return
     core.record(r.TaskRestarted(task_id=task.task_id, worker=uid))
     core.instruct(
         e.StartTask(worker=uid, task_id=task.task_id),
@@ -196,16 +200,14 @@ def client_leaves(core: Context, event: e.ClientLeaves) -> None:
     client = core.state.clients.get(event.client_id)
     if client is None:
         return
-    core.record(r.ClientLeft(client_id=client.client_id))
-    core.live.clients.pop(client.client_id, None)
     if client.cancelled:
+        core.record(r.ClientLeft(client_id=client.client_id))
+        core.live.clients.pop(client.client_id, None)
         return
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.number]
+    jobs.let_go(core, client)
     sharing.finish_if_all_ended(core, job.name, iteration)
-    core.instruct(
-        *(e.ReleaseClient(worker=core.state.tasks[t].worker, client_id=client.client_id) for t in iteration.tasks)
-    )
     if iteration.clients:
         return
     core.live.unread[job.name, iteration.number] = core.now

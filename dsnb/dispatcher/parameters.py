@@ -43,6 +43,8 @@ def _parameters(job: Job, event: e.Join) -> list[str]:
     differ = []
     if job.mode != event.mode:
         differ.append(f"Existing processing mode: <{job.mode}>; got <{event.mode}>")
+    if job.consumers != event.consumers:
+        differ.append(f"Existing num_consumers: <{job.consumers or None}>; got <{event.consumers or None}>")
     if job.cached != event.cached:
         differ.append(f"Existing cross-trainer cache: {_SWITCH[job.cached]}; got {_SWITCH[event.cached]}")
     if job.target_workers != event.target_workers:

@@ -94,6 +94,7 @@ class JobCreated:
     cached: bool
     compression: str
     target_workers: str
+    consumers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class IterationCreated:
     """A pass begins, cut into `shards`, or 0 where the mode has none; all of them draw from one `entropy`.
 
     One that is resumed has `providers`, the repetition and the next split of each, if its mode is DYNAMIC.
+    A coordinated one is for so many `consumers`; 0 in others.
     """
 
     job: str
@@ -135,6 +137,7 @@ class IterationCreated:
     entropy: int = 0
     resumed: bool = False
     providers: tuple[tuple[int, int], ...] = ()
+    consumers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +201,13 @@ class TaskDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
+    """A client reads a pass, in a coordinated one as the `consumer` of that index."""
+
     client_id: str
     job: str
     number: int
     trainer_id: str
+    consumer: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +283,38 @@ class TaskLost:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsHalted:
+    """The consumers of a pass are to stop where they are, for the tasks that give rounds change."""
+
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsGoOn:
+    """A halt is over without a change: one of the consumers has gone, and could not agree."""
+
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineupMade:
+    """From the round `first` on these tasks give rounds, beginning with these turns of theirs.
+
+    No consumer needs what came before the round `needed_from`; `dropped` rounds will never be given.
+    """
+
+    job: str
+    number: int
+    first: int
+    tasks: tuple[str, ...]
+    turns: tuple[int, ...]
+    needed_from: int
+    dropped: int = 0
+
+
 Record = (
     ServiceBegun
     | DatasetRegistered
@@ -307,4 +345,7 @@ Record = (
     | SplitsRefused
     | SplitsLost
     | TaskLost
+    | RoundsHalted
+    | RoundsGoOn
+    | LineupMade
 )

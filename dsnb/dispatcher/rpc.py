@@ -120,6 +120,8 @@ class DispatcherService:
                     whole=request.whole,
                     entropy=secrets.randbits(63),
                     position=request.position,
+                    consumers=request.consumers,
+                    consumer=request.consumer,
                 )
             )
             desk.ledger.client_joined(joined.client_id, joined.job, request.trainer_id)
@@ -135,6 +137,7 @@ class DispatcherService:
                 instance=desk.core.state.instance,
                 report_ms=desk.config.client_report_ms,
                 paused_by=joined.paused_by,
+                consumer_timeout_ms=desk.config.consumer_timeout_ms,
             )
 
     def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.PassPosition:

@@ -39,3 +39,24 @@ class Runs:
             runs.append([repetition, first, end])
         else:
             self.forgotten = True
+
+
+@dataclass(slots=True)
+class Provider:
+    """Where the hand-out of one source's splits stands; `next` is the first that nobody has."""
+
+    source: str
+    count: int
+    repetition: int = 0
+    next: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class Loss:
+    """What readers of a pass are told when a worker took data with it; `worker` is its name."""
+
+    task_id: str
+    worker: str
+    splits: int
+    reason: str

@@ -5,7 +5,7 @@ Theory of operation. A *dataset* is a registered pipeline. A *job* reads one dat
 later get one too while it runs. *Clients* belong to one iteration. An iteration of a DYNAMIC job has *providers*, whose
 splits are handed to tasks in runs; a provider's repetition goes up each time its splits are used up (a `repeat` inside
 the pipeline asks for the next one), and a task that asks for an older repetition is told that it is over. In the static
-modes a pass has *shards*, each with one task at a time; what has become of a shard outlives its task.
+modes a pass has *shards*, each with one task at a time; what has become of a shard outlives its task. See `rounds` too.
 
 An iteration is finished when all its tasks have ended; a task that is lost with its worker is dropped from it, so the
 rest can still finish.
@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.plain import to_json
-from dsnb.dispatcher.runs import Grant, Runs
+from dsnb.dispatcher.runs import Grant, Loss, Provider, Runs
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """What has become of a shard."""
@@ -60,27 +61,6 @@ class Task:
 
 
 @dataclass(slots=True)
-class Provider:
-    """Where the hand-out of one source's splits stands; `next` is the first that nobody has."""
-
-    source: str
-    count: int
-    repetition: int = 0
-    next: int = 0
-    lost: int = 0
-
-
-@dataclass(slots=True)
-class Loss:
-    """What readers of a pass are told when a worker took data with it; `worker` is its name."""
-
-    task_id: str
-    worker: str
-    splits: int
-    reason: str
-
-
-@dataclass(slots=True)
 class Iteration:
     number: int
     finished: bool = False
@@ -99,6 +79,7 @@ class Iteration:
     """Whether elements of it are gone, for those who come later."""
     resumed: bool = False
     """Whether it began at a reading position; then a worker may have several tasks of it."""
+    rounds: Rounds | None = None
 
 
 @dataclass(slots=True)
@@ -110,6 +91,7 @@ class Job:
     cached: bool
     compression: str
     target_workers: str
+    consumers: int = 0
     iterations: dict[int, Iteration] = field(default_factory=dict)
     paused_by: str = ""
     """Who paused it, for people; empty while it goes on."""
@@ -199,6 +181,7 @@ class State:
             record.cached,
             record.compression,
             record.target_workers,
+            record.consumers,
         )
         self.made["job"] += 1
         self.cancelled.pop(record.name, None)
@@ -229,6 +212,7 @@ class State:
             shards=[NEVER_BEGUN] * record.shards,
             entropy=record.entropy,
             resumed=record.resumed,
+            rounds=Rounds([""] * record.consumers) if record.consumers else None,
         )
         for provider, (repetition, following) in zip(
             job.iterations[record.number].providers, record.providers, strict=False
@@ -293,12 +277,18 @@ class State:
         iteration.clients.append(record.client_id)
         if self.jobs[record.job].cached and record.trainer_id not in iteration.trainers:
             iteration.trainers.append(record.trainer_id)
+        if iteration.rounds is not None:
+            iteration.rounds.places[record.consumer] = record.client_id
         self.made["client"] += 1
 
     def _client_left(self, record: r.ClientLeft) -> None:
         client = self.clients.pop(record.client_id)
-        if not client.cancelled:
-            self.iteration(client.job, client.number).clients.remove(record.client_id)
+        if client.cancelled:
+            return
+        iteration = self.iteration(client.job, client.number)
+        iteration.clients.remove(record.client_id)
+        if iteration.rounds is not None:
+            iteration.rounds.vacate(record.client_id)
 
     def _repetition_begun(self, record: r.RepetitionBegun) -> None:
         provider = self.iteration(record.job, record.number).providers[record.provider]
@@ -348,6 +338,11 @@ class State:
         loss = Loss(record.task_id, record.worker, record.splits, record.reason)
         self.iteration(task.job, task.number).losses.append(loss)
 
+    def _rounds_changed(self, record: r.RoundsHalted | r.RoundsGoOn | r.LineupMade) -> None:
+        rounds = self.iteration(record.job, record.number).rounds
+        assert rounds is not None, "a round of a pass that has none"
+        rounds.apply(record)
+
     # ---- looking
 
     def export(self) -> str:
@@ -385,6 +380,9 @@ _APPLY: dict[type, Any] = {
     r.SplitsRefused: State._splits_refused,
     r.SplitsLost: State._splits_lost,
     r.TaskLost: State._task_lost,
+    r.RoundsHalted: State._rounds_changed,
+    r.RoundsGoOn: State._rounds_changed,
+    r.LineupMade: State._rounds_changed,
 }
 
 

@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
 from dsnb.dispatcher.owner import Owner
+from dsnb.dispatcher.rounds import standings, waits_for
 from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
 from dsnb.dispatcher.timeline import Timeline
 from dsnb.monitor.snapshot import (
     VERSION,
+    ConsumerStatus,
     EventStatus,
     JobStatus,
     PlaceStatus,
+    RoundsStatus,
     ShardStatus,
     Snapshot,
     SplitStatus,
@@ -111,6 +114,7 @@ def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> 
         shards=_shards(core, newest),
         paused_by=job.paused_by,
         grants=timeline.of(job.name) if timeline is not None else (),
+        rounds=_rounds(core, job, newest),
         stages=tuple(
             StageStatus(
                 name=s.name,
@@ -151,7 +155,7 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
     past = totals.trainers.get(trainer_id, TrainerTotals())
     reports = [report for name, report in totals.clients.values() if name == trainer_id]
     # Without the cache all readers of a task share one place; it is a client's own when it reads alone.
-    place_id = trainer_id if job.cached else "" if len(totals.clients) == 1 else None
+    place_id = trainer_id if job.cached or job.consumers else "" if len(totals.clients) == 1 else None
     here = [(task, t) for task in totals.tasks.values() for t in task.trainers if t.trainer_id == place_id]
     return TrainerStatus(
         trainer_id=trainer_id,
@@ -191,6 +195,31 @@ def _shards(core: Core, iteration: Iteration) -> tuple[ShardStatus, ...]:
         told = ("running" if worker else "lost") if state == BEGUN else state
         rows.append(ShardStatus(shard=shard, state=told, worker=worker))
     return tuple(rows)
+
+
+def _rounds(core: Core, job: Job, iteration: Iteration) -> RoundsStatus | None:
+    rounds = iteration.rounds
+    if rounds is None:
+        return None
+    table = standings(core, job.name, iteration)
+    tasks = [core.state.tasks[task] for task in iteration.tasks]
+    return RoundsStatus(
+        round=min(standing.round for standing in table),
+        workers=tuple(core.state.workers[task.worker].name for task in tasks),
+        consumers=tuple(
+            ConsumerStatus(
+                index=index,
+                client_id=standing.client,
+                state="absent" if not standing.client else "reading" if standing.begun else "joining",
+                round=standing.round,
+                since_s=max(0.0, core.now - standing.since),
+            )
+            for index, standing in enumerate(table)
+        ),
+        halted=rounds.halted,
+        dropped=rounds.dropped,
+        waits_for=waits_for(core, job, iteration),
+    )
 
 
 def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:

@@ -188,6 +188,45 @@ class ShardStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatus:
+    """One consumer of a coordinated read.
+
+    Attributes:
+        state: "reading", "joining" (it has come and does not know yet where it begins), or "absent".
+        client_id: The client that it is, or was; empty if none has come.
+        round: The next round that it will take, as it last said.
+        since_s: Seconds since it took a round, came or went.
+    """
+
+    index: int
+    client_id: str
+    state: str
+    round: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsStatus:
+    """How far a coordinated read is.
+
+    Attributes:
+        round: The first round that not all consumers have taken.
+        workers: Whose tasks give rounds, in their order.
+        consumers: All of them, by index.
+        halted: Whether consumers stand still until all have agreed on who gives rounds from now on.
+        dropped: Rounds that a worker had begun to hand out and took with it, for not all consumers had them.
+        waits_for: What the next round waits for, in words; empty where nobody holds it up.
+    """
+
+    round: int
+    workers: tuple[str, ...] = ()
+    consumers: tuple[ConsumerStatus, ...] = ()
+    halted: bool = False
+    dropped: int = 0
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """One job and its newest iteration.
 
@@ -204,6 +243,7 @@ class JobStatus:
         shards: Of the newest iteration, in the static modes.
         paused_by: Who paused it, for people; empty while it goes on.
         grants: The newest runs of splits that were given to tasks, in the mode DYNAMIC; the oldest first.
+        rounds: Of the newest iteration, in a coordinated read; else None.
     """
 
     name: str
@@ -225,6 +265,7 @@ class JobStatus:
     shards: tuple[ShardStatus, ...] = ()
     paused_by: str = ""
     grants: tuple[GrantStatus, ...] = ()
+    rounds: RoundsStatus | None = None
 
     @property
     def elements_produced(self) -> int:

@@ -73,3 +73,18 @@ def check_count(mode: str, offer: Divisible, count: int) -> None:
             did="no pass was begun",
             hint="use ShardingPolicy.DATA or DYNAMIC, fewer workers, or more and smaller files",
         )
+
+
+def check_endless(cardinality: int) -> None:
+    """Refuse to read data in rounds that are known to end: some consumers would be left without a last round.
+
+    Raises:
+        FailedPreconditionError: the length is known.
+    """
+    if cardinality >= 0:
+        raise FailedPreconditionError(
+            "Encountered dataset with a known finite number of elements: coordinated reads require infinite "
+            f"cardinality, and the cardinality is {cardinality}",
+            did="nothing was read",
+            hint="add .repeat() to the end of the pipeline, before distribute",
+        )

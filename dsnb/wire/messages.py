@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dsnb.wire.lineup import ConsumerReport, RoundsUpdate
+from dsnb.wire.manner import Manner
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Empty:
@@ -84,6 +87,8 @@ class JoinRequest:
     repetition: int = 0
     whole: bool = False
     position: PassPosition | None = None
+    consumers: int = 0
+    consumer: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +153,7 @@ class JoinReply:
     report_ms: int = 0
     instance: str = ""
     paused_by: str = ""
+    consumer_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +168,7 @@ class ClientReport:
     losses_heard: int = 0
     instance: str = ""
     decode_ns: int = 0
+    consumer: ConsumerReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +179,7 @@ class ClientUpdate:
     collect: int = 0
     state: bool = False
     cancelled_by: str = ""
+    rounds: RoundsUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +318,7 @@ class TaskOrder:
     endless: bool = False
     paused: bool = False
     position: TaskPosition | None = None
+    consumers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,23 +370,6 @@ class SplitsReply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
     interval_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
-    """How a trainer of the cross-trainer cache wants to be treated; see `client.trainer_cache`.
-
-    Attributes:
-        on_lag: What happens when it falls behind: "wait", "spill", or else it is moved on.
-        start: Where it begins: with the "newest" element, the next to be produced, or else with the oldest there is.
-        timeout_s: Seconds without a sign of life after which it no longer holds others up; 0 for none.
-        together: Nobody is given anything before so many trainers are there.
-    """
-
-    on_lag: str = ""
-    start: str = ""
-    timeout_s: float = 0.0
-    together: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

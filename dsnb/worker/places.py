@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsnb.wire.messages import Manner
+from dsnb.wire.manner import Manner
 
 
 @dataclass(slots=True, order=True)

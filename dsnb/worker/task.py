@@ -10,19 +10,20 @@ from functools import partial
 
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
-from dsnb.pipeline.engine.stage import Stage, reports
-from dsnb.wire.messages import Manner, StageReport, TaskOrder, TaskReport, TrainerReport
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.wire.manner import Manner
+from dsnb.wire.messages import TaskOrder, TaskReport
 from dsnb.wire.transfer.handover import Opening, Piece, Sink, compression_of
-from dsnb.worker.pace import Pace, seconds_until
+from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import FRAME_BYTES, Producer
+from dsnb.worker.reporting import see, stage_reports, trainer_reports
+from dsnb.worker.round_robin import RoundRobin, ended
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task_reading import TaskReading
 from dsnb.worker.window import Window
 
-_HEAD = "\0head"
-"""The name of the pipeline's own pace, which no trainer has."""
 _ALL = ""
 """The one trainer of a task that is not cached: all readers share its place."""
 
@@ -59,7 +60,13 @@ class Task:
         self.order = order
         self._changed = threading.Condition()
         self._spill = spill
-        self._window = Window(capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill)
+        self._window: Window | RoundRobin
+        if order.consumers:
+            self._window = RoundRobin(consumers=order.consumers, ahead=ahead)
+        else:
+            self._window = Window(
+                capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill
+            )
         self._most_bytes = capacity
         self._pace = Pace()
         self._flight_ns: Counter[str] = Counter()
@@ -90,7 +97,7 @@ class Task:
                 raise InvalidArgumentError(
                     "the cross-trainer cache requires a non-empty trainer ID", did="the reader was refused"
                 )
-            trainer = opening.trainer_id if self.order.cached else _ALL
+            trainer = opening.trainer_id if self.order.cached or self.order.consumers else _ALL
             client = opening.client_id
             old = self._put_down(client)
             if old is not None:  # its connection broke, and we have not noticed
@@ -101,17 +108,21 @@ class Task:
             if not self._started:
                 self._started = True
                 self._producer.start()
+            self._tell_progress(reading)
             self._window.credit(client, opening.granted, opening.consumed, opening.max_bytes)
             self._pump_all() if manner.together else self._pump(reading)
             self._changed.notify_all()
             return reading
 
-    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int) -> None:
+    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
         with self._changed:
             if self._readings.get(reading.client) is reading:
+                if isinstance(self._window, RoundRobin):
+                    self._window.acknowledge(reading.client, received)
                 self._window.credit(reading.client, granted, consumed, max_bytes)
                 reading.consumed(consumed)
                 self._pump(reading)
+                self._tell_progress(*self._readings.values())
                 self._note_end()
                 self._changed.notify_all()
 
@@ -141,7 +152,8 @@ class Task:
     def dismiss(self, trainer_id: str) -> None:
         """Keep nothing for a trainer any longer."""
         with self._changed:
-            self._window.dismiss(trainer_id)
+            if isinstance(self._window, Window):
+                self._window.dismiss(trainer_id)
             self._changed.notify_all()
 
     def pause(self, *, paused: bool) -> None:
@@ -154,18 +166,17 @@ class Task:
     def tidy(self, now: float) -> None:
         """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
         with self._changed:
-            if self._paused:
-                self._window.excuse(now)
-            self._window.tidy(now)
-            if self._window.gathering.overdue(self._window.trainers.values(), now):
-                self._give_up_gathering()
-            self._pace.see(_HEAD, self._window.head, now)
-            for name, trainer in self._window.trainers.items():
-                self._pace.see(name, trainer.consumed, now)
+            if isinstance(self._window, Window):
+                if self._paused:
+                    self._window.excuse(now)
+                self._window.tidy(now)
+                if self._window.gathering.overdue(self._window.trainers.values(), now):
+                    self._give_up_gathering(self._window)
+            see(self._pace, self._window, now)
             self._changed.notify_all()
 
-    def _give_up_gathering(self) -> None:
-        here = sorted({self._window.readers[client].trainer for client in self._readings})
+    def _give_up_gathering(self, window: Window) -> None:
+        here = sorted({window.readers[client].trainer for client in self._readings})
         error = DeadlineExceededError(
             f"not all trainers that were to start together have come to job {self.order.job_name!r}; here are "
             f"{', '.join(map(repr, here))}",
@@ -179,7 +190,7 @@ class Task:
 
     def _note_end(self) -> None:
         # Not when the last element was produced: a reader that joins the pass then still has its share to come.
-        if self._window.done and not self._end_noted:
+        if self.done and not self._end_noted:
             self._end_noted = True
             self._on_change()
 
@@ -197,9 +208,27 @@ class Task:
             self._sent_bytes += piece.nbytes
             reading.sent(piece.count)
             reading.sink.deliver(piece)
-        if not reading.ended and self._window.at_end(reading.client):
-            reading.ended = True
+        self._see_end(reading)
+
+    def _see_end(self, reading: TaskReading) -> None:
+        if reading.ended or not self._window.at_end(reading.client):
+            return
+        reading.ended = True
+        if isinstance(self._window, RoundRobin):
+            reading.sink.fail(ended(self.order.job_name, self._window.failure()))
+        else:
             reading.sink.end()
+
+    def _tell_progress(self, *readings: TaskReading) -> None:
+        """In a coordinated read: which turns are whole. What a consumer was sent before is in its hands first."""
+        window = self._window
+        if not isinstance(window, RoundRobin):
+            return
+        for reading in readings:
+            news = window.news(reading.client)
+            if news is not None:
+                reading.sink.progress(*news)
+                self._see_end(reading)
 
     # ---- the producer's outlet
 
@@ -278,7 +307,7 @@ class Task:
         """What this task did so far."""
         with self._changed:
             window = self._window
-            trainers = tuple(self._trainer_report(name) for name in window.trainers)
+            trainers = trainer_reports(window, self._pace, self._flying_ns)
             consumed = max((report.offset for report in trainers), default=0)  # by whoever is furthest
             return TaskReport(
                 task_id=self.order.task_id,
@@ -287,12 +316,12 @@ class Task:
                 tail=window.tail,
                 window_bytes=window.nbytes,
                 capacity_bytes=window.capacity,
-                evicted=window.evicted,
+                evicted=window.evicted if isinstance(window, Window) else 0,
                 errors=self._errors,
                 sent_elements=self._sent_elements,
                 sent_bytes=self._sent_bytes,
                 trainers=trainers,
-                stages=self._stages(),
+                stages=stage_reports(self._producer.stage),
                 splits_done=self._splits_done(consumed),
                 readers=len(self._readings),
                 spill_bytes=self._spill.nbytes if self._spill is not None else 0,
@@ -307,6 +336,9 @@ class Task:
         present = dict.fromkeys(compression_of(reading.sink) for reading in self._readings.values())
         return "; ".join(filter(None, present)) or self._compression
 
+    def _flying_ns(self, trainer: str) -> int:
+        return self._flight_ns[trainer] + sum(r.flight_ns for r in self._readings.values() if r.trainer == trainer)
+
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:
             return ()
@@ -318,55 +350,10 @@ class Task:
         """The report of a task that was dropped."""
         return replace(self.report(), state="dropped")
 
-    def _trainer_report(self, name: str) -> TrainerReport:
-        trainer = self._window.trainers[name]
-        return TrainerReport(
-            trainer_id=name,
-            clients=len(trainer.readers),
-            consumed=trainer.consumed,
-            offset=self._window.offset(name),
-            hits=trainer.hits,
-            misses=trainer.misses,
-            skipped=trainer.skipped,
-            spilled=trainer.spilled,
-            lag_bytes=self._window.lag_bytes(name),
-            on_lag=(trainer.manner.on_lag or "skip") if self.order.cached else "",
-            rate=self._pace.of(name),
-            falls_off_s=self._falls_off_s(name),
-            flight_ns=self._flight_ns[name] + sum(r.flight_ns for r in self._readings.values() if r.trainer == name),
-        )
-
-    def _falls_off_s(self, name: str) -> float:
-        """Seconds until a trainer that skips misses something, at the present pace."""
-        window = self._window
-        if not self.order.cached or window.finished or window.trainers[name].holds or window.head == window.tail:
-            return 0.0
-        free = (window.capacity - window.nbytes) * (window.head - window.tail) / max(1, window.nbytes)
-        drift = self._pace.of(_HEAD) - self._pace.of(name)
-        return seconds_until(window.offset(name) - window.tail + free, drift)
-
     def _state(self) -> str:
         if not self._started:
             return "pending"
         return "ended" if self._window.finished else "paused" if self._paused else "running"
-
-    def _stages(self) -> tuple[StageReport, ...]:
-        stage = self._producer.stage
-        if stage is None:
-            return ()
-        return tuple(
-            StageReport(
-                name=r.name,
-                depth=r.depth,
-                elements=r.elements,
-                busy_ns=r.busy_ns,
-                wait_ns=r.wait_ns,
-                buffered=r.buffered,
-                capacity=r.capacity,
-                threads=r.threads,
-            )
-            for r in reports(stage)
-        )
 
     @property
     def read(self) -> bool:
@@ -378,4 +365,4 @@ class Task:
     def done(self) -> bool:
         """Whether everything is produced and consumed."""
         with self._changed:
-            return self._window.done
+            return isinstance(self._window, Window) and self._window.done

@@ -11,7 +11,7 @@ from dsnb.wire.transfer.handover import Sink
 class Keeper(Protocol):
     """The task, as far as its readings speak to it."""
 
-    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int) -> None:
+    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
         """Take in what a client allows, and what it has had."""
 
     def recall(self, reading: TaskReading) -> None:
@@ -48,8 +48,8 @@ class TaskReading:
         if self._flying_since and count >= self._sent:
             self._flight_ns, self._flying_since = self.flight_ns, 0
 
-    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
-        self._task.credit(self, granted, consumed, max_bytes)
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+        self._task.credit(self, granted, consumed, max_bytes, received)
 
     def recall(self) -> None:
         self._task.recall(self)

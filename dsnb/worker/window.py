@@ -38,7 +38,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import Any
 
-from dsnb.wire.messages import Manner
+from dsnb.wire.manner import Manner
 from dsnb.worker.frames import Entry, Store, WindowFrames
 from dsnb.worker.gathering import Gathering
 from dsnb.worker.places import Reader, Run, Taken, Trainer

@@ -15,7 +15,7 @@ from dsnb.client.options import (
     service_address,
     sharding_policy,
 )
-from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from dsnb.errors import InvalidArgumentError, NotFoundError
 
 
 def options(mode: Any = ShardingPolicy.OFF, **changes: Any) -> Any:
@@ -72,6 +72,11 @@ def test_a_trainer_has_a_name(trainer_id: Any) -> None:
         ({"consumer_index": 0}, "must be given together"),
         ({"num_consumers": 2}, "must be given together"),
         ({"consumer_index": 0, "num_consumers": 2}, "num_consumers needs a job_name"),
+        ({"job_name": "j", "consumer_index": 2, "num_consumers": 2}, "consumer_index is 2, and num_consumers 2"),
+        ({"job_name": "j", "consumer_index": -1, "num_consumers": 2}, "consumer_index is -1, and num_consumers 2"),
+        ({"job_name": "j", "consumer_index": 0, "num_consumers": 0}, "num_consumers is 0"),
+        ({"job_name": "j", "consumer_index": True, "num_consumers": 2}, "consumer_index is True"),
+        ({"job_name": "j", "consumer_index": 0, "num_consumers": 2.0}, "num_consumers is 2.0"),
         ({"max_outstanding_requests": 0}, "max_outstanding_requests is 0"),
         ({"max_outstanding_requests": True}, "max_outstanding_requests is True"),
         ({"max_outstanding_requests": 1.5}, "max_outstanding_requests is 1.5"),
@@ -90,9 +95,9 @@ def test_an_argument_that_can_never_be_right_is_refused_and_named(wrong: dict[st
         options(**wrong)
 
 
-def test_coordinated_reads_are_for_later_and_never_local() -> None:
-    with pytest.raises(UnimplementedError, match="not there yet"):
-        options(job_name="j", consumer_index=0, num_consumers=2)
+def test_consumers_of_coordinated_reads_have_names_and_are_never_local() -> None:
+    made = options(job_name="j", consumer_index=1, num_consumers=2)
+    assert (made.consumer, made.consumers, made.trainer_id, made.cached) == (1, 2, "consumer 1", False)
     with pytest.raises(InvalidArgumentError, match="Coordinated reads require non-local workers"):
         options(job_name="j", consumer_index=0, num_consumers=2, target_workers="local")
 

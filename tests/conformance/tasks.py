@@ -67,6 +67,9 @@ class TaskReader:
     def end(self) -> None:
         self._finish(END)
 
+    def progress(self, whole: int, base: int) -> None:
+        raise AssertionError("only consumers of coordinated reads are told of whole turns")
+
     def fail(self, error: Exception) -> None:
         self._finish(error)
 

@@ -14,7 +14,8 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.state import Loss, State, replay
+from dsnb.dispatcher.runs import Loss
+from dsnb.dispatcher.state import State, replay
 
 
 class DispatcherDied(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dsnb.wire.messages import Manner
+from dsnb.wire.manner import Manner
 from dsnb.worker.places import Taken
 from dsnb.worker.window import Window
 

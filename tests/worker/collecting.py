@@ -28,6 +28,9 @@ class Collector:
     def recalled(self, granted: int) -> None:
         self.recalls.append(granted)
 
+    def progress(self, whole: int, base: int) -> None:
+        raise AssertionError("only consumers of coordinated reads are told of whole turns")
+
     def fail(self, error: Exception) -> None:
         self.errors.append(error)
 

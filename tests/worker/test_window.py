@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dsnb.wire.messages import Manner
+from dsnb.wire.manner import Manner
 from dsnb.worker.window import Window
 from tests.worker.books import BookedReader, Books
 

@@ -189,7 +189,7 @@ class PieceDecoder:
         """Take one message.
 
         Returns:
-            A piece when one is complete, the message itself when it is a notice (`end`, `recalled`), else None.
+            A piece when one is complete, the message itself when it is a notice (end, recall, progress), else None.
 
         Raises:
             DataLossError: the message is not what a worker sends.
@@ -216,7 +216,7 @@ class PieceDecoder:
                 raise _damaged()
             return self._add(self._body, _unpacked(head, data, len(self._body) - self._filled))
         if not head.HasField("header"):
-            if not head.end and not head.recalled:
+            if not (head.end or head.recalled or head.progress):
                 raise _damaged()
             return head
         _check(head)

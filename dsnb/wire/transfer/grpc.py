@@ -61,6 +61,9 @@ class _StreamSink:
     def recalled(self, granted: int) -> None:
         self.items.put(frame_pb2.ReadReply(recalled=True, granted=granted))
 
+    def progress(self, whole: int, base: int) -> None:
+        self.items.put(frame_pb2.ReadReply(progress=True, whole=whole, base=base))
+
     def fail(self, error: Exception) -> None:
         self.items.put(error)
 
@@ -159,7 +162,7 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
             if request.recall:
                 reading.recall()
             else:
-                reading.credit(request.granted, request.consumed, request.max_bytes)
+                reading.credit(request.granted, request.consumed, request.max_bytes, request.received)
     except Exception as error:  # noqa: BLE001 - a bug: the reader must not wait for what it will not get
         sink.fail(error)
     sink.items.put(None)
@@ -193,8 +196,8 @@ class _GrpcReading:
         self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
         self._thread.start()
 
-    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
-        self._requests.put(ReadRequest(granted=granted, consumed=consumed, max_bytes=max_bytes))
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+        self._requests.put(ReadRequest(granted=granted, consumed=consumed, max_bytes=max_bytes, received=received))
 
     def recall(self) -> None:
         self._requests.put(ReadRequest(recall=True))
@@ -235,6 +238,8 @@ class _GrpcReading:
                 self._sink.deliver(item)
             elif item is not None and item.end:
                 self._sink.end()
+            elif item is not None and item.progress:
+                self._sink.progress(item.whole, item.base)
             elif item is not None and item.recalled:
                 self._sink.recalled(item.granted)
 

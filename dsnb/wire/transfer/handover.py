@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from dsnb.elements.compression import NONE
 from dsnb.elements.frame import Frame
-from dsnb.wire.messages import Manner
+from dsnb.wire.manner import Manner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,9 @@ class Sink(Protocol):
     def recalled(self, granted: int) -> None:
         """Learn what is left of the credit after a recall: as much as was sent."""
 
+    def progress(self, whole: int, base: int) -> None:
+        """Learn, in a coordinated read, how many turns all consumers have received, and the first that is kept."""
+
     def fail(self, error: Exception) -> None:
         """Learn that this reading cannot go on."""
 
@@ -93,8 +96,11 @@ class Sink(Protocol):
 class Reading(Protocol):
     """One reader's hold on one task."""
 
-    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
-        """Say how much may be sent in all, how much has come to its user, and how many bytes may be in between."""
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+        """Say how much may be sent in all, how much has come to its user, and how many bytes may be in between.
+
+        In a coordinated read also how much arrived; there all counters are of turns, from the task's first one on.
+        """
 
     def recall(self) -> None:
         """Take back credit that is not used; the answer comes to the sink."""

@@ -58,7 +58,7 @@ class _Told:
     def __init__(self, said: list[tuple[Any, ...]]) -> None:
         self._said = said
 
-    def credit(self, granted: int, consumed: int, max_bytes: int) -> None:
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
         self._said.append(("credit", granted, consumed, max_bytes))
 
     def recall(self) -> None:
@@ -86,6 +86,9 @@ class Reader:
 
     def recalled(self, granted: int) -> None:
         self.notices.append(("recalled", granted))
+
+    def progress(self, whole: int, base: int) -> None:
+        raise AssertionError("only consumers of coordinated reads are told of whole turns")
 
     def fail(self, error: Exception) -> None:
         self.errors.append(error)

@@ -1,0 +1,381 @@
+"""The stage behind a coordinated read: joins as one consumer, and takes round after round with the others.
+
+`client/rounds` decides; here are its threads. One tends the tasks, whatever the user does meanwhile: consumers wait for
+one another, and one whose user is busy must still receive, acknowledge and answer halts. The other is the user's own,
+which waits for the next round and takes it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from copy import copy
+from typing import NoReturn
+
+from dsnb import errors
+from dsnb.client import notices
+from dsnb.client.inbox import Hold, Inbox
+from dsnb.client.options import ReadOptions, ServiceAddress
+from dsnb.client.rounds import Rounds
+from dsnb.client.tasks import TaskTable
+from dsnb.errors import (
+    CancelledError,
+    DataLossWarning,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.pipeline.engine.bookmarks import no_position
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.wire.channel import open_channel
+from dsnb.wire.codec import decode
+from dsnb.wire.control import ControlStream
+from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, JoinReply, JoinRequest, Loss
+from dsnb.wire.methods import FOLLOW, JOIN, STATUS
+from dsnb.wire.transfer.handover import Piece
+
+_LOOK_S = 0.5
+"""How often a wait looks around: what one look lasted longer, this process was held up, and it does not count."""
+_TURNS = 64
+"""Turns of a task that may wait for their rounds: enough to hide the way there and back, and bytes bound them too."""
+
+
+class RoundsInbox(Inbox):
+    """What arrives for one consumer, task by task, until its round comes."""
+
+    def __init__(self, consumers: int) -> None:
+        super().__init__()
+        self.rounds = Rounds()
+        self.stir = False
+        """Whether there is something to do for the thread that tends the tasks."""
+        self.starving = False
+        self.losses: deque[str] = deque()
+        """What the user is to be told of as lost."""
+        self.errors: deque[tuple[str, Exception]] = deque()
+        """What it was refused, and for which task; empty for all."""
+        self.retry = False
+        """Whether to ask again where it was refused."""
+        self._consumers = consumers
+
+    def put(self, hold: Hold, piece: Piece) -> None:
+        self.rounds.deliver(hold.info.task_id, piece.index // self._consumers, piece, piece.nbytes)
+        self._note(hold)
+
+    def progress(self, hold: Hold, whole: int, base: int) -> None:
+        self.rounds.progress(hold.info.task_id, whole, base)
+        self._note(hold)
+
+    def _note(self, hold: Hold) -> None:
+        hold.account.received = self.rounds.turns(hold.info.task_id).received  # which begins where its worker does
+        self.stir = True
+        self.changed.notify_all()
+
+    @property
+    def ready(self) -> bool:
+        return self.rounds.ready
+
+    def wait_stirred(self, timeout: float) -> bool:
+        """Wait for something to do; False when there will be no more. Under the lock."""
+        self.changed.wait_for(lambda: self.stir or self.updates or self.failed or self.cancelled, timeout)
+        self.stir = False
+        return not self.cancelled
+
+
+class RoundsTable(TaskTable):
+    """The tasks of one consumer. Each has its own credit, for a round waits until all consumers have received it."""
+
+    _inbox: RoundsInbox
+
+    def _top_up(self, now: float, quietly: Hold | None = None) -> None:
+        del now, quietly
+        limit = self._options.max_outstanding_requests
+        share = max(1, limit // max(1, len(self._holds))) if limit else _TURNS
+        for hold in self._holds.values():
+            hold.account.granted = max(hold.account.granted, hold.account.consumed + share)
+
+    def _move_credit(self, now: float) -> float:
+        return now + 1.0
+
+    def acknowledge(self) -> None:
+        """Tell each worker what arrived and what was taken, if it does not know."""
+        if self._inbox.starving:
+            self._inbox.starving = False
+            self.starving()
+        for hold in self._holds.values():
+            with self._inbox.changed:
+                turns = self._inbox.rounds.turns(hold.info.task_id)
+                hold.account.consumed = max(hold.account.consumed, turns.consumed)
+                hold.buffered_bytes = 0
+                hold.fill(turns.nbytes)
+        self._top_up(time.monotonic())
+        for hold in self._holds.values():
+            news = (hold.account.received, hold.account.granted, hold.max_bytes)
+            if hold.reading is not None and hold.acknowledged != news:
+                hold.acknowledged = news
+                self._tell(hold)
+
+    def _announce(self, loss: Loss) -> None:
+        self.last_loss = f"worker {loss.worker} {loss.reason} (job {self._options.job_name!r})"
+        self.warn(f"{self.last_loss}: what not all consumers had of it will not come; the others go on giving rounds")
+
+    def warn(self, text: str) -> None:
+        self._inbox.losses.append(text)
+
+
+class CoordinatedStage(Stage):
+    """One consumer's read of the rounds of a job.
+
+    Args:
+        service: Where the dispatcher is.
+        dataset_id: What to read.
+        options: How, with index and number of consumers.
+    """
+
+    closes_slowly = True
+    place = ""
+
+    def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions) -> None:
+        super().__init__("from the service")
+        token = service.find_token()
+        self._options = options
+        self._channel = open_channel(service.address, token)
+        try:
+            joined = self._join(dataset_id)
+        except BaseException:
+            self._channel.close()
+            raise
+        self._client_id, self._instance = joined.client_id, joined.instance
+        self._losses_heard = joined.losses
+        self._patience_s = joined.consumer_timeout_ms / 1000
+        self._inbox = RoundsInbox(options.consumers)
+        self._table = RoundsTable(self._inbox, joined.client_id, options, token, joined.instance)
+        self._answered = self._missed_told = self._dropped_told = 0
+        self._began = time.perf_counter_ns()
+        self._control = ControlStream(
+            f"dsnb-follow-{joined.client_id}",
+            open_channel(service.address, token),
+            FOLLOW,
+            report=self._report,
+            receive=self._hear,
+            interval_s=joined.report_ms / 1000,
+            failed=self._inbox.refuse,
+        )
+        self._tending = threading.Thread(target=self._tend, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
+        self._inbox.rounds.follow([task.task_id for task in joined.tasks])
+        self._inbox.updates.append(ClientUpdate(state=True, tasks=joined.tasks))
+        self._tending.start()
+        self._control.start()
+
+    def _join(self, dataset_id: str) -> JoinReply:
+        options = self._options
+        return self._channel.call(
+            JOIN,
+            JoinRequest(
+                dataset_id=dataset_id,
+                job_name=options.job_name,
+                mode=options.mode.name,
+                trainer_id=options.trainer_id,
+                compression=options.compression,
+                target_workers=options.target_workers,
+                consumers=options.consumers,
+                consumer=options.consumer,
+            ),
+        )
+
+    # ---- the stage
+
+    def produce(self, want: int) -> Run:
+        """The element of the next round; waits for it."""
+        del want  # more than one would be taken before its user comes to it
+        piece = self._next_piece()
+        return list(piece.elements())
+
+    def bookmark(self, _behind: int) -> NoReturn:
+        """There is none: rounds are where all consumers are, and a consumer that comes again goes on with them."""
+        raise no_position("a coordinated read is where all its consumers are")
+
+    def cancel(self) -> None:
+        """Wake the thread that waits in `pull`."""
+        super().cancel()
+        self._inbox.cancel()
+
+    def release(self, unread: int) -> None:
+        """Leave the job; the round that this consumer would take next is told."""
+        with self._inbox.changed:
+            self._inbox.rounds.at -= unread
+        self._inbox.cancel()
+        self._tending.join()
+        try:
+            self._table.close()
+            self._control.close()
+        finally:
+            self._channel.close()
+
+    def _next_piece(self) -> Piece:
+        inbox, began, waited = self._inbox, time.perf_counter_ns(), 0.0
+        try:
+            while True:
+                self._tell_losses()
+                with inbox.changed:
+                    if inbox.cancelled:
+                        raise CancelledError("reading was stopped")
+                    if inbox.rounds.ready and not isinstance(inbox.refusal, CancelledError):
+                        return self._take()
+                    self._raise_errors()
+                    if inbox.rounds.pass_over():
+                        continue
+                    inbox.starving = inbox.stir = True
+                    inbox.changed.notify_all()
+                    before = time.monotonic()
+                    inbox.changed.wait(_LOOK_S)
+                waited += min(time.monotonic() - before, 2 * _LOOK_S)
+                if waited > self._patience_s:
+                    self._check_overdue(waited)
+                    waited = 0.0
+        finally:
+            self.wait_ns += time.perf_counter_ns() - began
+
+    def _take(self) -> Piece:
+        piece: Piece = self._inbox.rounds.take()
+        self._inbox.stir = True
+        self._inbox.changed.notify_all()
+        return piece
+
+    def _tell_losses(self) -> None:
+        with self._inbox.changed:
+            rounds, losses = self._inbox.rounds, self._inbox.losses
+            if rounds.missed > self._missed_told:
+                count, self._missed_told = rounds.missed - self._missed_told, rounds.missed
+                losses.append(f"{count} round(s) of job {self._options.job_name!r} went without {self._name}")
+            if rounds.dropped > self._dropped_told:
+                count, self._dropped_told = rounds.dropped - self._dropped_told, rounds.dropped
+                losses.append(
+                    f"{count} round(s) of job {self._options.job_name!r} were dropped: not all consumers had them"
+                )
+            told = losses.popleft() if losses else ""
+        if told:
+            errors.warn(told, DataLossWarning)
+
+    def _raise_errors(self) -> None:
+        for task_id, error in list(self._inbox.errors):
+            if not task_id or self._inbox.rounds.waits_for(task_id):
+                if isinstance(error, ResourceExhaustedError):  # it may heal
+                    self._inbox.errors.remove((task_id, error))
+                    self._inbox.retry = True
+                raise copy(error)
+        refusal = self._inbox.refusal
+        if isinstance(refusal, NotFoundError):
+            raise FailedPreconditionError(
+                f"{self._name} of job {self._options.job_name!r} is not this reader any more: another one has come "
+                "with its index, or it was not heard of for longer than client_timeout_ms",
+                did="the others go on with whoever has its place",
+                hint="iterate the dataset again: it joins the others at their next round",
+            )
+        if refusal is not None:
+            raise copy(refusal)
+
+    @property
+    def _name(self) -> str:
+        return self._options.trainer_id
+
+    def _check_overdue(self, waited: float) -> None:
+        """Look why nothing has come for so long.
+
+        Raises:
+            DeadlineExceededError: the job is not paused; with whom it waits for.
+        """
+        whom = f"the service at {self._channel.address}, which does not answer"
+        with suppress(UnavailableError):
+            snapshot = decode(Snapshot, self._channel.call(STATUS, Empty(), timeout=5.0))
+            job = snapshot.job(self._options.job_name)
+            if job is not None and job.paused_by:
+                return
+            whom = job.rounds.waits_for if job is not None and job.rounds is not None else "a job that is gone"
+        with self._inbox.changed:
+            at = self._inbox.rounds.at
+            if self._inbox.rounds.ready:
+                return
+        raise DeadlineExceededError(
+            f"{self._name} of job {self._options.job_name!r} has waited {waited:.0f} seconds for round {at:,}; it "
+            f"waits for {whom or 'nobody any more: it was a moment ago'}",
+            did="nothing was given up: the next `next` goes on waiting",
+            hint="start a consumer that is gone again, with its consumer_index: it takes its place among the others; "
+            "DispatcherConfig(consumer_timeout_ms=...) says how long to wait",
+        )
+
+    # ---- the tending thread
+
+    def _tend(self) -> None:
+        due = 0.0
+        while True:
+            with self._inbox.changed:
+                if not self._inbox.wait_stirred(max(0.0, due - time.monotonic())):
+                    return
+                updates, failed = list(self._inbox.updates), list(self._inbox.failed)
+                self._inbox.updates.clear()
+                self._inbox.failed.clear()
+                retry, self._inbox.retry = self._inbox.retry, False
+            try:
+                self._table.follow(updates)
+                if retry:
+                    self._table.try_refused()
+                for hold, error in failed:
+                    self._keep(hold.info.task_id, self._table.broken(hold, error))
+                due = self._table.tend(time.monotonic())
+                self._table.acknowledge()
+            except Exception as error:  # noqa: BLE001 - the user's thread raises it
+                self._keep("", error)
+                due = time.monotonic() + 1.0
+            self._answer()
+
+    def _keep(self, task_id: str, error: Exception | None) -> None:
+        """Have the user's thread raise an error: while the task is there, rounds wait for it."""
+        if error is not None:
+            with self._inbox.changed:
+                self._inbox.errors.append((task_id, error))
+                self._inbox.changed.notify_all()
+
+    def _answer(self) -> None:
+        """Answer a halt as soon as that can be done."""
+        with self._inbox.changed:
+            halt = self._inbox.rounds.report().halt
+        if halt and halt != self._answered:
+            self._answered = halt
+            self._control.report_now()
+
+    # ---- the control stream
+
+    def _hear(self, update: ClientUpdate) -> None:
+        if update.collect:
+            self._control.report_now(update.collect)
+        if update.cancelled_by:
+            self._inbox.refuse(notices.cancelled(self._options.job_name, update.cancelled_by))
+        self._losses_heard += len(update.losses)
+        with self._inbox.changed:
+            if update.state:
+                self._inbox.rounds.follow([task.task_id for task in update.tasks])
+            if update.rounds is not None:
+                self._inbox.rounds.hear(update.rounds)
+            self._inbox.update(update)
+
+    def _report(self, number: int, leaving: bool) -> ClientReport:
+        with self._inbox.changed:
+            consumer = self._inbox.rounds.report()
+            missed = self._inbox.rounds.missed
+        return ClientReport(
+            client_id=self._client_id,
+            elements=self.elements,
+            wait_ns=self.wait_ns,
+            active_ns=time.perf_counter_ns() - self._began,
+            lost=self._table.lost + missed,
+            seq=number,
+            leaving=leaving,
+            losses_heard=self._losses_heard,
+            instance=self._instance,
+            consumer=consumer,
+        )

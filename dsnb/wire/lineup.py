@@ -1,0 +1,80 @@
+"""Which task gives which round of a coordinated read: what dispatcher and consumers tell one another of it. Pure.
+
+A lineup is a list of tasks that give rounds in turn, from its first round on until the next lineup begins. A task's
+rounds are its *turns*, numbered from 0 whatever lineups it is in: turn k of a task is its elements k * n up to
+(k + 1) * n, one for each of n consumers. What each field means stands in the `.proto` files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerReport:
+    round: int = 0
+    begun: bool = False
+    halt: int = 0
+    held: tuple[HeldTurns, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTurns:
+    task_id: str = ""
+    received: int = 0
+    base: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineup:
+    first: int = 0
+    halt: int = 0
+    tasks: tuple[str, ...] = ()
+    turns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsUpdate:
+    halt: int = 0
+    lineups: tuple[Lineup, ...] = ()
+    dropped: int = 0
+
+
+def lineup_of(lineups: Sequence[Lineup], number: int) -> Lineup | None:
+    """The lineup that a round belongs to; None for one before the first that is known."""
+    return next((lineup for lineup in reversed(lineups) if lineup.first <= number), None)
+
+
+def turn_of(lineup: Lineup, number: int) -> tuple[str, int]:
+    """The task that gives a round of a lineup, and which of its turns that is.
+
+    Example:
+        >>> turn_of(Lineup(first=10, tasks=("a", "b"), turns=(5, 0)), 13)
+        ('b', 1)
+    """
+    cycle, place = divmod(number - lineup.first, len(lineup.tasks))
+    return lineup.tasks[place], lineup.turns[place] + cycle
+
+
+def next_turn(lineup: Lineup, task: str, number: int) -> int:
+    """A task's first turn in a round of that number or a later one, if the lineup lasts.
+
+    Example:
+        >>> lineup = Lineup(first=10, tasks=("a", "b"), turns=(5, 0))
+        >>> [next_turn(lineup, "b", number) for number in (10, 11, 12, 13, 14)]
+        [0, 0, 1, 1, 2]
+    """
+    place = lineup.tasks.index(task)
+    cycle, at = divmod(number - lineup.first, len(lineup.tasks))
+    return lineup.turns[place] + cycle + (at > place)
+
+
+def consumer_name(index: int) -> str:
+    """What a consumer is called wherever trainers have names.
+
+    Example:
+        >>> consumer_name(2)
+        'consumer 2'
+    """
+    return f"consumer {index}"
