@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -14,6 +15,7 @@ from dsnb.errors import (
     InvalidArgumentError,
 )
 from dsnb.monitor.controls import Controls, this_process
+from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
@@ -47,6 +49,7 @@ class DataService:
         cluster: Cluster | None = None,
         dashboard: display.LazyDashboard | None = None,
         card: Card | None = None,
+        writers: list[RunWriter] | None = None,
     ) -> None:
         self.name = name
         self.target = target
@@ -54,6 +57,7 @@ class DataService:
         self._cluster = cluster
         self._lent = dashboard is not None
         self._dashboard = dashboard or display.LazyDashboard(target, token)
+        self._writers = writers if writers is not None else []
         self._card = card or Card(name, target, token, self.scale, self._dashboard.url)
 
     @property
@@ -122,6 +126,32 @@ class DataService:
             No job was read long enough to say anything of it.
         """
         return watch_and_explain(self.status, max(1.0, seconds))
+
+    def record(self, path: str | os.PathLike[str], every: float = 1.0) -> RunWriter:
+        """Keep what the dashboard shows in a file, until the service or what this returns is stopped.
+
+        Args:
+            path: Of the file, an SQLite database; it can be read while it is written, by `dsnb.monitor.run_file`.
+            every: Seconds between two snapshots; the file holds some thousands, the older ones ever further apart.
+
+        Returns:
+            The writer, with `stop()`; usable with `with`.
+
+        Raises:
+            FailedPreconditionError: the file cannot be written, or is something else.
+
+        Example:
+            >>> import dsnb, tempfile
+            >>> with tempfile.TemporaryDirectory() as folder, dsnb.start(workers=1) as svc:
+            ...     with svc.record(f"{folder}/run.db") as writer:
+            ...         pass
+            ...     writer.path.endswith("run.db")
+            True
+        """
+        self._check_running()
+        writer = RunWriter(path, self.target, self.token, every_s=max(0.1, every))
+        self._writers.append(writer)
+        return writer
 
     def scale(self, workers: int) -> None:
         """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.
@@ -253,6 +283,8 @@ class DataService:
             whole(self._stop)
 
     def _stop(self) -> None:
+        for writer in self._writers:
+            writer.stop()
         self._card.stop()
         self._dashboard.stop()
         if self._cluster is not None:
@@ -260,7 +292,9 @@ class DataService:
 
     def lent(self) -> DataService:
         """The same service for somebody who did not start it: leaving its `with` block does not stop it."""
-        return DataService(self.name, self.target, self.token, self._cluster, self._dashboard, self._card)
+        return DataService(
+            self.name, self.target, self.token, self._cluster, self._dashboard, self._card, self._writers
+        )
 
     @property
     def stopped(self) -> bool:

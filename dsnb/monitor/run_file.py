@@ -1,0 +1,222 @@
+"""A run of a service in a file: what the dashboard shows, kept while it happens and read back afterwards.
+
+Theory of operation. A file is an SQLite database with a snapshot a second, packed, under its time. It is written ahead
+(WAL), so it can be read while it is written, and what was committed survives whatever happens to the writer. It is
+bounded: when it has too many snapshots, each second one of its older half goes, so the beginning of a long run becomes
+coarser and is never cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from types import TracebackType
+from typing import Self
+
+from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFoundError
+from dsnb.monitor.snapshot import VERSION, Snapshot
+from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
+from dsnb.wire.codec import decode, encode
+
+APPLICATION = 0x64736E72
+"""Stands in the header of each file, so that no other database is taken for one."""
+
+MOST = 7200
+_RETRY_S = 1.0
+_JOIN_S = 5.0
+
+
+class RunWriter:
+    """Keeps what a service looks like in a file, until it is stopped. Made by `DataService.record`.
+
+    Args:
+        path: Of the file; what an earlier run kept there stays, before what comes now.
+        target: Where the service listens.
+        token: What to show.
+        every_s: Seconds between two snapshots.
+        most: Snapshots in the file.
+
+    Raises:
+        FailedPreconditionError: the file cannot be written, or is something else.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], target: str, token: str, *, every_s: float = 1.0, most: int = MOST
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self._target, self._token, self._every_s = target, token, every_s
+        self._most = most
+        self._database = _create(self.path)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dsnb-record", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Keep one last snapshot and close the file; the second call does nothing."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"RunWriter({self.path!r}, {'stopped' if self._stop.is_set() else 'recording'})"
+
+    def _run(self) -> None:
+        with closing(self._database):
+            while not self._stop.is_set():
+                with suppress(DsnbError):  # the service is away, and may come back
+                    self._follow()
+                self._stop.wait(_RETRY_S)
+            with suppress(DsnbError):
+                self._keep(fetch_snapshot(self._target, self._token, 2.0))
+            with suppress(sqlite3.Error):  # one file is left, unless somebody reads it at this moment
+                self._database.executescript("PRAGMA busy_timeout=200; PRAGMA journal_mode=DELETE")
+
+    def _follow(self) -> None:
+        for snapshot in watch_snapshots(self._target, self._token, self._every_s, self._stop):
+            self._keep(snapshot)
+            if self._stop.is_set():
+                return
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        with suppress(sqlite3.Error), self._database:  # a full disk ends nothing; the next one may find room
+            row = (snapshot.time, zlib.compress(encode(snapshot), 1))
+            self._database.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", row)
+            (count,) = self._database.execute("SELECT count(*) FROM snapshots").fetchone()
+            if count > self._most:
+                self._database.execute(_THIN, (self._most // 2,))
+
+
+_THIN = """
+DELETE FROM snapshots WHERE time IN (
+    SELECT time FROM (SELECT time, row_number() OVER (ORDER BY time) AS number FROM snapshots ORDER BY time LIMIT ?)
+    WHERE number % 2 = 0
+)
+"""
+
+
+class RunReader:
+    """What a file kept of a run, by time. May be used while the file is written, and from any thread.
+
+    Args:
+        path: Of a file that `DataService.record` wrote.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FailedPreconditionError: it is something else, or was written by a newer dsnb.
+
+    Example:
+        >>> reader = RunReader("run.db")
+        >>> reader.at(reader.times()[-1]).jobs
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(path)
+        if not os.path.exists(self.path):
+            raise NotFoundError(f"there is no file {self.path}", hint='svc.record("run.db") writes one')
+        self._lock = threading.Lock()
+        try:
+            self._database = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, check_same_thread=False)
+            _check(self._database, self.path)
+        except sqlite3.Error as error:
+            raise _not_ours(self.path, str(error)) from error
+
+    def times(self) -> list[float]:
+        """The times of all snapshots, in seconds since the epoch, the oldest first."""
+        with self._lock:
+            return [time for (time,) in self._database.execute("SELECT time FROM snapshots ORDER BY time")]
+
+    def at(self, time: float) -> Snapshot:
+        """The service as it was: the newest snapshot that is not younger than `time`, else the first.
+
+        Raises:
+            NotFoundError: nothing was kept yet.
+            DataLossError: the file is damaged there.
+        """
+        times = self.times()
+        if not times:
+            raise NotFoundError(f"nothing was kept in {self.path} yet", hint="wait for the first snapshot")
+        return self._load(times[max(0, bisect_right(times, time) - 1)])
+
+    def between(self, first: float, last: float) -> Iterator[Snapshot]:
+        """The snapshots from one time to another, both included, the oldest first."""
+        for time in self.times():
+            if first <= time <= last:
+                yield self._load(time)
+
+    def close(self) -> None:
+        """Let the file go."""
+        with self._lock:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _load(self, time: float) -> Snapshot:
+        with self._lock:
+            row = self._database.execute("SELECT data FROM snapshots WHERE time = ?", (time,)).fetchone()
+        if row is None:  # thinned out meanwhile
+            return self.at(time)
+        try:
+            return decode(Snapshot, zlib.decompress(row[0]))
+        except zlib.error as error:
+            raise DataLossError(f"the snapshot of {time} in {self.path} is damaged ({error})") from error
+
+
+def _create(path: str) -> sqlite3.Connection:
+    """Open a file to write to; a new one where there is none."""
+    try:
+        database = sqlite3.connect(path, check_same_thread=False)
+        try:
+            if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                _check(database, path)
+            database.executescript(
+                f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA application_id={APPLICATION};"
+                f"PRAGMA user_version={VERSION};"
+                "CREATE TABLE IF NOT EXISTS snapshots (time REAL PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;"
+            )
+        except BaseException:
+            database.close()
+            raise
+    except sqlite3.Error as error:
+        raise _not_ours(path, str(error)) from error
+    return database
+
+
+def _check(database: sqlite3.Connection, path: str) -> None:
+    application, version = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in _HEADER)
+    if application != APPLICATION:
+        database.close()
+        raise _not_ours(path, "it is another program's database")
+    if version > VERSION:
+        database.close()
+        raise _not_ours(path, f"a newer dsnb wrote it (version {version}; this one knows {VERSION})")
+
+
+_HEADER = ("application_id", "user_version")
+
+
+def _not_ours(path: str, why: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"{path} cannot be used as the file of a run: {why}",
+        did="it was left as it is",
+        hint='name a file that svc.record wrote, or a new one, as in svc.record("run.db")',
+    )
