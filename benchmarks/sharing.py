@@ -1,15 +1,17 @@
 """What sharing costs the fastest trainer: one epoch alone, and one with four slower trainers that spill.
 
-python benchmarks/sharing.py [--runs 3]
+python benchmarks/sharing.py [--runs 3] [--seconds 220]
 
-The pipeline is bound by its producer, which sleeps. Both forms are run in turn, several times. The slower trainers are
-2, 5, 10 and 20 times as slow as the fastest and join at 0, 30, 60 and 95 % of the epoch.
+The pipeline is bound by its producer, which sleeps. Both forms are run in turn, as often as fits into the seconds. The
+slower trainers are 2, 5, 10 and 20 times as slow as the fastest and join at 0, 30, 60 and 95 % of the epoch. At the end
+stands for each limit whether it holds; the command fails if one does not.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +25,11 @@ from dsnb.notebook.service import DataService
 ELEMENTS = 1000
 PRODUCE_S = 0.005
 WINDOW_BYTES = 1 << 20
+ELEMENT_BYTES = 10_000
+DISK_BYTES = min(ELEMENTS * ELEMENT_BYTES, dsnb.WorkerConfig(dispatcher_address="any").spill_size_bytes)
+"""What a worker may have on disk: its limit, and in no case more than there is in an epoch."""
+SLOWED = 0.05
+"""By how much of its time alone the fastest trainer may be slowed."""
 OTHERS = ((0.0, 2), (0.3, 5), (0.6, 10), (0.95, 20))
 
 
@@ -39,7 +46,7 @@ class Run:
 def dataset() -> dsnb.Dataset:
     def produce(x: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         time.sleep(PRODUCE_S)
-        return np.full(10_000, x % 251, np.uint8)
+        return np.full(ELEMENT_BYTES, x % 251, np.uint8)
 
     return dsnb.Dataset.range(ELEMENTS).map(produce)
 
@@ -99,14 +106,33 @@ def watch(service: DataService, most: dict[str, int], stop: threading.Event) -> 
                 most["memory"] = max(most["memory"], task.window_bytes)
 
 
-def main() -> None:
+def limits(alone: list[Run], shared: list[Run]) -> dict[str, bool]:
+    """What has to hold, and whether it does."""
+    slowed = statistics.median(run.seconds for run in shared) / statistics.median(run.seconds for run in alone) - 1
+    trainers = len(OTHERS) + 1
+    memory, disk = max(run.memory for run in shared), max(run.disk for run in shared)
+    return {
+        f"the fastest is slowed by {100 * slowed:.1f} %, allowed are {100 * SLOWED:.0f} %": slowed < SLOWED,
+        f"all {trainers} trainers saw everything": all(run.complete == trainers for run in shared),
+        f"{memory / 1e6:.2f} MB in memory of {WINDOW_BYTES / 1e6:.2f} MB": memory <= WINDOW_BYTES,
+        f"{disk / 1e6:.2f} MB on disk of {DISK_BYTES / 1e6:.2f} MB": disk <= DISK_BYTES,
+    }
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
-    runs = parser.parse_args().runs
+    parser.add_argument("--seconds", type=float, default=220.0, help="begin no further run that would end later")
+    given = parser.parse_args()
     alone, shared = [], []
-    for _ in range(runs):
+    began, took = time.monotonic(), 0.0
+    for _ in range(given.runs):
+        start = time.monotonic()
+        if alone and start - began + took > given.seconds:
+            break
         alone.append(measure(()))
         shared.append(measure(OTHERS))
+        took = time.monotonic() - start
     for name, measured in (("alone", alone), ("with four slower ones", shared)):
         seconds = [run.seconds for run in measured]
         print(
@@ -115,9 +141,11 @@ def main() -> None:
             f"most on one worker: {max(run.memory for run in measured) / 1e6:.1f} MB in memory, "
             f"{max(run.disk for run in measured) / 1e6:.1f} MB on disk"
         )
-    slower = statistics.median(run.seconds for run in shared) / statistics.median(run.seconds for run in alone) - 1
-    print(f"the fastest is slowed by {100 * slower:.1f} %")
+    found = limits(alone, shared)
+    for text, holds in found.items():
+        print(f"{'holds ' if holds else 'MISSED'} {text}")
+    return 0 if all(found.values()) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
