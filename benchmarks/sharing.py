@@ -124,7 +124,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=220.0, help="begin no further run that would end later")
     given = parser.parse_args()
-    alone, shared = [], []
+    alone: list[Run] = []
+    shared: list[Run] = []
     began, took = time.monotonic(), 0.0
     for _ in range(given.runs):
         start = time.monotonic()
