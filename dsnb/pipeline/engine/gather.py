@@ -68,7 +68,7 @@ class GatherStage(Stage):
         while self._count < self._size and not self._ended:
             # Paced, so that a slow function can be cancelled before the batch is full.
             began = perf_counter_ns()
-            run = self.inputs[0].pull(min(self._pace.want, want * self._size - self._count))
+            run = self.inputs[0].pull(self._next_want(want))
             self._pace.note(perf_counter_ns() - began)
             self._ended = not len(run)
             if not self._ended:
@@ -78,6 +78,14 @@ class GatherStage(Stage):
         if not size or (self._drop and size < self._size):
             return []
         return self._cut(size, min(want, self._count // size))
+
+    def _next_want(self, want: int) -> int:
+        """How many elements to ask for: up to the end of a batch where there are so many, so that nothing is left over.
+
+        What is left over would have to be copied together with the next run.
+        """
+        wanted = min(self._pace.want, want * self._size - self._count)
+        return wanted - max(0, wanted - (self._size - self._count)) % self._size
 
     def _cut(self, size: int, batches: int) -> Run:
         held = _joined(self._held)

@@ -113,3 +113,13 @@ def test_the_length_is_rounded(drop: bool, length: int) -> None:
     assert Dataset.range(10).batch(4, drop).cardinality() == length
     assert Dataset.range(10).repeat().batch(4, drop).cardinality() == INFINITE_CARDINALITY
     assert Dataset.range(10).filter(bool).batch(4, drop).cardinality() == UNKNOWN_CARDINALITY
+
+
+def test_batches_of_rows_are_views_of_what_the_rows_came_from() -> None:
+    """All but the first few, whose rows were asked for one by one in case they are slow."""
+    rows = np.arange(40_000).reshape(10_000, 4)
+    for size in (7, 32):
+        ds = Dataset.from_tensor_slices(rows).batch(size)
+        once, again = list(ds), list(ds)
+        assert np.array_equal(np.concatenate(once), rows)
+        assert sum(map(np.shares_memory, once, again)) > 0.9 * len(once)
