@@ -205,7 +205,8 @@ def _images() -> Workload:
 
 
 def _latencies() -> list[Workload]:
-    small, four = Task(kind="latency", shape=(64,)), Task(kind="latency", shape=(4 << 20,))
+    small = Task(kind="latency", shape=(64,), options={"pause_s": 0.002})
+    four = Task(kind="latency", shape=(4 << 20,), options={"pause_s": 0.008, "count": 150})
     us = {"us": "median us"}
     return [
         Workload(
@@ -217,7 +218,7 @@ def _latencies() -> list[Workload]:
         ),
         Workload(
             name="latency-4m",
-            title="one element of 4 MB, 2 ms after the last one: from its function to the reader",
+            title="one element of 4 MB, 8 ms after the last one: from its function to the reader",
             entries=ours(four, SHARED, GRPC, LOCAL, module="latency") | limit(COPY, replace(four, kind="copy")),
             columns=us,
             absent={"*": NOBODY},

@@ -1,6 +1,6 @@
 """How long one element takes from the end of the user's function in the worker to the reader's `next`.
 
-The function waits two milliseconds before each element, so the reader is always there before it. The element carries
+The function waits a while before each element, so the reader is always there before it. The element carries
 the clock's reading of the moment at which the function returned; both processes read the same clock.
 """
 
@@ -40,7 +40,7 @@ class Stamped:
         return element
 
 
-def stream(nbytes: int, pause_s: float = 0.002) -> dsnb.Dataset:
+def stream(nbytes: int, pause_s: float) -> dsnb.Dataset:
     """Elements that know when they were made."""
     return dsnb.Dataset.range(1 << 40).map(Stamped(nbytes, pause_s))
 
@@ -58,7 +58,7 @@ def read_from(target: object, task: Task) -> Iterator[Measure]:
     distributed = dsnb.distribute("parallel_epochs", target, data_transfer_protocol=task.transfer)
 
     def measure() -> Figures:
-        with contextlib.closing(iter(stream(data.batch_bytes(task)).apply(distributed))) as elements:
+        with contextlib.closing(iter(stream(data.batch_bytes(task), float(task.options["pause_s"])).apply(distributed))) as elements:
             return {"us": latency(elements, int(task.options.get("count", 300)))}
 
     yield measure

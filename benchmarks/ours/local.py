@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +31,13 @@ def copies(svc: dsnb.DataService) -> float:
     held = np.arange(_ROUNDS * 1_000_000, dtype=np.uint8).reshape(_ROUNDS, 1000, 1000)
     rows = dsnb.Dataset.from_tensor_slices(held).map(lambda x: x)
 
-    def trainer(name: str) -> Iterator[object]:
+    def trainer(name: str) -> Any:
         cache = dsnb.CrossTrainerCache(name, on_lag="wait")
         read = dsnb.distribute("parallel_epochs", svc, job_name="copies", cross_trainer_cache=cache)
         return iter(rows.apply(read))
 
-    first, second = trainer("a"), trainer("b")
-    pairs = list(zip(islice(first, _ROUNDS), islice(second, _ROUNDS), strict=True))
-    del first, second
+    with contextlib.closing(trainer("a")) as first, contextlib.closing(trainer("b")) as second:
+        pairs = list(zip(islice(first, _ROUNDS), islice(second, _ROUNDS), strict=True))
     svc.forget("copies")
     return float(sum(not np.shares_memory(a, b) for a, b in pairs))
 

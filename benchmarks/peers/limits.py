@@ -50,12 +50,12 @@ def shared_memory(nbytes: int) -> mmap.mmap:
 
 
 def one_copy(task: Task) -> Figures:
-    """The median of microseconds for one copy with 2 ms between two, as elements come in the measurement of latency."""
+    """The median of microseconds for one copy with a pause between two, as elements come in the measurement of latency."""
     copies, took = copying(task), []
     for _ in islice(copies, 20):
         pass
     for _ in range(200):
-        time.sleep(0.002)
+        time.sleep(float(task.options["pause_s"]))
         began = time.perf_counter_ns()
         next(copies)
         took.append(time.perf_counter_ns() - began)

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Run a worker until it is told to stop."""
     from dsnb.elements.imports import keep_modules
     from dsnb.worker.config import WorkerConfig
-    from dsnb.worker.host import keep_freed_memory
+    from dsnb.worker.host import keep_freed_memory, take_turns_quickly
     from dsnb.worker.server import WorkerServer
 
     config = WorkerConfig(
@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         config = replace(config, max_readers=args.max_readers)
     keep_modules()
     keep_freed_memory()
+    take_turns_quickly()
     with WorkerServer(config) as server, told_to_stop() as stop:
         if args.as_json:
             print(json.dumps({"address": server.address, "dispatcher": config.dispatcher_address}), flush=True)

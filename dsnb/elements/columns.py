@@ -68,7 +68,7 @@ class Dense:
         if part.nbytes >= COPY_BELOW * len(rows):
             return rows
         if self.shape:
-            return list(map(_small_copy, rows))
+            return _small_copies(rows)
         return list(map(_record_copy, rows)) if self.dtype.names else rows
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
@@ -301,6 +301,13 @@ def _damaged() -> DataLossError:
 def _record_copy(record: Any) -> Any:
     """A record is a view of the array that it is taken from; this one is of its own bytes."""
     return np.frombuffer(record.tobytes(), record.dtype)[0]
+
+
+def _small_copies(rows: list[Array]) -> list[Array]:
+    copies = [row.copy() for row in rows]
+    for copy in copies:  # a quarter of what `flags` takes, and quicker behind the copies than among them
+        copy.setflags(write=False)
+    return copies
 
 
 def _small_copy(row: Array) -> Array:

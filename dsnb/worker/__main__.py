@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from dsnb.elements.imports import keep_modules
 from dsnb.errors import DsnbError
 from dsnb.worker.config import WorkerConfig
-from dsnb.worker.host import die_with_parent, keep_freed_memory
+from dsnb.worker.host import die_with_parent, keep_freed_memory, take_turns_quickly
 from dsnb.worker.server import WorkerServer
 
 _LOOK_S = 1.0
@@ -36,6 +36,7 @@ def main() -> int:
     parent = settings.pop("parent")
     die_with_parent(parent)
     keep_freed_memory()
+    take_turns_quickly()
     keep_modules()
     try:
         server = WorkerServer(WorkerConfig(**settings))
