@@ -58,7 +58,9 @@ def read_from(target: object, task: Task) -> Iterator[Measure]:
     distributed = dsnb.distribute("parallel_epochs", target, data_transfer_protocol=task.transfer)
 
     def measure() -> Figures:
-        with contextlib.closing(iter(stream(data.batch_bytes(task), float(task.options["pause_s"])).apply(distributed))) as elements:
+        with contextlib.closing(
+            iter(stream(data.batch_bytes(task), float(task.options["pause_s"])).apply(distributed))
+        ) as elements:
             return {"us": latency(elements, int(task.options.get("count", 300)))}
 
     yield measure
