@@ -107,7 +107,7 @@ def _streams() -> list[Workload]:
         Workload(
             name="batches",
             title="4.8 MB batches of uint8 noise, no compression",
-            entries=ours(batches, GRPC, SAME_HOST) | peers(batches, TF, TORCH, GRAIN),
+            entries=ours(batches, GRPC, SAME_HOST) | peers(batches, TF, TORCH, GRAIN, SOCKET),
             columns=RATES,
             absent={RAY: "has blocks of rows in its object store: measured by rows"},
         ),

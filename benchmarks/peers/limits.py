@@ -50,7 +50,7 @@ def shared_memory(nbytes: int) -> mmap.mmap:
 
 
 def one_copy(task: Task) -> Figures:
-    """The median of microseconds for one copy with a pause between two, as elements come in the measurement of latency."""
+    """The median of microseconds for one copy, with the pauses of the measurement of latency."""
     copies, took = copying(task), []
     for _ in islice(copies, 20):
         pass
