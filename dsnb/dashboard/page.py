@@ -29,6 +29,7 @@ from dsnb.dashboard.panels.stages import stages
 from dsnb.dashboard.panels.strip import strip
 from dsnb.dashboard.panels.throughput import Chart, throughput
 from dsnb.dashboard.panels.trainers import trainers
+from dsnb.dashboard.panels.verdict import verdict
 from dsnb.dashboard.panels.waits import waits
 from dsnb.dashboard.panels.workers import workers
 from dsnb.dashboard.view import Choice, Control, View, view
@@ -38,6 +39,7 @@ THEME = Path(__file__).parent / "theme"
 PANELS: Mapping[str, Callable[[View], Html]] = {
     "header": header,
     "banner": banner,
+    "verdict": verdict,
     "cards": cards,
     "strip": strip,
     "throughput": throughput,
@@ -61,6 +63,7 @@ class Board(JSComponent):
     beat = param.Integer()
     html_header = param.String()
     html_banner = param.String()
+    html_verdict = param.String()
     html_cards = param.String()
     html_strip = param.String()
     html_throughput = param.String()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
+from dsnb.monitor.verdict import Verdict
 from dsnb.monitor.watch import watch_snapshots
 
 if TYPE_CHECKING:
     from dsnb.dashboard.server import DashboardServer
 
 _MOST_JOBS = 8
+_SIGNS = {"good": "✓", "warn": "!", "bad": "✕"}
 _BAR = 10
 
 
@@ -38,6 +41,11 @@ def summary(snapshot: Snapshot) -> str:
 def tables(snapshot: Snapshot) -> str:
     """Workers and jobs as they are now."""
     return _workers(snapshot) + "".join(map(_job, snapshot.jobs[-1 : -_MOST_JOBS - 1 : -1])) + _older(snapshot)
+
+
+def sentences(found: Iterable[Verdict]) -> str:
+    """What limits each job, and what to change."""
+    return "".join(f"<p>{_SIGNS[one.level]} <b>{escape(one.text)}</b> {escape(one.remedy)}</p>" for one in found)
 
 
 def unreachable(error: DsnbError) -> str:

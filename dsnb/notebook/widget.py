@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,12 +17,15 @@ from typing import Any
 
 from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.verdict import verdicts
 from dsnb.monitor.watch import watch_snapshots
 from dsnb.notebook import display
 
 INTERVAL_S = 1.0
 MOST_WORKERS = 16
 _AGAIN_S = 2.0
+_LOOKS_BACK = 6
+"""Snapshots over which the verdict is found."""
 _JOIN_S = 5.0
 
 
@@ -53,6 +57,7 @@ class Card:
         self._thread: threading.Thread | None = None
         self._widgets: Widgets | None = None
         self._link = ""
+        self._past: deque[Snapshot] = deque(maxlen=_LOOKS_BACK)
 
     def bundle(self) -> dict[str, Any]:
         """What a cell shows of it, by kind of content; nothing where no widgets can be shown."""
@@ -93,7 +98,9 @@ class Card:
         while not self._stop.is_set():
             try:
                 for snapshot in watch_snapshots(self._target, self._token, INTERVAL_S, self._stop):
-                    self._widgets.show(self._head(snapshot), display.tables(snapshot), len(snapshot.workers))
+                    self._past.append(snapshot)
+                    said = display.sentences(verdicts(self._past[0], snapshot))
+                    self._widgets.show(self._head(snapshot), said + display.tables(snapshot), len(snapshot.workers))
                     if self._stop.is_set():
                         return
             except DsnbError as error:

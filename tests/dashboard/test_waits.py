@@ -36,9 +36,10 @@ def test_a_wait_is_laid_at_the_door_of_what_the_workers_did() -> None:
         "hand-over, with workers idle": 0.2,
     }
     assert view.job is not None
-    whole = parts(0.5, causes(view, view.job))
+    whole = parts(0.5, 0.1, causes(view, view.job))
     assert [(part.kind, round(part.share, 3)) for part in whole] == [
-        ("own", 0.5),
+        ("own", 0.4),
+        ("decode", 0.1),
         ("op0", 0.3),
         ("op1", 0.1),
         ("ops", 0.0),
@@ -54,7 +55,7 @@ def test_the_parts_of_a_time_fill_it() -> None:
     for decode in (0.0, 0.3, 5.0):  # several threads of one worker make more than a second of work in a second
         view = seen(at(1, decode=decode), at(2, decode=decode))
         assert view.job is not None
-        assert sum(part.share for part in parts(0.7, causes(view, view.job))) == pytest.approx(1.0)
+        assert sum(part.share for part in parts(0.7, 0.4, causes(view, view.job))) == pytest.approx(1.0)
 
 
 def test_the_past_is_drawn_in_steps_that_do_not_move() -> None:
@@ -71,6 +72,7 @@ def test_each_trainer_has_its_number_and_its_bar() -> None:
     assert 'data-field="wait" data-value="0.5"' in made
     assert re.findall(r'<i class="(\w+)" style="width:([\d.]+)%"', made) == [
         ("own", "50.0"),
+        ("decode", "0.0"),
         ("op0", "30.0"),
         ("op1", "10.0"),
         ("ops", "0.0"),

@@ -34,7 +34,8 @@ class Part:
     """A part of a trainer's time.
 
     Attributes:
-        kind: "own" (its steps), "op0", "op1", "ops" (waits while workers run operations) or "idle" (while they do not).
+        kind: "own" (its steps), "decode" (making elements of what came), "op0", "op1", "ops" (waits while workers run
+            operations) or "idle" (waits while they do not).
     """
 
     kind: str
@@ -50,7 +51,8 @@ def waits(view: View) -> Html:
         return join(title, empty("Nobody has read yet, so nobody has waited." if job else "No job yet."))
     blame = causes(view, job)
     rows = (_row(view, job, trainer, blame) for trainer in job.trainers)
-    return join(title, tag("div", *rows, class_="waits"), _legend(blame))
+    unpacks = any((trainer_rates(view.job_rates, t.trainer_id).decode_share or 0) >= 0.02 for t in job.trainers)
+    return join(title, tag("div", *rows, class_="waits"), _legend(blame, unpacks=unpacks))
 
 
 def causes(view: View, job: JobStatus) -> tuple[Part, ...]:
@@ -73,10 +75,11 @@ def causes(view: View, job: JobStatus) -> tuple[Part, ...]:
     )
 
 
-def parts(wait: float, blame: Sequence[Part]) -> tuple[Part, ...]:
+def parts(wait: float, decode: float, blame: Sequence[Part]) -> tuple[Part, ...]:
     """A trainer's time, as parts of one that add up to it."""
-    own = Part(kind="own", name="its own steps", share=1 - wait)
-    return (own, *(Part(kind=part.kind, name=part.name, share=wait * part.share) for part in blame))
+    own = Part(kind="own", name="its own steps", share=max(0.0, 1 - wait - decode))
+    unpacking = Part(kind="decode", name="unpacking", share=min(decode, 1 - wait))
+    return (own, unpacking, *(Part(kind=part.kind, name=part.name, share=wait * part.share) for part in blame))
 
 
 def columns(history: Iterable[Moment], job: str, trainer_id: str, span_s: int) -> list[tuple[int, float]]:
@@ -93,7 +96,8 @@ def columns(history: Iterable[Moment], job: str, trainer_id: str, span_s: int) -
 
 
 def _row(view: View, job: JobStatus, trainer: TrainerStatus, blame: Sequence[Part]) -> Html:
-    wait = trainer_rates(view.job_rates, trainer.trainer_id).wait_share
+    rates = trainer_rates(view.job_rates, trainer.trainer_id)
+    wait = rates.wait_share
     level = "" if wait is None else "good" if wait < WAITS_A_BIT else "warn" if wait <= WAITS_MUCH else "bad"
     told = tag("span", "not reading now", class_="unit")
     if wait is not None:
@@ -102,7 +106,7 @@ def _row(view: View, job: JobStatus, trainer: TrainerStatus, blame: Sequence[Par
         "div",
         tag("div", tag("i", class_="dot"), tag("span", trainer.trainer_id, title=trainer.trainer_id), class_="who"),
         _past(view, job, trainer),
-        _bar(parts(wait, blame)) if wait is not None else tag("div", class_="time"),
+        _bar(parts(wait, rates.decode_share or 0.0, blame)) if wait is not None else tag("div", class_="time"),
         tag("div", told, class_=f"told {level}"),
         class_=f"wait {colour(job, trainer.trainer_id)}",
         data_key=trainer.trainer_id,
@@ -144,8 +148,9 @@ def _past(view: View, job: JobStatus, trainer: TrainerStatus) -> Html:
     )
 
 
-def _legend(blame: Sequence[Part]) -> Html:
+def _legend(blame: Sequence[Part], *, unpacks: bool) -> Html:
     keys = [tag("span", "its own steps", class_="key own")]
+    keys += [tag("span", "unpacking what came", class_="key decode")] if unpacks else []
     keys += [tag("span", _named(part), class_=f"key {part.kind}") for part in blame if part.share >= 0.02]
     return tag("div", *keys, class_="keys")
 
