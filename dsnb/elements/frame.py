@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.columns import COPY_BELOW, Column, Dense, alike, column_of
+from dsnb.elements.columns import COPY_BELOW, Column, Dense, Layout, alike, column_from, column_of
 from dsnb.elements.failure import Failure
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import (
@@ -76,6 +76,14 @@ class Frame:
             return list(part) if isinstance(part, np.ndarray) else part
         columns = iter([column.rows(start, stop) for column in self.columns])
         return elements_of(self.structure, columns, stop - start, own_class_of)
+
+    def move_into(self, layouts: Sequence[Layout], body: Array) -> None:
+        """Have the columns be views of a body that holds them, so that they are not in memory twice.
+
+        Not where readers in this process are given what was laid out, nor where views would cost time for each value.
+        """
+        if self._run is None and all(isinstance(column, Dense) for column in self.columns):
+            self.columns = [column_from(layout, body, self.count) for layout in layouts]
 
     @property
     def schema(self) -> Schema:

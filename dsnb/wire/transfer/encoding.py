@@ -75,6 +75,8 @@ class PieceEncoder:
             return messages
         taken = tuple(messages)
         frame.encoded = {**(frame.encoded or {}), form: taken}  # a new dict: other threads look into the old one
+        if total and len(taken) == 1 and not form[0]:
+            frame.move_into(layouts, np.frombuffer(taken[0], np.uint8)[-total:])
         return iter(taken)
 
     def notice(self, reply: frame_pb2.ReadReply) -> bytes:

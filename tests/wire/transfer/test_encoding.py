@@ -548,3 +548,18 @@ def test_an_element_of_more_than_two_gigabytes_is_never_truncated(codec: str) ->
     arrived = decoded(encoder(codec, checksum=True).encode(piece_of([element])))
     (back,) = arrived.elements()
     assert np.array_equal(back, element)
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_frame_whose_message_is_kept_is_not_in_memory_twice(checksum: bool) -> None:
+    run = [(np.full(1000, number), np.float32(number)) for number in range(20)]
+    (frame,) = frames_of(run, None, packed=True)
+    assert isinstance(frame, Frame)
+    piece = Piece(frame, 0, 0, frame.count, 1)
+    (message,) = encoder(keep=True, checksum=checksum).encode(piece)
+    memory = np.frombuffer(message, np.uint8)
+    assert all(np.shares_memory(np.asarray(column.values), memory) for column in frame.columns)
+    assert same(run, list(frame.elements(0, frame.count)))
+    part = Piece(frame, 5, 5, 3, 1)
+    assert same(run[5:8], list(decoded(list(encoder(checksum=checksum).encode(part))).elements()))
+    assert same(run, list(decoded(list(encoder("LZ4").encode(piece))).elements()))
