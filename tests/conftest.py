@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.leaks import KINDS, nothing_left
+from tests.support.transfers import force
 
 # On a shared machine an example may take long for no fault of its own; pytest's timeout guards against hanging.
 settings.register_profile("dsnb", parent=settings(), deadline=None)
@@ -33,6 +34,7 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(variable, str(places / name))
         patch.setattr(tempfile, "tempdir", os.environ["TMPDIR"])
         patch.delenv("DSNB_TOKEN", raising=False)
+        force(patch)
         yield
 
 

@@ -45,6 +45,11 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--max-readers", type=int, metavar="N", help="the most readers to serve at once; the next is refused"
     )
+    parser.add_argument(
+        "--shared-memory-bytes",
+        metavar="SIZE",
+        help="the most bytes of shared memory for readers of this host, as in 256MiB; 0 for none",
+    )
     add_token_file(parser)
     add_json(parser, "print the line as JSON, with `address` and `dispatcher`")
 
@@ -67,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
         config = replace(config, cross_trainer_cache_size_bytes=size_of(args.cache_bytes))
     if args.max_readers is not None:
         config = replace(config, max_readers=args.max_readers)
+    if args.shared_memory_bytes is not None:
+        config = replace(config, shared_memory_bytes=size_of(args.shared_memory_bytes))
     keep_modules()
     keep_freed_memory()
     take_turns_quickly()

@@ -11,8 +11,8 @@ from dsnb import errors
 from dsnb.client.options import ServiceAddress, ShardingPolicy, check_compression, read_options
 from dsnb.client.options import service_address as _address
 from dsnb.client.source import FromService
-from dsnb.client.tasks import check_protocol
 from dsnb.client.trainer_cache import CrossTrainerCache
+from dsnb.client.transfers import check_protocol
 from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_json
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset

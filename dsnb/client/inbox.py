@@ -24,7 +24,10 @@ class Hold:
         self.max_bytes = min(share_bytes, FIRST_BYTES)
         self.account = Account()
         self.reading: Reading | None = None
-        self.local = False
+        self.transfer = ""
+        """How it was read last."""
+        self.refused = ""
+        """Why shared memory is out of the question, if it is."""
         self.retry_at = 0.0
         self.attempts = 0
         self.given_up = False
@@ -126,6 +129,14 @@ class Inbox:
     def take(self) -> tuple[Hold, Piece]:
         """The next piece, of one that is ready; under the lock."""
         return self.pieces.popleft()
+
+    def clear(self) -> None:
+        """Let go of what was delivered and not taken: the reader may be kept long after it was closed."""
+        with self.changed:
+            self._forget_pieces()
+
+    def _forget_pieces(self) -> None:
+        self.pieces.clear()
 
     def update(self, update: ClientUpdate) -> None:
         """Add news from the dispatcher."""

@@ -197,6 +197,8 @@ class ReadStage(Stage):
             self._control.close()
         finally:
             self._channel.close()
+            self._rest, self._hold = (), None
+            self._inbox.clear()
 
     def _check_cancelled(self) -> None:
         """End at once where the job was cancelled, whatever has come already.

@@ -13,18 +13,13 @@ from dsnb import errors
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
 from dsnb.client.options import ReadOptions, ShardingPolicy
+from dsnb.client.transfers import check_protocol, not_available, way_to
 from dsnb.elements.compression import installed
-from dsnb.errors import (
-    DataLossWarning,
-    FailedPreconditionError,
-    NotFoundError,
-    ResourceExhaustedError,
-    UnavailableError,
-)
+from dsnb.errors import DataLossWarning, NotFoundError, ResourceExhaustedError, UnavailableError
 from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.grpc import GrpcEndpoint
-from dsnb.wire.transfer.handover import Endpoint, Opening
+from dsnb.wire.transfer.handover import Opening, Reading
+from dsnb.wire.transfer.shared_memory.line import SharedMemoryRefused
 
 BUFFER_BYTES = 16 << 20
 """Bytes on their way or unconsumed, over all tasks of one reader."""
@@ -33,7 +28,6 @@ ATTEMPTS = 30
 """How often to try a worker that the dispatcher names and that was never heard of here; half a minute."""
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-_PROTOCOLS = (None, "grpc", "local")
 
 
 class TaskTable:
@@ -119,7 +113,7 @@ class TaskTable:
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
                 self._disconnect(hold)
                 hold.info = info
-                hold.attempts, hold.retry_at = 0, 0.0
+                hold.attempts, hold.retry_at, hold.refused = 0, 0.0, ""
                 if hold.given_up:  # what comes now is another worker's
                     hold.account.ended = hold.given_up = False
         self._inbox.follow(list(self._holds.values()))
@@ -153,8 +147,21 @@ class TaskTable:
     def _open(self, hold: Hold, now: float) -> None:
         hold.account.away = False
         self._top_up(now, quietly=hold)
-        account = hold.account
         sink = self._sinks[hold.info.task_id] = hold.sink()
+        try:
+            hold.reading = self._begin(hold, sink)
+        except (UnavailableError, NotFoundError) as error:
+            lasting = self.broken(hold, error)
+            if lasting is not None:
+                raise lasting from None
+            if not hold.retry_at:  # there is another way, to be taken at once
+                self._open(hold, now)
+
+    def _begin(self, hold: Hold, sink: TaskSink) -> Reading:
+        account = hold.account
+        protocol = self._options.protocol
+        endpoint, link = way_to(hold.info, protocol, self._token, before=hold.transfer, refused=hold.refused)
+        hold.transfer = link.transfer
         opening = Opening(
             task_id=hold.info.task_id,
             client_id=self._client_id,
@@ -168,27 +175,9 @@ class TaskTable:
             compression=self._options.compression,
             codecs=installed(),
             checksum=self._options.checksum,
+            link=link,
         )
-        try:
-            hold.reading = self._endpoint(hold).open(opening, sink)
-        except (UnavailableError, NotFoundError) as error:
-            lasting = self.broken(hold, error)
-            if lasting is not None:
-                raise lasting from None
-
-    def _endpoint(self, hold: Hold) -> Endpoint:
-        in_process = None if self._options.protocol == "grpc" else local.find(hold.info.worker_uid)
-        was_local, hold.local = hold.local, in_process is not None
-        if in_process is not None:
-            return in_process
-        if self._options.protocol == "local":
-            if was_local:
-                raise UnavailableError(f"worker {hold.info.worker} was stopped")
-            raise FailedPreconditionError(
-                f"the transfer 'local' is not available: worker {hold.info.worker} lives in another process",
-                hint="leave data_transfer_protocol out",
-            )
-        return GrpcEndpoint(hold.info.address, self._token)
+        return endpoint.open(opening, sink)
 
     def broken(self, hold: Hold, error: Exception) -> Exception | None:
         """A reading broke: try again later if it may heal. Else the error that the reader's user must hear of."""
@@ -199,6 +188,12 @@ class TaskTable:
         if isinstance(error, ResourceExhaustedError):
             hold.retry_at = math.inf  # it may heal, but nobody knows when
             return error
+        if isinstance(error, SharedMemoryRefused):
+            if not self._options.protocol:
+                hold.refused, hold.retry_at = error.what, 0.0
+                return None
+            if not hold.attempts and not hold.account.received:  # it never worked, so it is not the worker that left
+                return self._give_up(hold, not_available("shared_memory", error.what))
         hold.attempts += 1
         if not isinstance(error, (UnavailableError, NotFoundError)):
             return self._give_up(hold, error)
@@ -301,15 +296,3 @@ def _unreachable(hold: Hold, error: Exception) -> UnavailableError:
         did=f"it was tried {hold.attempts} times; its part of the data will not come",
         hint="the dispatcher hears from it, so it runs: is the address that it tells (worker_address) right from here?",
     )
-
-
-def check_protocol(protocol: str | None) -> None:
-    """Refuse a transfer that there is not.
-
-    Raises:
-        NotFoundError: for an unknown name.
-    """
-    if protocol not in _PROTOCOLS:
-        raise NotFoundError(
-            f"the data transfer protocol {protocol!r} is not available", hint='use "grpc" or "local", or leave it out'
-        )

@@ -54,6 +54,9 @@ class InboxInTurn(Inbox):
         self._last = hold
         return hold, replace(piece, count=1)
 
+    def _forget_pieces(self) -> None:
+        self._queues.clear()
+
     def _due(self) -> Hold | None:
         """The task whose turn it is: the first one behind the last that was served and may still deliver."""
         order = list(self._queues)

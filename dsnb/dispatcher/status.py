@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
@@ -15,6 +15,7 @@ from dsnb.monitor.snapshot import (
     ConsumerStatus,
     EventStatus,
     JobStatus,
+    LinkStatus,
     PlaceStatus,
     RoundsStatus,
     ShardStatus,
@@ -115,6 +116,7 @@ def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> 
         paused_by=job.paused_by,
         grants=timeline.of(job.name) if timeline is not None else (),
         rounds=_rounds(core, job, newest),
+        links=tuple(_links(core, totals)),
         stages=tuple(
             StageStatus(
                 name=s.name,
@@ -185,6 +187,25 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
             if task.task_id in core.state.tasks
         ),
     )
+
+
+def _links(core: Core, totals: JobTotals) -> Iterator[LinkStatus]:
+    for task in totals.tasks.values():
+        if task.task_id in core.state.tasks:
+            worker = core.state.workers[core.state.tasks[task.task_id].worker].name
+            for link in task.links:
+                yield LinkStatus(
+                    task_id=task.task_id,
+                    worker=worker,
+                    client_id=link.client,
+                    trainer_id=link.trainer_id,
+                    transfer=link.transfer,
+                    why=link.why,
+                    pieces=link.pieces,
+                    fallbacks=link.fallbacks,
+                    held_bytes=link.held_bytes,
+                    note=link.note,
+                )
 
 
 def _shards(core: Core, iteration: Iteration) -> tuple[ShardStatus, ...]:

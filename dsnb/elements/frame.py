@@ -36,7 +36,7 @@ class Frame:
         failure: The error that stands here instead of an element; then `count` is 1 and there are no columns.
     """
 
-    __slots__ = ("_run", "columns", "count", "encoded", "failure", "nbytes", "structure")
+    __slots__ = ("__weakref__", "_run", "columns", "count", "encoded", "failure", "nbytes", "shared", "structure")
 
     def __init__(
         self,
@@ -53,6 +53,8 @@ class Frame:
         self.nbytes = sum(column.nbytes for column in columns)
         self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
         """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
+        self.shared: Any = None
+        """Where the whole frame lies in shared memory, kept for the next reader too."""
         self._run = run
 
     @classmethod

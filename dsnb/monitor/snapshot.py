@@ -126,6 +126,32 @@ class TaskStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStatus:
+    """How one client gets one task's elements.
+
+    Attributes:
+        transfer: "local" (by reference), "shared_memory" or "grpc".
+        why: What this way was chosen for.
+        pieces: Frames and parts of frames that went this way.
+        fallbacks: Those of them that were large enough for shared memory and had no room there, so they went over its
+            socket instead: slower, and in memory of the client's own.
+        held_bytes: Shared memory that the client holds now: what it has not consumed, and views that it keeps.
+        note: Why there was no room, the last time.
+    """
+
+    task_id: str
+    worker: str
+    client_id: str
+    trainer_id: str
+    transfer: str
+    why: str = ""
+    pieces: int = 0
+    fallbacks: int = 0
+    held_bytes: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitStatus:
     """One split provider of a DYNAMIC iteration, in its present repetition.
 
@@ -244,6 +270,7 @@ class JobStatus:
         paused_by: Who paused it, for people; empty while it goes on.
         grants: The newest runs of splits that were given to tasks, in the mode DYNAMIC; the oldest first.
         rounds: Of the newest iteration, in a coordinated read; else None.
+        links: How its clients get their elements, task by task.
     """
 
     name: str
@@ -266,6 +293,7 @@ class JobStatus:
     paused_by: str = ""
     grants: tuple[GrantStatus, ...] = ()
     rounds: RoundsStatus | None = None
+    links: tuple[LinkStatus, ...] = ()
 
     @property
     def elements_produced(self) -> int:

@@ -21,6 +21,7 @@ _DRAIN_S = 5.0
 _STOP_S = 2.0
 _READY_S = 60.0
 _REPLACEMENTS = 5
+_SIZES = ("cross_trainer_cache_size_bytes", "max_readers", "shared_memory_bytes")
 _REPLACED_WITHIN_S = 60.0
 
 
@@ -35,6 +36,7 @@ class ClusterSettings:
     work_dir: str | None = None
     cross_trainer_cache_size_bytes: int | None = None
     max_readers: int | None = None
+    shared_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.isolation not in {"thread", "process"}:
@@ -136,7 +138,7 @@ class Cluster:
             host=self.settings.host,
             isolation=self.settings.isolation,
         )
-        sizes = {name: getattr(self.settings, name) for name in ("cross_trainer_cache_size_bytes", "max_readers")}
+        sizes = {name: getattr(self.settings, name) for name in _SIZES}
         return replace(config, **{name: size for name, size in sizes.items() if size is not None})
 
     def _new_thread(self) -> WorkerServer:

@@ -28,6 +28,7 @@ def start(
     work_dir: str | os.PathLike[str] | None = None,
     cross_trainer_cache_size_bytes: int | None = None,
     max_readers: int | None = None,
+    shared_memory_bytes: int | None = None,
     replace: bool = False,
 ) -> DataService:
     """Start a data service: a dispatcher in this process, and workers as its threads or processes.
@@ -49,6 +50,8 @@ def start(
         cross_trainer_cache_size_bytes: Bytes of elements that each worker keeps for other trainers.
         max_readers: Readers of other processes that each worker serves at once; 256 if left out. The next one gets a
             ResourceExhaustedError.
+        shared_memory_bytes: Most bytes of shared memory for each worker, through which other processes of this host
+            read; 256 MiB if left out (or a quarter of the host's memory), 0 for none.
         replace: Whether a changed service takes the place of one that is being read, too.
 
     Returns:
@@ -76,6 +79,7 @@ def start(
         work_dir=None if work_dir is None else os.path.abspath(work_dir),
         cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes,
         max_readers=max_readers,
+        shared_memory_bytes=shared_memory_bytes,
     )
     forks.check_grpc()
     with _lock:

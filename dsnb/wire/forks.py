@@ -6,8 +6,8 @@ nothing of it is used again: after the fork, before any other code runs in the c
 
 * the generation of the process goes up, by which handles from before the fork are told from new ones;
 * objects from before the fork are taken out of the garbage collector's sight;
-* sockets of servers and channels are replaced by /dev/null, so that a port is free, and a connection broken, when the
-  parent is gone, however long its child may live.
+* sockets of servers and channels, and what else was kept from children, are replaced by /dev/null, so that a port is
+  free, a connection broken, and memory given back when the parent is gone, however long its child may live.
 
 The hook is set when the first service, channel or iterator is made, not at import.
 """
@@ -29,6 +29,8 @@ _grpc: int | None = None
 
 _ports: set[int] = set()
 _peers: set[tuple[str, int]] = set()
+_kept: set[int] = set()
+"""Descriptors that are not for children."""
 
 
 def generation() -> int:
@@ -93,6 +95,17 @@ def calls(address: str) -> None:
     _peers.add((host.strip("[]"), int(port)))
 
 
+def keep_from_children(descriptor: int) -> None:
+    """Let a child close its copy of a descriptor."""
+    generation()
+    _kept.add(descriptor)
+
+
+def leave_to_children(descriptor: int) -> None:
+    """Learn that a descriptor is about to be closed, and its number may soon be another's."""
+    _kept.discard(descriptor)
+
+
 def _in_child() -> None:
     global _generation
     _generation += 1
@@ -103,6 +116,9 @@ def _in_child() -> None:
 
 def _let_go_of_sockets() -> None:
     null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in _kept:
+        os.dup2(null, descriptor, inheritable=False)
+    _kept.clear()
     for entry in os.listdir("/dev/fd"):
         descriptor = int(entry)
         with suppress(OSError):  # the descriptor of this very listing, closed since

@@ -260,6 +260,18 @@ class SplitGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReport:
+    client: str = ""
+    trainer_id: str = ""
+    transfer: str = ""
+    why: str = ""
+    pieces: int = 0
+    fallbacks: int = 0
+    held_bytes: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     task_id: str = ""
     state: str = ""
@@ -280,6 +292,7 @@ class TaskReport:
     spill_bytes: int = 0
     partial: bool = False
     compression: str = ""
+    links: tuple[LinkReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,3 +401,4 @@ class ReadRequest:
     compression: str = ""
     codecs: tuple[str, ...] = ()
     checksum: bool = False
+    why: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,23 +80,27 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # the class take
     """Refuses calls without the token, or of another version of the protocol."""
 
     def __init__(self, token: str) -> None:
-        self._token = token.encode()
+        self._token = token
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
         handler = continuation(call)
-        given = dict(call.invocation_metadata)
         if handler is None:
             return None
-        if not hmac.compare_digest(str(given.get(_TOKEN, "")).encode(), self._token):
-            what = "the token is wrong" if given.get(_TOKEN) else "the service wants a token and none was given"
-            return _refusal(handler, PermissionDeniedError(what, did="nothing was changed", hint=_HINT))
-        if given.get(_VERSION) != PROTOCOL_VERSION:
-            other = FailedPreconditionError(
-                f"the caller speaks version {given.get(_VERSION)!s} of the protocol, this server {PROTOCOL_VERSION}",
-                hint="install the same version of dsnb on both sides",
-            )
-            return _refusal(handler, other)
-        return handler
+        error = refusal(dict(call.invocation_metadata), self._token)
+        return handler if error is None else _refusal(handler, error)
+
+
+def refusal(shown: Mapping[str, Any], token: str) -> PermissionDeniedError | FailedPreconditionError | None:
+    """Why a caller who shows these credentials is not let in; None if he is."""
+    if not hmac.compare_digest(str(shown.get(_TOKEN, "")).encode(), token.encode()):
+        what = "the token is wrong" if shown.get(_TOKEN) else "the service wants a token and none was given"
+        return PermissionDeniedError(what, did="nothing was changed", hint=_HINT)
+    if shown.get(_VERSION) != PROTOCOL_VERSION:
+        return FailedPreconditionError(
+            f"the caller speaks version {shown.get(_VERSION)!s} of the protocol, this server {PROTOCOL_VERSION}",
+            hint="install the same version of dsnb on both sides",
+        )
+    return None
 
 
 def _refusal(handler: Any, error: PermissionDeniedError | FailedPreconditionError) -> Any:

@@ -38,8 +38,7 @@ _BROKEN = ("Stream removed", "RST_STREAM")
 
 def abort(context: grpc.ServicerContext, error: DsnbError) -> None:
     """End a call on the server's side with one of our errors."""
-    code = next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), grpc.StatusCode.UNKNOWN)
-    _end(context, code, error, "")
+    _end(context, _code_of(error), error, "")
 
 
 def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str) -> None:
@@ -47,6 +46,26 @@ def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str)
     text = "".join(traceback.format_exception(error))
     page = DsnbError(f"{call} failed with {type(error).__name__}: {error}", did="the call was given up", hint=_BUG)
     _end(context, grpc.StatusCode.INTERNAL, page, text)
+
+
+def page_of(error: Exception, call: str) -> bytes:
+    """An error as text, for connections that are not gRPC's; `error_of` reads it."""
+    if isinstance(error, DsnbError):
+        code, page, trace = _code_of(error), error, ""
+    else:
+        code, trace = grpc.StatusCode.INTERNAL, "".join(traceback.format_exception(error))
+        page = DsnbError(f"{call} failed with {type(error).__name__}: {error}", did="the call was given up", hint=_BUG)
+    return json.dumps([code.name, page.what, page.did, page.hint, trace], ensure_ascii=True).encode()
+
+
+def error_of(page: bytes) -> DsnbError:
+    """The error that `page_of` put into text."""
+    name, *rest = json.loads(page)
+    return _from_page(grpc.StatusCode[name], json.dumps(rest))
+
+
+def _code_of(error: DsnbError) -> grpc.StatusCode:
+    return next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), grpc.StatusCode.UNKNOWN)
 
 
 def _end(context: grpc.ServicerContext, code: grpc.StatusCode, error: DsnbError, trace: str) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.channel import split_target
+from dsnb.worker.host import memory_bytes
 
 MIB = 1 << 20
+_SHARED_MEMORY = 256 * MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,9 @@ class WorkerConfig:
         spill_dir: Where elements are put for trainers that asked for `on_lag="spill"` and fall behind; None for the
             system's temporary folder. Nothing in it has a name, so nothing can be left behind.
         spill_size_bytes: Bytes on disk that all tasks may take together.
+        shared_memory_bytes: Most bytes of shared memory, in which readers of this host find their elements; they are
+            taken as they are needed. None for 256 MiB, or a quarter of the host's memory if that is less; 0 for none:
+            then these readers use gRPC.
         read_ahead_bytes: Bytes produced ahead of demand, for each task.
         max_readers: Readers of other processes that are served at once; the next one gets a ResourceExhaustedError.
 
@@ -55,6 +60,7 @@ class WorkerConfig:
     cross_trainer_cache_size_bytes: int = 512 * MIB
     spill_dir: str | None = None
     spill_size_bytes: int = 10 * 1024 * MIB
+    shared_memory_bytes: int | None = None
     read_ahead_bytes: int = 16 * MIB
     max_readers: int = 256
     isolation: str = "process"
@@ -78,5 +84,24 @@ class WorkerConfig:
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"{name} is {getattr(self, name)}", hint="use a number above 0")
+        self._check_shared_memory()
         if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
             raise InvalidArgumentError(f"spill_dir {self.spill_dir!r} is no folder", hint="make it first")
+
+    @property
+    def shared_memory_size(self) -> int:
+        """Most bytes of shared memory, whether they were given or not."""
+        if self.shared_memory_bytes is not None:
+            return self.shared_memory_bytes
+        return min(_SHARED_MEMORY, (memory_bytes() or 4 * _SHARED_MEMORY) // 4)
+
+    def _check_shared_memory(self) -> None:
+        size, there = self.shared_memory_bytes, memory_bytes()
+        if size is not None and size < 0:
+            raise InvalidArgumentError(f"shared_memory_bytes is {size}", hint="use 0 for none, or leave it out")
+        if size is not None and size > there > 0:
+            raise InvalidArgumentError(
+                f"shared_memory_bytes is {size:,}, more than the {there:,} bytes of memory that this host has",
+                did="nothing was started",
+                hint="leave it out for a quarter of the memory, at most 256 MiB; a few batches for each reader suffice",
+            )

@@ -17,6 +17,7 @@ _TURN_S = 0.001
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _SET_PARENT_DEATH_SIGNAL = 1
 _NAP_S = 0.0005
+_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def keep_freed_memory() -> None:
@@ -52,6 +53,27 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def memory_bytes() -> int:
+    """The memory of this host, or of this container if it may have less; 0 where the system does not tell."""
+    limits = [_memory_of_host(), *map(_number_in, _CONTAINER_LIMITS)]
+    return min((limit for limit in limits if limit), default=0)
+
+
+def _memory_of_host() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def _number_in(path: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):  # no such file; or "max", which is no limit
+        return 0
 
 
 def memory_kills() -> int:

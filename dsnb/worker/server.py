@@ -15,13 +15,13 @@ from dsnb.wire import discovery, forks
 from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
 from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
-from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION
+from dsnb.wire.methods import GET_SPLITS, GET_TASK, SESSION
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.grpc import ReadService
 from dsnb.wire.transfer.handover import Opening, Reading, Sink
 from dsnb.worker.budget import share
 from dsnb.worker.config import WorkerConfig
+from dsnb.worker.doors import Doors
 from dsnb.worker.host import Turns, rss_bytes
 from dsnb.worker.leaving import leave_when_idle
 from dsnb.worker.patience import ATTEMPT_S, Patience
@@ -63,7 +63,7 @@ class WorkerServer:
         self.name = self._instance = ""
         token = config.token if config.token is not None else discovery.token_for(config.dispatcher_address)
         self._token = token
-        self._reads = ReadService(self, config.max_readers)
+        self._doors = Doors(self, config, token)
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._disk = SpillLimit(config.spill_size_bytes)
@@ -106,8 +106,9 @@ class WorkerServer:
             )
         if self._server is not None:
             return
-        server = GrpcServer("worker", {READ: self._reads.read}, self._token)
+        server = GrpcServer("worker", self._doors.handlers, self._token)
         server.start(self.config.host, self.config.port)
+        self._doors.open(self.uid)
         self._server = server
         self._channel = open_channel(self.config.dispatcher_address, self._token)
         self._session = ControlStream(
@@ -179,7 +180,7 @@ class WorkerServer:
             task.stop(gone)
         if self._server is not None:
             self._server.stop(0.2)
-        self._reads.stop()
+        self._doors.close()
         deadline = time.monotonic() + timeout
         for task in tasks:
             task.join(max(0.0, deadline - time.monotonic()))

@@ -104,7 +104,7 @@ class Task:
                 old.sink.fail(CancelledError("the same client opened this task again"))
             manner = opening.manner or Manner()
             self._window.attach(client, trainer, opening.received, opening.consumed, manner)
-            reading = self._readings[client] = TaskReading(self, client, sink, trainer, opening.received)
+            reading = self._readings[client] = TaskReading(self, opening, sink, trainer)
             if not self._started:
                 self._started = True
                 self._producer.start()
@@ -327,6 +327,7 @@ class Task:
                 spill_bytes=self._spill.nbytes if self._spill is not None else 0,
                 partial=self.order.cached and window.base > 0,
                 clients=tuple(window.readers),
+                links=tuple(reading.link_report() for reading in self._readings.values()),
                 grants=self._feed.grants() if self._feed is not None else (),
                 compression=self._compressions(),
             )

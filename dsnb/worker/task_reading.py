@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Protocol
 
-from dsnb.wire.transfer.handover import Sink
+from dsnb.wire.messages import LinkReport
+from dsnb.wire.transfer.handover import Opening, Sink
 
 
 class Keeper(Protocol):
@@ -24,13 +26,14 @@ class Keeper(Protocol):
 class TaskReading:
     """One client's hold on a task; see `wire.transfer.handover.Reading`."""
 
-    def __init__(self, task: Keeper, client: str, sink: Sink, trainer: str, received: int) -> None:
-        self.client = client
+    def __init__(self, task: Keeper, opening: Opening, sink: Sink, trainer: str) -> None:
+        self.client = opening.client_id
         self.sink = sink
         self.trainer = trainer
         self.ended = False
         self._task = task
-        self._sent = received
+        self._link = opening.link
+        self._sent = opening.received
         self._flight_ns, self._flying_since = 0, 0
 
     @property
@@ -39,14 +42,19 @@ class TaskReading:
         return self._flight_ns + (time.perf_counter_ns() - self._flying_since if self._flying_since else 0)
 
     def sent(self, count: int) -> None:
-        """Count what is under way from now on; under the task's lock, as the next."""
+        """Count a piece that is under way from now on; under the task's lock, as the next."""
         self._sent += count
+        self._link.pieces += 1
         self._flying_since = self._flying_since or time.perf_counter_ns()
 
     def consumed(self, count: int) -> None:
         """Learn how much its user has had of all that was sent."""
         if self._flying_since and count >= self._sent:
             self._flight_ns, self._flying_since = self.flight_ns, 0
+
+    def link_report(self) -> LinkReport:
+        """How the elements come to the client."""
+        return LinkReport(client=self.client, trainer_id=self.trainer, **asdict(self._link))
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
         self._task.credit(self, granted, consumed, max_bytes, received)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import threading
+import weakref
+
+import pytest
 
 from dsnb.client.inbox import FIRST_BYTES, Hold, Inbox
+from dsnb.client.turns import InboxInTurn
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import CancelledError, UnavailableError
 from dsnb.wire.messages import ClientUpdate, TaskInfo
@@ -45,6 +49,20 @@ def test_a_recall_never_takes_back_what_has_arrived() -> None:
     hold.account.granted, hold.account.received, hold.account.recalling = 10, 8, True
     hold.sink().recalled(6)
     assert hold.account.granted == 8
+
+
+@pytest.mark.parametrize("kind", [Inbox, InboxInTurn])
+def test_an_inbox_that_is_cleared_holds_no_elements(kind: type[Inbox]) -> None:
+    inbox = kind()
+    piece = piece_of(3)
+    hold_of(inbox).sink().deliver(piece)
+    frame = weakref.ref(piece.frame)
+    del piece
+    assert inbox.ready
+    assert frame() is not None
+    inbox.clear()
+    assert not inbox.ready
+    assert frame() is None
 
 
 def test_what_an_earlier_reading_still_says_is_not_heard() -> None:

@@ -265,7 +265,7 @@ def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: 
 
 
 def test_an_unknown_transfer_is_refused_when_it_is_asked_for() -> None:
-    for known in (None, "grpc", "local"):
+    for known in (None, "grpc", "shared_memory", "local"):
         check_protocol(known)
     with pytest.raises(NotFoundError, match="the data transfer protocol 'unknown' is not available"):
         check_protocol("unknown")

@@ -1,4 +1,4 @@
-"""Clusters for the conformance lines, and both ways of handing elements over."""
+"""Clusters for the conformance lines, and all ways of handing elements over."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance import outcomes
 from tests.support.cluster import Cluster
+from tests.support.transfers import TRANSFERS
 
 
 class MakeCluster(Protocol):
@@ -28,7 +29,7 @@ def cluster() -> Iterator[MakeCluster]:
         yield make
 
 
-@pytest.fixture(params=["grpc", "local"])
+@pytest.fixture(params=TRANSFERS)
 def transfer(request: pytest.FixtureRequest) -> str:
     """What goes into `data_transfer_protocol`."""
     return str(request.param)

@@ -18,6 +18,7 @@ from dsnb.wire.transfer.handover import Opening
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
+from tests.support.transfers import CHOSEN
 from tests.support.waiting import wait_for
 
 COUNTS = [pytest.param(here, there, id=f"{here} local and {there} remote") for here in (1, 3) for there in (0, 3)]
@@ -175,6 +176,7 @@ def test_line_160_the_error_names_a_static_policy(mixed: Mixed, mode: dsnb.Shard
         iter(read(dsnb.Dataset.range(10), mixed(0, 1).service, mode=mode))
 
 
+@CHOSEN
 def test_line_161_local_reads_pass_references(mixed: Mixed) -> None:
     images = np.arange(4 * 100_000, dtype=np.uint8).reshape(4, 100_000)
     service = mixed(1, 0).service

@@ -30,10 +30,11 @@ from dsnb.errors import (
 from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
 from tests.support.reading import at_once, first, numbers, outcomes
+from tests.support.transfers import TRANSFERS
 from tests.support.waiting import wait_for
 
 AT_ONCE = 10.0
-TRANSFERS = pytest.mark.parametrize("transfer", ["grpc", "local"])
+EACH_TRANSFER = pytest.mark.parametrize("transfer", TRANSFERS)
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ class CameraError(OSError):
         return CameraError, (self.camera,)
 
 
-@TRANSFERS
+@EACH_TRANSFER
 @pytest.mark.parametrize("parallel", [None, 2], ids=["serial", "parallel"])
 def test_a_function_that_raises(cluster: Cluster, transfer: str, parallel: int | None) -> None:
     def broken(x: Any) -> Any:
@@ -205,7 +206,7 @@ def test_a_function_that_raises(cluster: Cluster, transfer: str, parallel: int |
     cluster.add_worker()
 
 
-@TRANSFERS
+@EACH_TRANSFER
 @pytest.mark.parametrize("kind", [StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit])
 def test_an_error_that_would_be_mistaken_for_control_flow(
     cluster: Cluster, transfer: str, kind: type[BaseException]
@@ -223,7 +224,7 @@ def test_an_error_that_would_be_mistaken_for_control_flow(
     assert kind.__name__ in str(error)
 
 
-@TRANSFERS
+@EACH_TRANSFER
 def test_an_error_that_cannot_be_rebuilt(cluster: Cluster, transfer: str) -> None:
     class OddError(Exception):
         def __init__(self, lock: Any) -> None:
@@ -244,7 +245,7 @@ def test_an_error_that_cannot_be_rebuilt(cluster: Cluster, transfer: str) -> Non
 # -------------------------------------------------------------------------------------------------------- the element
 
 
-@TRANSFERS
+@EACH_TRANSFER
 @pytest.mark.parametrize(
     "odd", [lambda x: {"y": x}, lambda x: (x, x), lambda x: np.zeros((2, 2)), lambda x: "text", lambda x: object()],
     ids=["another key", "a tuple", "another rank", "text", "no leaf"],
@@ -276,7 +277,7 @@ def test_an_empty_trainer_id() -> None:
 # --------------------------------------------------------------------------------------------- what stops in mid-read
 
 
-@TRANSFERS
+@EACH_TRANSFER
 @pytest.mark.parametrize("limit", [None, 4], ids=["ahead", "four outstanding"])
 def test_a_worker_stopped_in_mid_read(cluster: Cluster, transfer: str, limit: int | None) -> None:
     options: dict[str, Any] = {"data_transfer_protocol": transfer, "max_outstanding_requests": limit}
@@ -315,7 +316,7 @@ def values(elements: Iterator[Any], count: int | None = None) -> list[int]:
     return [int(element[0]) for element in islice(elements, count)]
 
 
-@TRANSFERS
+@EACH_TRANSFER
 def test_a_worker_stopped_in_mid_read_of_whole_passes(cluster: Cluster, transfer: str) -> None:
     dataset = read(dsnb.Dataset.range(1000).map(lambda x: np.full(4000, x)), cluster.service, "parallel_epochs",
                    job_name="job", data_transfer_protocol=transfer)  # fmt: skip
@@ -348,7 +349,7 @@ def test_a_worker_process_killed_in_mid_read(tmp_path: Path) -> None:
             assert 20_000 - len(got) <= cluster.job("job").lost_splits
 
 
-@TRANSFERS
+@EACH_TRANSFER
 def test_the_last_worker_stopped_and_another_started(cluster: Cluster, transfer: str) -> None:
     cluster.workers.pop().stop()
     dataset = read(dsnb.Dataset.range(10_000).map(lambda x: np.full(4000, x)), cluster.service, job_name="job",
@@ -390,7 +391,7 @@ print("STOPPED", flush=True)
 """
 
 
-@TRANSFERS
+@EACH_TRANSFER
 def test_ctrl_c_in_mid_read(transfer: str, tmp_path: Path) -> None:
     code, environment = INTERRUPTED.format(transfer=transfer), {"DSNB_RUNTIME_DIR": str(tmp_path)}
     with PythonProcess(["-c", code], env=environment) as process:

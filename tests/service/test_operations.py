@@ -12,6 +12,7 @@ import pytest
 import dsnb
 from tests.pipeline.driving import plain, values
 from tests.support.cluster import Cluster
+from tests.support.transfers import TRANSFERS
 
 NUMBERS = dsnb.Dataset.range(60)
 ROWS = NUMBERS.map(lambda x: np.array([x, *[-1] * (x % 5)]))
@@ -49,7 +50,7 @@ def leaves(elements: list[Any]) -> Counter[int]:
     return Counter(found[found >= 0].tolist())
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "local"])
+@pytest.mark.parametrize("protocol", TRANSFERS)
 def test_one_worker_gives_what_is_given_here(protocol: str) -> None:
     with Cluster(1) as cluster:
         for mode in ("parallel_epochs", "distributed_epoch"):

@@ -14,6 +14,7 @@ import dsnb
 from dsnb.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
 from dsnb.notebook.service import DataService
+from tests.support.transfers import TRANSFERS
 from tests.support.waiting import wait_for
 
 WINDOW = 64 * 1024
@@ -46,7 +47,7 @@ def seen(service: DataService, name: str) -> TrainerStatus:
     return found
 
 
-@pytest.mark.parametrize("transfer", ["local", "grpc"])
+@pytest.mark.parametrize("transfer", TRANSFERS)
 def test_one_that_spills_loses_nothing_however_far_it_falls_behind(service: DataService, transfer: str) -> None:
     slow, fast = trainer(service, "slow", "spill", transfer), trainer(service, "fast", transfer=transfer)
     assert read(slow, 5) == list(range(5))

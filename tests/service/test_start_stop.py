@@ -14,6 +14,7 @@ import pytest
 
 import dsnb
 from tests.support.processes import PythonProcess
+from tests.support.transfers import TRANSFERS
 from tests.support.waiting import wait_for
 
 WARM_UP = 10
@@ -61,10 +62,10 @@ def one_round(transfer: str | None) -> None:
 def check_growth(rounds: int) -> None:
     """Do that many rounds, and see by how much the process has grown."""
     for number in range(WARM_UP):
-        one_round(("grpc", "local")[number % 2])
+        one_round(TRANSFERS[number % len(TRANSFERS)])
     resident, objects = footprint()
     for number in range(rounds):
-        one_round(("grpc", "local", None)[number % 3])
+        one_round([*TRANSFERS, None][number % (1 + len(TRANSFERS))])
     resident_after, objects_after = footprint()
     assert resident_after - resident < ALLOWED_BYTES
     assert objects_after - objects < ALLOWED_OBJECTS
@@ -79,7 +80,7 @@ def growth_in_a_process_of_its_own(rounds: int, timeout: float) -> None:
 
 def test_fifty_services_one_after_the_other_leave_no_thread_socket_or_file() -> None:
     for number in range(50):  # what is left would be found by the leak check of every test
-        one_round(("grpc", "local", None)[number % 3])
+        one_round([*TRANSFERS, None][number % (1 + len(TRANSFERS))])
 
 
 def test_fifty_services_one_after_the_other_leave_no_memory() -> None:

@@ -121,6 +121,32 @@ def _checksum(head: bytes | memoryview, data: Any) -> int:
     return digest.intdigest()
 
 
+def describe(task_id: str, piece: Piece) -> tuple[bytes, list[Any], int]:
+    """A piece for a transfer that carries its body apart: what it is, the buffers of its body, and their bytes."""
+    layouts, buffers, total = lay_out(piece.frame.columns, piece.start, piece.start + piece.count)
+    head = frame_pb2.ReadReply(header=_header(task_id, piece, layouts), total=total).SerializeToString()
+    return head, buffers, total
+
+
+def restore(head: bytes, body: Body) -> Piece:
+    """The piece that `describe` took apart.
+
+    Raises:
+        DataLossError: the two do not fit together.
+        FailedPreconditionError: its elements have a dtype that needs a package which is not here.
+    """
+    try:
+        reply = frame_pb2.ReadReply.FromString(head)
+        _check(reply)
+        if reply.total != len(body):
+            raise _damaged()
+        return _piece(reply.header, body)
+    except (DataLossError, FailedPreconditionError):
+        raise
+    except Exception as error:  # damage can show anywhere in what reads it
+        raise _damaged() from error
+
+
 def _header(task_id: str, piece: Piece, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
     header = frame_pb2.FrameHeader(
         task_id=task_id,

@@ -15,7 +15,7 @@ from typing import Final
 import grpc
 
 from dsnb.elements.compression import CODECS, NONE, installed, missing
-from dsnb.errors import CancelledError, DsnbError, ResourceExhaustedError, UnavailableError
+from dsnb.errors import CancelledError, DsnbError, UnavailableError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
@@ -23,6 +23,7 @@ from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import until_broken
 from dsnb.wire.status import error_from
 from dsnb.wire.threads import OnDemandExecutor
+from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.choice import Choice
 from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder
 from dsnb.wire.transfer.handover import Endpoint, Opening, Piece, Reading, Sink
@@ -73,40 +74,26 @@ class ReadService:
 
     Args:
         endpoint: The worker.
-        max_streams: Reads at once; the next one is refused with an error that says so.
+        admission: How many readers it serves.
     """
 
-    def __init__(self, endpoint: Endpoint, max_streams: int) -> None:
+    def __init__(self, endpoint: Endpoint, admission: Admission) -> None:
         self._endpoint = endpoint
-        self._max_streams = max_streams
-        self._streams = 0
-        self._lock = threading.Lock()
+        self._admission = admission
         self._listeners = OnDemandExecutor("dsnb-credit")
 
     def stop(self) -> None:
         self._listeners.shutdown()
 
     def read(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._lock:
-            if self._streams >= self._max_streams:
-                raise ResourceExhaustedError(
-                    f"the worker serves {self._streams} readers of other processes at once, which is its limit",
-                    did="this reader was refused; the others read on",
-                    hint="allow more: dsnb.start(max_readers=...), WorkerConfig(max_readers=...), "
-                    "`dsnb worker --max-readers`; or close iterators that nobody reads, or share one among threads",
-                )
-            self._streams += 1
-        try:
+        with self._admission:
             yield from self._serve(requests, context)
-        finally:
-            with self._lock:
-                self._streams -= 1
 
     def _serve(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(requests)
         choice = _choice(first, context)
         sink = _StreamSink(choice)
-        reading = self._endpoint.open(_opening(first), sink)
+        reading = self._endpoint.open(Opening.of_request(first, "grpc"), sink)
         context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
         self._listeners.submit(_listen, requests, reading, sink)
         encoder = PieceEncoder(first.task_id, keep=bool(first.trainer_id), choice=choice, checksum=first.checksum)
@@ -129,23 +116,6 @@ def _choice(request: ReadRequest, context: grpc.ServicerContext) -> Choice:
         raise missing(request.compression, "at the worker")
     usable = [name for name in installed() if name in request.codecs]
     return Choice(request.compression or NONE, usable, same_host=context.peer().startswith(_SAME_HOST))
-
-
-def _opening(request: ReadRequest) -> Opening:
-    return Opening(
-        task_id=request.task_id,
-        client_id=request.client_id,
-        trainer_id=request.trainer_id,
-        max_bytes=request.max_bytes,
-        granted=request.granted,
-        received=request.received,
-        consumed=request.consumed,
-        manner=request.manner,
-        instance=request.instance,
-        compression=request.compression,
-        codecs=request.codecs,
-        checksum=request.checksum,
-    )
 
 
 def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink) -> None:
@@ -191,7 +161,7 @@ class _GrpcReading:
         self._checksum = opening.checksum
         self._left = threading.Event()
         self._requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
-        self._requests.put(_request(opening))
+        self._requests.put(opening.request())
         self._call = channel.stream(READ, _until_none(self._requests))
         self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
         self._thread.start()
@@ -242,23 +212,6 @@ class _GrpcReading:
                 self._sink.progress(item.whole, item.base)
             elif item is not None and item.recalled:
                 self._sink.recalled(item.granted)
-
-
-def _request(opening: Opening) -> ReadRequest:
-    return ReadRequest(
-        task_id=opening.task_id,
-        client_id=opening.client_id,
-        trainer_id=opening.trainer_id,
-        max_bytes=opening.max_bytes,
-        granted=opening.granted,
-        received=opening.received,
-        consumed=opening.consumed,
-        manner=opening.manner,
-        instance=opening.instance,
-        compression=opening.compression,
-        codecs=opening.codecs,
-        checksum=opening.checksum,
-    )
 
 
 def _until_none(queue: SimpleQueue[ReadRequest | None]) -> Iterator[ReadRequest]:

@@ -12,12 +12,34 @@ with what it had.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dsnb.elements.compression import NONE
 from dsnb.elements.frame import Frame
 from dsnb.wire.manner import Manner
+from dsnb.wire.messages import ReadRequest
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """How one reader gets one task's elements; the transfer counts in it, from any thread.
+
+    Attributes:
+        transfer: "local", "shared_memory" or "grpc".
+        why: What this way was chosen for.
+        pieces: Frames and parts of frames that went this way.
+        fallbacks: Those of them that were large enough for shared memory, and for which there was no room.
+        held_bytes: Shared memory that the reader holds now: what it has not consumed, and views that it keeps.
+        note: Why there was no room, the last time.
+    """
+
+    transfer: str = "local"
+    why: str = ""
+    pieces: int = 0
+    fallbacks: int = 0
+    held_bytes: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +55,7 @@ class Opening:
         compression: "AUTO", "NONE" or a codec's name; of transfers that can.
         codecs: What the reader can decompress.
         checksum: Whether messages are to carry one.
+        link: How the elements come to it.
     """
 
     task_id: str
@@ -47,6 +70,44 @@ class Opening:
     compression: str = NONE
     codecs: tuple[str, ...] = ()
     checksum: bool = False
+    link: Link = field(default_factory=Link, compare=False)
+
+    @classmethod
+    def of_request(cls, request: ReadRequest, transfer: str) -> Opening:
+        """What the first message of a read from another process says."""
+        return cls(
+            task_id=request.task_id,
+            client_id=request.client_id,
+            trainer_id=request.trainer_id,
+            max_bytes=request.max_bytes,
+            granted=request.granted,
+            received=request.received,
+            consumed=request.consumed,
+            manner=request.manner,
+            instance=request.instance,
+            compression=request.compression,
+            codecs=request.codecs,
+            checksum=request.checksum,
+            link=Link(transfer=transfer, why=request.why),
+        )
+
+    def request(self) -> ReadRequest:
+        """The first message of a read from another process."""
+        return ReadRequest(
+            task_id=self.task_id,
+            client_id=self.client_id,
+            trainer_id=self.trainer_id,
+            max_bytes=self.max_bytes,
+            granted=self.granted,
+            received=self.received,
+            consumed=self.consumed,
+            manner=self.manner,
+            instance=self.instance,
+            compression=self.compression,
+            codecs=self.codecs,
+            checksum=self.checksum,
+            why=self.link.why,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dsnb.errors import (
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import GrpcServer
+from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.encoding import PieceEncoder
 from dsnb.wire.transfer.grpc import GrpcEndpoint, ReadService
 from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
@@ -125,7 +126,7 @@ def server(worker: Worker) -> Iterator[GrpcServer]:
 
 @contextmanager
 def served(worker: Worker, max_streams: int = 100, port: int = 0) -> Iterator[GrpcServer]:
-    service = ReadService(worker, max_streams)
+    service = ReadService(worker, Admission(max_streams))
     with serving({READ: service.read}, port=port) as server:
         yield server
     service.stop()

@@ -1,0 +1,307 @@
+"""The reader's end: one socket and one mapping for each reading, with a thread that takes what comes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import weakref
+from collections import deque
+from contextlib import suppress
+
+import numpy as np
+
+from dsnb.errors import CancelledError, DsnbError, UnavailableError
+from dsnb.wire import forks
+from dsnb.wire.codec import encode
+from dsnb.wire.status import error_of
+from dsnb.wire.transfer.encoding import restore
+from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
+from dsnb.wire.transfer.shared_memory.line import (
+    CHUNK,
+    HEAD,
+    Head,
+    Kind,
+    SharedMemoryRefused,
+    connect,
+    credentials_text,
+    hang_up,
+    head_of,
+    message,
+)
+from dsnb.wire.transfer.shared_memory.memory import Bytes, Mapping
+
+_AT_ONCE = 4 << 20
+"""Released bytes that are told at once; fewer go along with the next credit."""
+
+_open: set[_Line] = set()
+"""All lines of this process: one lives as long as there are views of its memory, whoever else has forgotten it."""
+
+
+class SharedMemoryEndpoint:
+    """A worker on this host.
+
+    Args:
+        worker_uid: Which one.
+        token: For the worker.
+    """
+
+    def __init__(self, worker_uid: str, token: str) -> None:
+        self._worker_uid = worker_uid
+        self._token = token
+
+    def open(self, opening: Opening, sink: Sink) -> Reading:
+        """Begin to read a task.
+
+        Raises:
+            SharedMemoryRefused: there is no such worker on this host; what else goes wrong is told to the sink.
+        """
+        forks.check_grpc()
+        return _SharedReading(_Line(connect(self._worker_uid)), opening, sink, credentials_text(self._token))
+
+
+class _View(weakref.ref[Bytes]):
+    """Tells when the last view of a frame is gone."""
+
+    __slots__ = ("at", "nbytes", "number")
+    at: int
+    nbytes: int
+    number: int
+
+
+class _Line:
+    """A socket to a worker, with the memory that came over it and the views of that which live."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._mapping: Mapping | None = None
+        self._lock = threading.Lock()
+        self._views: dict[int, _View] = {}
+        self._count = 0
+        self._released: deque[tuple[int, int]] = deque()
+        self._released_bytes = 0
+        self._unsent: deque[bytes] = deque()
+        self._at_once = _AT_ONCE
+        self._over = False
+        self._heard = bytearray()
+        _open.add(self)
+
+    # ---- saying
+
+    def say(self, *words: bytes) -> None:
+        """Send messages, and what was released before them. Never blocks: what does not fit goes with the next."""
+        with self._lock:
+            self._unsent.extend(words)
+            self._send()
+        self._tell_released()  # by then more may have died, whose callback found the lock taken
+
+    def _send(self) -> None:
+        self._unsent.extend(self._releases())
+        while self._unsent:
+            data = b"".join(self._unsent)
+            self._unsent.clear()
+            try:
+                sent = self._connection.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # it is gone, and with it all that was held
+                return
+            if sent < len(data):
+                self._unsent.append(data[sent:])
+                return
+
+    def _releases(self) -> list[bytes]:
+        """Messages for the slabs that nobody looks at any more; their pages are what the worker wrote again."""
+        messages = []
+        self._released_bytes = 0
+        while self._released and self._mapping is not None:
+            at, nbytes = self._released.popleft()
+            self._mapping.clean(at, nbytes)
+            messages.append(message(Kind.RELEASE, at))
+        return messages
+
+    # ---- views
+
+    def root(self, at: int, nbytes: int) -> Bytes:
+        """A slab's bytes; it is released when the last view of them is gone."""
+        if self._mapping is None:
+            raise UnavailableError("a frame came before the memory that it lies in")
+        root = self._mapping.root(at, nbytes)
+        view = _View(root, self._gone)
+        self._count += 1
+        view.at, view.nbytes, view.number = at, nbytes, self._count
+        self._views[view.number] = view
+        return root
+
+    def _gone(self, view: weakref.ref[Bytes]) -> None:
+        """The last view of a frame has died: in any thread, in the midst of anything. So this waits for nobody."""
+        if sys.is_finalizing() or not isinstance(view, _View):
+            return
+        self._released.append((view.at, view.nbytes))
+        self._released_bytes += view.nbytes
+        del self._views[view.number]
+        if self._over or self._released_bytes >= self._at_once:
+            self._tell_released()
+
+    def _tell_released(self) -> None:
+        while self._due and self._lock.acquire(blocking=False):  # whoever has it looks again when done
+            try:
+                self._send()
+                if self._over and not self._views and not self._released:
+                    self._close()
+            finally:
+                self._lock.release()
+
+    @property
+    def _due(self) -> bool:
+        """Whether there is something to do that need not wait for the next message."""
+        if self._over:
+            return self in _open and (bool(self._released) or not self._views)
+        return self._released_bytes >= self._at_once
+
+    def finish(self) -> None:
+        """Learn that the reading is over: the line stays while there are views."""
+        with self._lock:
+            self._over = True
+            if self._mapping is not None:
+                self._mapping.rest()
+        self._tell_released()
+
+    def _close(self) -> None:
+        _open.discard(self)
+        hang_up(self._connection)
+        self._mapping = None
+
+    def break_off(self) -> None:
+        """Have whoever listens here hear no more. The other end must not take it for the end: there may be views."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RD)
+
+    # ---- hearing
+
+    def welcome(self) -> Head:
+        """The first message; with it comes the memory."""
+        data, descriptors, _, _ = socket.recv_fds(self._connection, CHUNK, 1)
+        try:
+            self._heard += data
+            head = self.head()
+            if head.kind == Kind.WELCOME and descriptors:
+                self._mapping = Mapping(descriptors[0], head.a)
+                self._at_once = min(_AT_ONCE, head.a // 8)
+            return head
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def head(self) -> Head:
+        """The head of the next message."""
+        return head_of(self.take(HEAD.size))
+
+    def take(self, nbytes: int) -> bytes:
+        """The next bytes.
+
+        Raises:
+            EOFError: the other end has gone.
+        """
+        while len(self._heard) < nbytes:
+            self._hear()
+        taken = bytes(self._heard[:nbytes])
+        del self._heard[:nbytes]
+        return taken
+
+    def body(self, nbytes: int) -> Bytes:
+        """The next bytes, in an array of their own."""
+        body = np.empty(nbytes, np.uint8)
+        there = min(nbytes, len(self._heard))
+        body[:there] = np.frombuffer(self._heard, np.uint8, there)
+        del self._heard[:there]
+        rest = body.data[there:]
+        while len(rest):
+            got = self._connection.recv_into(rest)
+            if not got:
+                raise EOFError
+            rest = rest[got:]
+        body.flags.writeable = False
+        return body
+
+    def _hear(self) -> None:
+        data = self._connection.recv(CHUNK)
+        if not data:
+            raise EOFError
+        self._heard += data
+
+
+class _SharedReading:
+    """One read of a task on this host, with a thread that takes what comes."""
+
+    def __init__(self, line: _Line, opening: Opening, sink: Sink, shown: bytes) -> None:
+        self._line = line
+        self._sink = sink
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
+        line.say(message(Kind.OPEN, len(shown), text=shown + encode(opening.request())))
+        self._thread.start()
+
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+        self._line.say(message(Kind.CREDIT, granted, consumed, max_bytes, received))
+
+    def recall(self) -> None:
+        self._line.say(message(Kind.RECALL))
+
+    def leave(self, consumed: int) -> None:
+        if self._left.is_set():
+            return
+        self._left.set()
+        self._line.say(message(Kind.LEAVE, b=consumed))
+        if threading.current_thread() is self._thread:
+            return
+        self._thread.join(2.0)  # the worker answers when it has taken the leaving in
+        if self._thread.is_alive():
+            self._line.break_off()
+            self._thread.join(0.5)
+
+    def _run(self) -> None:
+        error: Exception = UnavailableError("the worker has gone")
+        try:
+            head = self._line.welcome()
+            if head.kind != Kind.WELCOME:
+                self._take(head)
+            while (head := self._line.head()).kind != Kind.BYE:
+                self._take(head)
+        except DsnbError as failed:  # first: some of ours are connection errors too
+            error = failed
+        except (EOFError, ConnectionError):
+            pass
+        except OSError as failed:
+            error = SharedMemoryRefused(f"this process cannot look at the worker's memory ({failed})")
+        except Exception as failed:  # noqa: BLE001 - a bug: the reader must not wait for what will not come
+            error = failed
+        finally:
+            self._line.finish()
+        if not self._left.is_set():
+            self._sink.fail(error)
+
+    def _take(self, head: Head) -> None:
+        text = self._line.take(head.length)
+        if head.kind == Kind.SLAB:
+            whole = restore(text, self._line.root(head.a, head.b))
+            start, count = head.c >> 32, head.c & 0xFFFFFFFF
+            self._sink.deliver(Piece(whole.frame, whole.index + start, start, count, whole.incarnation))
+        elif head.kind == Kind.BODY:
+            self._sink.deliver(restore(text, self._line.body(head.b)))
+        elif head.kind == Kind.END:
+            self._sink.end()
+        elif head.kind == Kind.RECALLED:
+            self._sink.recalled(head.a)
+        elif head.kind == Kind.PROGRESS:
+            self._sink.progress(head.a, head.b)
+        elif head.kind == Kind.REFUSED:
+            raise SharedMemoryRefused(text.decode())
+        elif head.kind == Kind.FAIL:
+            raise _ended_with(error_of(text))
+
+
+def _ended_with(error: DsnbError) -> DsnbError:
+    """What a read ended with: `UnavailableError` where trying again may help, as when a worker stops or goes away."""
+    return UnavailableError(error.what) if isinstance(error, CancelledError) else error

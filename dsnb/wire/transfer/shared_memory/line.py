@@ -1,0 +1,123 @@
+"""What goes over the socket between a worker and one of its readers, and how the two find and trust each other.
+
+A message is a head of fixed size and what follows it. The socket's name is in Linux's abstract namespace: it is no
+file, so nothing is left behind, and a program in another container or on another host finds nobody there.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dsnb.errors import UnavailableError
+from dsnb.wire import forks
+from dsnb.wire.security import credentials
+
+HEAD = struct.Struct("<BxxxIQQQQ")
+CHUNK = 1 << 16
+"""Most bytes to take off a socket at once; many messages together."""
+
+_PEER = struct.Struct("iII")
+_CONNECT_S = 2.0
+
+
+class Kind(enum.IntEnum):
+    """What a message is. `length` bytes follow its head, then the body's where it has one."""
+
+    OPEN = 1  # from the reader; follow: credentials and a ReadRequest, `a` bytes of it the former
+    CREDIT = 2  # a: granted, b: consumed, c: max_bytes, d: received
+    RECALL = 3
+    LEAVE = 4  # b: consumed
+    RELEASE = 5  # a: the slab
+    WELCOME = 6  # from the worker; a: size of the memory, whose descriptor comes along
+    SLAB = 7  # follow: what the frame is; a: the slab, b: bytes, c: start and count
+    BODY = 8  # follow: what the piece is, and its body of b bytes
+    END = 9
+    RECALLED = 10  # a: granted
+    FAIL = 11  # follow: the error's page
+    REFUSED = 12  # follow: why there is no shared memory here
+    BYE = 13  # answers LEAVE
+    PROGRESS = 14  # a: whole, b: base
+
+
+class Head(NamedTuple):
+    """The fixed part of a message."""
+
+    kind: int
+    length: int
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+def message(kind: Kind, a: int = 0, b: int = 0, c: int = 0, d: int = 0, text: bytes = b"") -> bytes:
+    """A message without a body."""
+    return HEAD.pack(kind, len(text), a, b, c, d) + text
+
+
+def head_of(data: bytes | bytearray, at: int = 0) -> Head:
+    """The head that begins at a place."""
+    return Head(*HEAD.unpack_from(data, at))
+
+
+class SharedMemoryRefused(UnavailableError):
+    """Why a reader cannot have its elements through shared memory; there are other ways."""
+
+
+def name_of(worker_uid: str) -> str:
+    """The address of a worker's socket."""
+    return f"\0dsnb-{worker_uid}"
+
+
+def connect(worker_uid: str) -> socket.socket:
+    """A connection to a worker on this host.
+
+    Raises:
+        SharedMemoryRefused: there is none, or it is another user's.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_CONNECT_S)
+        connection.connect(name_of(worker_uid))
+        connection.settimeout(None)
+        trusted = same_user(connection)
+    except OSError as error:
+        connection.close()
+        gone = isinstance(error, ConnectionRefusedError)
+        why = "the worker is on another host, or in another container" if gone else str(error)
+        raise SharedMemoryRefused(why) from None
+    if not trusted:
+        connection.close()
+        raise SharedMemoryRefused("the worker belongs to another user of this host")
+    forks.keep_from_children(connection.fileno())
+    return connection
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close a connection; the second call does nothing."""
+    if connection.fileno() >= 0:
+        forks.leave_to_children(connection.fileno())
+        connection.close()
+
+
+def same_user(connection: socket.socket) -> bool:
+    """Whether the other end is a process of this user, who is shown the token."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return bool(_PEER.unpack(peer)[1] == os.geteuid())
+
+
+def credentials_text(token: str) -> bytes:
+    """What a reader shows."""
+    return json.dumps(dict(credentials(token))).encode()
+
+
+def credentials_from(text: bytes) -> Mapping[str, str]:
+    """What a reader has shown."""
+    shown = json.loads(text)
+    return shown if isinstance(shown, dict) else {}

@@ -1,0 +1,165 @@
+"""The memory itself: how a worker makes and fills it, and how a reader looks at it."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.columns import bytes_of
+from dsnb.wire import forks
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_FEW = 16
+"""Buffers that are copied one by one; more of them are joined first, which costs less than as many calls."""
+
+
+def supported() -> bool:
+    """Whether the system has what this needs: Linux, with memory that has no name."""
+    return hasattr(os, "memfd_create") and hasattr(mmap, "MADV_REMOVE")
+
+
+class Memory:
+    """A worker's memory, mapped for writing.
+
+    Args:
+        size: Most bytes that it may ever have. It takes none of them before they are reserved.
+
+    Raises:
+        OSError: the system refuses it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.reserved = 0
+        """Bytes from the beginning on that are there for sure."""
+        self._file = os.memfd_create("dsnb-slabs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.descriptor = -1
+        """For readers: it can be mapped privately, and not written to."""
+        try:
+            os.ftruncate(self._file, size)
+            # No reader can make it shorter, which would kill the worker at the next write.
+            fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            self._map = mmap.mmap(self._file, size)
+            self.descriptor = os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(self._file)
+            raise
+        # A process that user code forks off must not keep the memory when this one is gone.
+        self._map.madvise(mmap.MADV_DONTFORK)
+        forks.keep_from_children(self._file)
+        forks.keep_from_children(self.descriptor)
+        self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
+
+    def reserve(self, end: int) -> None:
+        """Make sure of all pages up to a place.
+
+        Raises:
+            OSError: the host is short of memory, or does not allow so much.
+        """
+        if end > self.reserved:
+            os.posix_fallocate(self._file, self.reserved, end - self.reserved)
+            self.reserved = end
+
+    def write(self, at: int, buffers: Sequence[Any], nbytes: int) -> None:
+        """Fill a piece that is reserved."""
+        if len(buffers) > _FEW:
+            buffers = [_joined(buffers)]
+        to = self._bytes[at : at + nbytes]
+        if not len(to):
+            return  # it was closed meanwhile
+        place = 0
+        for buffer in buffers:
+            part = np.frombuffer(bytes_of(buffer), np.uint8)
+            to[place : place + len(part)] = part
+            place += len(part)
+
+    def forget(self) -> None:
+        """Give all pages back to the system; they are reserved anew when they are needed."""
+        if self.reserved:
+            with suppress(OSError):
+                self._map.madvise(mmap.MADV_REMOVE, 0, self.reserved)
+                self.reserved = 0
+
+    def close(self) -> None:
+        """Let go of it; readers keep what they look at."""
+        for descriptor in (self._file, self.descriptor):
+            forks.leave_to_children(descriptor)
+            os.close(descriptor)
+        self._bytes = np.empty(0, np.uint8)
+        with suppress(BufferError):  # a frame is being written at this moment; it goes with its last use
+            self._map.close()
+
+
+def _joined(buffers: Sequence[Any]) -> bytes:
+    try:
+        return b"".join(buffers)
+    except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
+        return b"".join(map(bytes_of, buffers))
+
+
+class Mapping:
+    """A reader's own look at a memory.
+
+    Args:
+        descriptor: Of the memory; may be closed afterwards.
+        size: Of the memory.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.size = size
+        mapped = mmap.mmap(
+            descriptor, size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        )
+        self._map = mapped
+        self._view = memoryview(mapped).toreadonly()  # so NumPy cannot be talked into writing
+        self._address = int(np.frombuffer(self._view, np.uint8).__array_interface__["data"][0])
+        self._pages = _page_table()
+        self._close_pages = weakref.finalize(self, os.close, self._pages) if self._pages >= 0 else None
+
+    def root(self, at: int, nbytes: int) -> Bytes:
+        """A piece, as an array that all views of it have for their base."""
+        return np.frombuffer(self._view, np.uint8, nbytes, at)
+
+    def clean(self, at: int, nbytes: int) -> None:
+        """Drop the pages of a piece that were written to, and have become this process's own."""
+        if self._written(at, nbytes):
+            self._map.madvise(mmap.MADV_DONTNEED, at, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+
+    def _written(self, at: int, nbytes: int) -> bool:
+        """Whether a piece has such pages; True where the system does not tell."""
+        if self._pages < 0:
+            return True
+        first, end = (self._address + at) // mmap.PAGESIZE, -(-(self._address + at + nbytes) // mmap.PAGESIZE)
+        try:
+            entries = np.frombuffer(os.pread(self._pages, 8 * (end - first), 8 * first), np.uint64)
+        except OSError:
+            return True
+        return len(entries) != end - first or bool((((entries & _THERE) != 0) & ((entries & _SHARED) == 0)).any())
+
+    def rest(self) -> None:
+        """Let go of what is only there for speed: nothing new will be looked at."""
+        self._pages = -1
+        if self._close_pages is not None:
+            self._close_pages()
+
+
+# From the kernel's pagemap.rst: a page is in memory or swapped out; it belongs to a file or is shared.
+_THERE = np.uint64(3 << 62)
+_SHARED = np.uint64(1 << 61)
+
+
+def _page_table() -> int:
+    """This process's page table to read from; -1 where it is hidden."""
+    try:
+        return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

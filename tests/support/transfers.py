@@ -1,0 +1,46 @@
+"""Every way of handing over, and how all tests are made to use one of them.
+
+    DSNB_TRANSFER=shared_memory python -m pytest tests/service tests/conformance
+
+has readers that were not asked for a way of their own use that one, as far as it is possible there ("local" needs a
+worker in the reader's process), and has tests that go through all ways go through that one only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsnb.client import tasks
+from dsnb.client.transfers import way_to
+from dsnb.wire.messages import TaskInfo
+from dsnb.wire.transfer import local
+from dsnb.wire.transfer.handover import Endpoint, Link
+
+FORCED = os.environ.get("DSNB_TRANSFER")
+TRANSFERS = [FORCED] if FORCED else ["grpc", "local", "shared_memory"]
+CHOSEN = pytest.mark.skipif(FORCED is not None, reason="tests the choice of a way, which DSNB_TRANSFER has made")
+BETWEEN_PROCESSES = [name for name in TRANSFERS if name != "local"]
+
+
+def force(patch: pytest.MonkeyPatch) -> None:
+    """Have readers use the way that the environment names."""
+    if FORCED is None:
+        return
+    assert FORCED in ("grpc", "local", "shared_memory"), f"DSNB_TRANSFER is {FORCED!r}"
+
+    def forced(info: TaskInfo, protocol: str | None, token: str, *, before: str, refused: str) -> tuple[Endpoint, Link]:
+        possible = local.find(info.worker_uid) is not None if FORCED == "local" else not refused
+        wanted = FORCED if protocol is None and possible else protocol
+        return way_to(info, wanted, token, before=before, refused=refused)
+
+    patch.setattr(tasks, "way_to", forced)
+
+
+def scribble(array: np.ndarray[Any, Any], byte: int = 0xEE) -> None:
+    """Write all over an array's memory, as libraries do that do not know of read-only arrays."""
+    ctypes.memset(array.ctypes.data, byte, array.nbytes)
