@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsnb.wire.lineup import ConsumerReport, RoundsUpdate
+from dsnb.wire.link import LinkReport
 from dsnb.wire.manner import Manner
 
 
@@ -257,18 +258,6 @@ class SplitGrant:
     cursor: int = 0
     first: int = 0
     end: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReport:
-    client: str = ""
-    trainer_id: str = ""
-    transfer: str = ""
-    why: str = ""
-    pieces: int = 0
-    fallbacks: int = 0
-    held_bytes: int = 0
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

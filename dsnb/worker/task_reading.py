@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from typing import Protocol
 
-from dsnb.wire.messages import LinkReport
+from dsnb.wire.link import LinkReport
 from dsnb.wire.transfer.handover import Opening, Sink
 
 
