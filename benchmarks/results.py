@@ -48,6 +48,10 @@ class Store:
     def keep(self, name: str, measured: Measured) -> None:
         """Put a workload in the place of what was known of it; in the file, too."""
         self.workloads[name] = measured
+        self.write()
+
+    def write(self) -> None:
+        """Write the file anew."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         aside = self._path.with_suffix(".new")
         aside.write_text(self.text(), encoding="utf-8")

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +29,9 @@ from benchmarks.results import Measured, Store, begin
 from benchmarks.sections import write_section
 from benchmarks.workloads import WORKLOADS, Entry, Workload
 
+_FEW = 3
+"""Measurements of each contender where time is short."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -35,12 +40,14 @@ class Plan:
     Args:
         runs: Measurements of each contender.
         haste: By what the time of one measurement is divided.
+        minutes: How long all may take; behind that, measurements are made less often.
         python: Gives the interpreter of an environment.
         say: Takes a line about progress.
     """
 
     runs: int = 5
     haste: float = 1.0
+    minutes: float = 20.0
     python: Callable[[str], Path] = python_of
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
 
@@ -87,7 +94,7 @@ def _noting(measured: Measured, name: str, plan: Plan) -> Iterator[None]:
     """Note that a contender fell out."""
     try:
         yield
-    except (ContenderError, EnvironmentMissingError) as error:
+    except (ContenderError, EnvironmentMissingError, OSError, subprocess.SubprocessError) as error:
         measured.missing[name] = str(error)
         measured.samples.pop(name, None)
         plan.say(f"  {name}: {error}")
@@ -95,11 +102,13 @@ def _noting(measured: Measured, name: str, plan: Plan) -> Iterator[None]:
 
 def measure_all(names: Sequence[str], plan: Plan, store: Store) -> None:
     """Measure these workloads one after the other, and keep each."""
-    for number, name in enumerate(names, start=1):
+    start = time.monotonic()
+    for number, name in enumerate(names):
         began = time.monotonic()
-        measured = measure(WORKLOADS[name], plan)
+        late = began - start > 60 * plan.minutes * number / len(WORKLOADS)
+        measured = measure(WORKLOADS[name], replace(plan, runs=min(plan.runs, _FEW)) if number and late else plan)
         store.keep(name, measured)
-        plan.say(f"{number:2}/{len(names)} {name:16} {time.monotonic() - began:5.1f} s")
+        plan.say(f"{number + 1:2}/{len(names)} {name:16} {time.monotonic() - began:5.1f} s, {measured.runs} runs each")
 
 
 def chosen(prefixes: Sequence[str] | None) -> list[str]:
@@ -109,8 +118,10 @@ def chosen(prefixes: Sequence[str] | None) -> list[str]:
 
 def main() -> int:
     """Measure what the arguments say."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # contenders are ended, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="measurements of each contender (default: 5)")
+    parser.add_argument("--minutes", type=float, default=20, help="how long all may take, about (default: 20)")
     parser.add_argument("--quick", action="store_true", help="two short measurements each, and no page")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose names begin so")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
@@ -120,9 +131,10 @@ def main() -> int:
         parser.error(f"no such workload; there are {', '.join(WORKLOADS)}")
     store = Store(folder() / ("quick.json" if options.quick else "results.json"))
     if not options.page:
-        store.versions = versions_of(ENVIRONMENTS)
-        plan = Plan(runs=2, haste=2.5) if options.quick else Plan(runs=options.runs)
+        plan = Plan(runs=2, haste=2.5) if options.quick else Plan(runs=options.runs, minutes=options.minutes)
         measure_all(names, plan, store)
+        store.versions = versions_of(ENVIRONMENTS)
+        store.write()
     text = page(store, "python -m benchmarks")
     print(store.text() if options.json else text)
     if not options.quick:
