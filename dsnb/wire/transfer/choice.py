@@ -30,6 +30,7 @@ _PIECE_BYTES: Final = 4096
 _LINK_BYTES: Final = 2 << 20
 _FORGET_BYTES: Final = 64 << 20
 _BULK_BYTES: Final = 64 << 10
+_UNKNOWN: Final = "none yet: the link is not known before 2 MB went over it in frames of 64 KB and more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +83,7 @@ class Choice:
 
     def _at_first(self, asked: str) -> str:
         if asked == AUTO:
-            return (
-                "none yet: measuring"
-                if self.usable
-                else f"none: {' and '.join(CODECS).lower()} are not installed on both sides"
-            )
+            return _UNKNOWN if self.usable else f"none: {' and '.join(CODECS).lower()} are not installed on both sides"
         return "none: as asked for" if asked == NONE else f"{asked}: as asked for"
 
     @property

@@ -79,7 +79,8 @@ def test_nothing_is_compressed_before_the_link_is_known() -> None:
     choice = Choice("AUTO", ("LZ4",), same_host=False)
     assert not choice.wants_sample(MB)
     choice.judge([SMOOTH])
-    assert (choice.codec, choice.why) == ("", "none yet: measuring")
+    assert choice.codec == ""
+    assert choice.why.startswith("none yet")
     measure(choice, ONE_GBIT)
     assert choice.wants_sample(MB)
 
