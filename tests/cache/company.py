@@ -69,8 +69,11 @@ class Runs:
         return self.length + CHUNK * self.deaths
 
 
+Going = list[PythonProcess]
+
+
 def kill_at_random(
-    runs: Runs, number: int, seconds: float, seed: int, *, meanwhile: Callable[[], None] = lambda: None
+    runs: Runs, number: int, seconds: float, seed: int, *, meanwhile: Callable[[Going], None] | None = None
 ) -> None:
     """Keep `number` runs going for a while, and kill one of them now and then.
 
@@ -79,12 +82,12 @@ def kill_at_random(
         number: How many at a time.
         seconds: For how long; then those that are left may finish.
         seed: Says whom, and when.
-        meanwhile: Called once, when a third of the dataset is recorded.
+        meanwhile: Called once with those that are going, when a third is recorded and one of them writes.
     """
     draw = random.Random(seed)
     going = [runs.start() for _ in range(number)]
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    begun = time.monotonic()
+    while time.monotonic() - begun < (10 * seconds if meanwhile else seconds):
         place = draw.randrange(number)
         process = going[place]
         wait = draw.uniform(0.05, 1.0)
@@ -94,18 +97,14 @@ def kill_at_random(
         elif draw.random() < 0.5:
             runs.kill(process)
             going[place] = runs.start()
-        if runs.calls() > runs.length // 3:
-            meanwhile()
-            meanwhile = _nothing
+        if meanwhile and runs.calls() > runs.length // 3 and runs.writer() in [process.pid for process in going]:
+            meanwhile(going)
+            meanwhile = None
         until = time.monotonic() + wait
         wait_for(lambda until=until: time.monotonic() >= until, what="the next blow", timeout=10)
     for process in going:
         runs.finished(process)
-    assert meanwhile is _nothing or runs.calls() > runs.length // 3
-
-
-def _nothing() -> None:
-    """What is done once is done."""
+    assert meanwhile is None
 
 
 def report(runs: Runs) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from dsnb.cache.recording import Chunk, decode
-from tests.cache.company import CHUNK, Runs, kill_at_random, report
+from tests.cache.company import CHUNK, Going, Runs, kill_at_random, report
 from tests.support.redis import RedisServer
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
 
+GONE = "is gone: it was restarted"
 PERSISTENT = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -37,12 +38,13 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         yield start
 
 
-def restart(server: RedisServer) -> Callable[[], None]:
-    """Kill the server as the system would, and start it again."""
+def restart(server: RedisServer, told: str = "") -> Callable[[Going], None]:
+    """Kill the server as the system would, start it again, and wait until one of the runs has told of it."""
 
-    def act() -> None:
+    def act(going: Going) -> None:
         server.kill()
         server.start()
+        wait_for(lambda: any(told in process.stderr for process in going), what="what the writer says", timeout=60)
 
     return act
 
@@ -83,8 +85,8 @@ def test_where_the_server_persists_a_restart_of_it_loses_nothing(begin: Begin) -
 
 def test_where_it_does_not_all_is_recorded_anew_and_that_is_said(begin: Begin) -> None:
     server, runs = begin(250, 0.01)
-    kill_at_random(runs, 3, 4.0, seed=2, meanwhile=restart(server))
-    assert "is gone: it was restarted" in runs.told
+    kill_at_random(runs, 3, 4.0, seed=2, meanwhile=restart(server, GONE))
+    assert GONE in runs.told
     # One of them begins anew, or goes on from what it had.
     assert runs.calls() <= runs.length + runs.most_calls() + CHUNK
     with server.client() as client:
@@ -96,10 +98,10 @@ def test_where_it_does_not_all_is_recorded_anew_and_that_is_said(begin: Begin) -
 @pytest.mark.parametrize("persistent", [True, False], ids=["with persistence", "without"])
 def test_four_runs_a_killer_and_a_restart_of_the_server_in_two_minutes(begin: Begin, persistent: bool) -> None:
     server, runs = begin(3500, 0.02, *(PERSISTENT if persistent else ()))
-    kill_at_random(runs, 4, 120.0, seed=3, meanwhile=restart(server))
+    kill_at_random(runs, 4, 120.0, seed=3, meanwhile=restart(server, "" if persistent else GONE))
     report(runs)
     assert runs.deaths > 15
-    assert ("is gone: it was restarted" in runs.told) is not persistent
+    assert (GONE in runs.told) is not persistent
     assert runs.calls() <= runs.most_calls() + CHUNK + (0 if persistent else runs.length)
     with server.client() as client:
         assert strays(client) == []
