@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -44,13 +45,14 @@ class Contender:
         self.mark = f"{MARK}_{secrets.token_hex(8)}"  # a name of its own: contenders may have contenders
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the contender is there
         self._rest = b""
+        self.folder = tempfile.mkdtemp(prefix="bench-")  # short: sockets lie in it
         self._process = subprocess.Popen(
             [str(python), "-m", module, json.dumps(asdict(task))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=ROOT,
-            env=_environment() | {self.mark: "1"},
+            env=_environment() | {self.mark: "1", "TMPDIR": self.folder},
             start_new_session=True,  # Ctrl-C is ours: contenders are ended in order
         )
 
@@ -83,6 +85,7 @@ class Contender:
         self._process.wait(_END_S)
         _pipe(self._process.stdout).close()
         self._errors.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def answer(self) -> Figures:
         """The next line that is an answer."""

@@ -70,6 +70,7 @@ def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() ->
     finally:
         late.end()
     assert mine & set(family(os.getpid())) == set()
+    assert not Path(late.folder).exists()
     broken = Contender(Path(sys.executable), "benchmarks.ours.rate", Task(data="images"), 60)
     try:
         with pytest.raises(ContenderError, match=r"ended: KeyError: 'decoder'"):
