@@ -1,4 +1,4 @@
-"""The command line: `dsnb demo`, `dispatcher`, `worker`, `dashboard`, `status`, `cache`.
+"""The command line: `dsnb demo`, `dispatcher`, `worker`, `dashboard`, `status`, `top`, `jobs`, `doctor` and so on.
 
 Each command has a module with `add_to(commands)`, which declares its options, and `run(args)`, which does it. Whatever
 takes long to import is imported by `run`, so that `--help` answers at once.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import dsnb
-from dsnb.cli import cache, dashboard, demo, dispatcher, status, worker
+from dsnb.cli import cache, dashboard, demo, dispatcher, doctor, jobs, status, top, worker
 from dsnb.errors import DsnbError, InvalidArgumentError
 
 DESCRIPTION = "A data service for machine-learning input pipelines that begins in a notebook cell."
@@ -23,6 +23,13 @@ to begin:
 a service without a notebook, in two terminals (or `dsnb.start()` in a cell, which is both):
   dsnb dispatcher
   dsnb worker
+
+when it is slow, or does not work:
+  dsnb top                   what limits it, live
+  dsnb doctor                what about this machine is in the way
+
+exit codes: 0 done; 1 it failed, and the text says why; 2 wrong use; 130 after Ctrl-C
+SIGTERM lets a worker or a dispatcher finish what it has; a second one, or Ctrl-C, stops it
 
 `dsnb COMMAND --help` tells more, with examples."""
 
@@ -36,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 for a failure, 2 for a wrong use, 130 after Ctrl-C.
     """
-    args = make_parser().parse_args(arguments)
+    args = make_parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
     # What gRPC's core writes to standard error is in our errors already, in words; it reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -54,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _joined(arguments: Sequence[str]) -> Sequence[str]:
+    """`worker drain` is a command of its own, beside `worker`, which runs one."""
+    if arguments[:1] == ["worker"] and arguments[1:2] in (["drain"], ["remove"]):
+        return [" ".join(arguments[:2]), *arguments[2:]]
+    return arguments
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = argparse.ArgumentParser(
@@ -65,6 +79,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsnb {dsnb.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, dispatcher, worker, dashboard, status, cache):
+    for module in (demo, dispatcher, worker, dashboard, status, top, jobs, cache, doctor):
         module.add_to(commands)
     return parser

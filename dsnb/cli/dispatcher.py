@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
-from dsnb.cli.serving import told_to_stop, wait_for_end
+from dsnb.cli.serving import told_to_drain, wait_for_end
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -46,6 +46,9 @@ def add_to(commands: Commands) -> None:
         help="a place for a worker, as in `host:5050` or `host:%%port%%`; once for each worker, in the order in which "
         "the modes FILE, DATA, FILE_OR_DATA and HINT number them (default: those that are there when a pass begins)",
     )
+    parser.add_argument(
+        "--record", metavar="FILE", help="keep what the dashboard shows in this file, for reports and to play it back"
+    )
     add_token_file(
         parser,
         "the file that holds the token that callers must show; made with a new token if it is not there "
@@ -77,13 +80,26 @@ def run(args: argparse.Namespace) -> int:
 def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
     """Serve until the process is told to stop, and say where."""
     from dsnb.dispatcher.server import DispatchServer
+    from dsnb.worker.leaving import leave_when_idle
 
-    with DispatchServer(config) as server, told_to_stop() as stop, findable(server):
+    with DispatchServer(config) as server, told_to_drain() as (drain, stop), findable(server), recorded(args, server):
         if args.as_json:
             print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
         else:
             print(f"dispatcher ready at {server.target}; Ctrl-C stops it", flush=True)
-        wait_for_end(stop, server.join)
+        wait_for_end(stop, server.join, drain, lambda: leave_when_idle(server))
+
+
+@contextmanager
+def recorded(args: argparse.Namespace, server: DispatchServer) -> Iterator[None]:
+    """Keep what the dashboard shows in a file, if that was asked for."""
+    from dsnb.monitor.run_file import RunWriter
+
+    if args.record is None:
+        yield
+        return
+    with RunWriter(args.record, server.target, server.token):
+        yield
 
 
 @contextmanager

@@ -13,6 +13,32 @@ _LOOK_S = 0.5
 
 
 @contextmanager
+def told_to_drain() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Give an event that the first SIGTERM sets, and one that the second SIGTERM or Ctrl-C sets.
+
+    The signal after that ends the process at once, as without us.
+    """
+    drain, stop = threading.Event(), threading.Event()
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGTERM and not drain.is_set():
+            drain.set()
+            return
+        stop.set()
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, tell) for number in _SIGNALS}
+    try:
+        yield drain, stop
+    finally:
+        restore()
+
+
+@contextmanager
 def told_to_stop() -> Iterator[threading.Event]:
     """Give an event that Ctrl-C and SIGTERM set. The second signal ends the process at once, as without us."""
     event = threading.Event()
@@ -32,12 +58,19 @@ def told_to_stop() -> Iterator[threading.Event]:
         restore()
 
 
-def wait_for_end(stop: threading.Event, join: Callable[[], object]) -> None:
+def wait_for_end(
+    stop: threading.Event,
+    join: Callable[[], object],
+    drain: threading.Event | None = None,
+    begin_to_drain: Callable[[], object] = lambda: None,
+) -> None:
     """Wait until a server is told to stop, or has stopped by itself.
 
     Args:
         stop: Set when it is to stop.
         join: Returns when the server has ended, or raises why it had to.
+        drain: Set when it is to finish what it has, and then to stop.
+        begin_to_drain: Called once then; the server ends by itself afterwards.
     """
     reasons: list[Exception] = []
 
@@ -50,6 +83,9 @@ def wait_for_end(stop: threading.Event, join: Callable[[], object]) -> None:
 
     threading.Thread(target=watch, name="dsnb-cli-watch", daemon=True).start()
     while not stop.wait(_LOOK_S):
-        pass  # a signal that another thread took (as happens after SIGCONT) is seen only by a main thread that runs
+        if drain is not None and drain.is_set():
+            drain = None
+            begin_to_drain()
+        # A signal that another thread took (as happens after SIGCONT) is seen only by a main thread that runs.
     for reason in reasons:
         raise reason

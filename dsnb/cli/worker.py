@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
-from dsnb.cli.serving import told_to_stop, wait_for_end
+from dsnb.cli.serving import told_to_drain, wait_for_end
 from dsnb.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ one line when it is ready and runs until Ctrl-C."""
 EXAMPLES = """\
   dsnb worker                                        joins the only service of yours on this machine
   dsnb worker --dispatcher digits --cache-bytes 2GB  joins the one called `digits`, and holds up to 2 GB of elements
-  dsnb worker --dispatcher localhost:5050 --token-file token"""
+  dsnb worker --dispatcher localhost:5050 --token-file token
+  dsnb worker drain w0                               that one finishes what it has and leaves"""
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from dsnb.elements.imports import keep_modules
     from dsnb.worker.config import WorkerConfig
     from dsnb.worker.host import keep_freed_memory, take_turns_quickly
+    from dsnb.worker.leaving import leave_when_idle
     from dsnb.worker.server import WorkerServer
 
     config = WorkerConfig(
@@ -77,12 +79,12 @@ def run(args: argparse.Namespace) -> int:
     keep_modules()
     keep_freed_memory()
     take_turns_quickly()
-    with WorkerServer(config) as server, told_to_stop() as stop:
+    with WorkerServer(config) as server, told_to_drain() as (drain, stop):
         if args.as_json:
             print(json.dumps({"address": server.address, "dispatcher": config.dispatcher_address}), flush=True)
         else:
             print(f"worker ready at {server.address}, joined {config.dispatcher_address}; Ctrl-C stops it", flush=True)
-        wait_for_end(stop, server.join)
+        wait_for_end(stop, server.join, drain, lambda: leave_when_idle(server))
     return 0
 
 

@@ -76,6 +76,8 @@ class Desk:
         self._unkept: e.Decision | None = None
         self.target = ""
         self.owner: Owner | None = None
+        self.draining = False
+        """Whether nobody may begin to read any more."""
         self.workers: dict[str, Mailbox[WorkerOrder]] = {}
         self.clients: dict[str, Mailbox[ClientUpdate]] = {}
         self._changed = threading.Condition(threading.RLock())

@@ -106,6 +106,12 @@ class DispatcherService:
 
     def join(self, request: m.JoinRequest, _context: grpc.ServicerContext) -> m.JoinReply:
         desk = self._desk
+        if desk.draining:
+            raise UnavailableError(
+                "the service is about to end: it lets its readers finish",
+                did="this reader was not let in",
+                hint="start it again, or read from another one",
+            )
         with desk.locked():
             joined: e.Joined = desk.handle(
                 e.Join(

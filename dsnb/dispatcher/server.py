@@ -84,6 +84,21 @@ class DispatchServer:
         self._ticker.start()
         atexit.register(self.stop)
 
+    def drain(self) -> None:
+        """Let nobody begin to read any more; those who read go on."""
+        self._desk.draining = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody reads."""
+        with self._desk.locked():
+            return not self._desk.core.state.clients
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """Stop listening and end all threads; the second call does nothing."""
         if forks.cut_off():

@@ -1,0 +1,159 @@
+"""`dsnb jobs`, `dsnb workers`: one table of a service; `dsnb job`, `dsnb worker drain`: change what is in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from dsnb.cli.options import add_command, add_json, add_service, add_token_file, token_of
+from dsnb.cli.report import size, table
+
+if TYPE_CHECKING:
+    from dsnb.cli.options import Commands
+    from dsnb.monitor.snapshot import JobStatus, Snapshot, WorkerStatus
+
+JOBS = """\
+List the jobs of a running service.
+
+`dsnb status` shows more of each: its splits, its trainers."""
+WORKERS = """\
+List the workers of a running service.
+
+`dsnb worker drain NAME` takes one out of it."""
+JOB = """\
+Pause, resume or cancel a job.
+
+A paused job hands out nothing until it is resumed, and nothing is lost by it. A cancelled one ends each of its readers
+with an error that says who did it."""
+DRAIN = """\
+Have a worker finish what it has and leave.
+
+DYNAMIC jobs lose nothing by it; passes of other modes end early on that worker."""
+REMOVE = """\
+Do without a worker at once.
+
+What it had in hand is lost, counted and told to readers."""
+JOBS_EXAMPLES = """\
+  dsnb jobs                      of the only service of yours on this machine
+  dsnb jobs digits --json        of the one called `digits`, for a script"""
+WORKERS_EXAMPLES = """\
+  dsnb workers                   of the only service of yours on this machine
+  dsnb workers digits --json     of the one called `digits`, for a script"""
+JOB_EXAMPLES = """\
+  dsnb job pause train                    `dsnb jobs` lists their names
+  dsnb job cancel train --service digits  of the service called `digits`"""
+
+
+def add_to(commands: Commands) -> None:
+    """Declare the three commands."""
+    for name, run, description, examples in (
+        ("jobs", run_jobs, JOBS, JOBS_EXAMPLES),
+        ("workers", run_workers, WORKERS, WORKERS_EXAMPLES),
+    ):
+        parser = add_command(commands, name, run, description, examples)
+        add_service(parser)
+        add_json(parser, f"print everything as one JSON object, with `{name}`")
+    for action, description in (("drain", DRAIN), ("remove", REMOVE)):
+        parser = add_command(commands, f"worker {action}", run_worker, description)
+        parser.add_argument("name", help="the worker's name, as in `w0`, or its address")
+        _add_whose(parser, "--dispatcher", "worker")
+        parser.set_defaults(action=action)
+    parser = add_command(commands, "job", run_job, JOB, JOB_EXAMPLES)
+    parser.add_argument("action", choices=["pause", "resume", "cancel"], help="what to do with it")
+    parser.add_argument("name", help="the job's name")
+    _add_whose(parser, "--service", "job")
+
+
+def _add_whose(parser: argparse.ArgumentParser, option: str, what: str) -> None:
+    default = "the service's name or address (default: the only one that runs here)"
+    parser.add_argument(option, dest="service", metavar="SERVICE", help=default)
+    add_token_file(parser)
+    add_json(parser, f"print the answer as JSON, with `{what}` and `state`")
+
+
+def run_jobs(args: argparse.Namespace) -> int:
+    """List the jobs."""
+    snapshot = _snapshot(args)
+    header = ["name", "mode", "state", "pass", "readers", "produced", "consumed", "lost splits", "pipeline"]
+    _print(args, "jobs", snapshot.jobs, table(header, list(map(_job_row, snapshot.jobs))))
+    return 0
+
+
+def run_workers(args: argparse.Namespace) -> int:
+    """List the workers."""
+    snapshot = _snapshot(args)
+    header = ["name", "address", "state", "runs as", "tasks", "readers", "produced", "cache", "memory"]
+    _print(args, "workers", snapshot.workers, table(header, list(map(_worker_row, snapshot.workers))))
+    return 0
+
+
+def run_job(args: argparse.Namespace) -> int:
+    """Change a job."""
+    state = _change(args)
+    print(json.dumps({"job": args.name, "state": state}) if args.as_json else f"job {args.name!r} is {state}")
+    return 0
+
+
+def run_worker(args: argparse.Namespace) -> int:
+    """Have a worker leave."""
+    state = _change(args)
+    print(json.dumps({"worker": args.name, "state": state}) if args.as_json else f"worker {args.name} is {state}")
+    return 0
+
+
+def _change(args: argparse.Namespace) -> str:
+    """Ask a service for a change, and wait for its word."""
+    from dsnb.monitor.controls import Controls, this_process
+    from dsnb.notebook.connect import connect
+
+    with connect(args.service, token_of(args)) as found:
+        controls = Controls(
+            found.target, found.token, by=this_process(f"`dsnb {args.command.split()[0]} {args.action}`")
+        )
+        return str(getattr(controls, args.action)(args.name))
+
+
+def _snapshot(args: argparse.Namespace) -> Snapshot:
+    from dsnb.notebook.connect import connect
+
+    with connect(args.service, token_of(args)) as service:
+        return service.status()
+
+
+def _print(
+    args: argparse.Namespace, what: str, rows: Sequence[JobStatus] | Sequence[WorkerStatus], lines: list[str]
+) -> None:
+    if args.as_json:
+        print(json.dumps({what: [asdict(row) for row in rows]}, indent=2))
+    else:
+        print("\n".join(lines) or f"no {what}")
+
+
+def _job_row(job: JobStatus) -> list[str]:
+    counts = (job.produced, job.consumed, job.lost_splits)
+    return [
+        job.name,
+        job.mode,
+        job.state,
+        str(job.iteration),
+        str(job.clients),
+        *(f"{n:,}" for n in counts),
+        job.pipeline,
+    ]
+
+
+def _worker_row(worker: WorkerStatus) -> list[str]:
+    return [
+        worker.name,
+        worker.address,
+        worker.state,
+        worker.isolation,
+        str(worker.tasks),
+        str(worker.readers),
+        f"{worker.produced:,}",
+        f"{size(worker.cache_bytes)} of {size(worker.capacity_bytes)}",
+        size(worker.rss_bytes),
+    ]

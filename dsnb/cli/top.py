@@ -1,0 +1,181 @@
+"""`dsnb top`: a service as it is now, over and over, in a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from dsnb.cli.options import add_command, add_json, add_service, token_of
+from dsnb.cli.report import table
+
+if TYPE_CHECKING:
+    from dsnb.cli.options import Commands
+    from dsnb.monitor.rates import Rates
+    from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
+
+DESCRIPTION = """\
+Show what limits a running service, live: verdicts, jobs, trainers, workers.
+
+q or Ctrl-C ends it. Where the output is no terminal it is printed once, as text."""
+EXAMPLES = """\
+  dsnb top                       of the only service of yours on this machine
+  dsnb top digits --interval 5   of the one called `digits`, every five seconds
+  dsnb top --json                once, with the verdicts, for a script"""
+
+SPAN_S = 3.0
+"""Rates are over so many seconds at the least, where there was that much time."""
+_FIRST_S = 1.2
+_STRIP = 24
+
+
+def add_to(commands: Commands) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "top", run, DESCRIPTION, EXAMPLES)
+    add_service(parser)
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks (default: 1)")
+    add_json(parser, "print the status and the `verdicts` once, as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show it until it is told to stop."""
+    from dsnb.notebook.connect import connect
+
+    live = not args.as_json and sys.stdout.isatty() and sys.stdin.isatty()
+    with connect(args.service, token_of(args)) as service:
+        if not live:
+            before = service.status()
+            time.sleep(_FIRST_S)
+            _print_once(args, before, service.status())
+            return 0
+        with _terminal():
+            looks = [service.status()]
+            while not _asked_to_end(max(0.2, args.interval) if len(looks) > 1 else _FIRST_S):
+                looks.append(service.status())
+                while len(looks) > 2 and looks[-1].time - looks[1].time >= SPAN_S:
+                    del looks[0]
+                _draw(frame(looks[0], looks[-1], shutil.get_terminal_size().columns))
+    return 0
+
+
+def _print_once(args: argparse.Namespace, before: Snapshot, after: Snapshot) -> None:
+    from dsnb.monitor.verdict import verdicts
+
+    if args.as_json:
+        print(json.dumps({**asdict(after), "verdicts": [asdict(one) for one in verdicts(before, after)]}, indent=2))
+    else:
+        print("\n".join(frame(before, after, 120)))
+
+
+def frame(before: Snapshot, after: Snapshot, width: int) -> list[str]:
+    """Everything as lines of text, none longer than the terminal."""
+    from dsnb.monitor.rates import rates
+    from dsnb.monitor.verdict import verdicts
+    from dsnb.monitor.words import duration
+
+    between = rates(before, after)
+    lines = [f"{after.service} at {after.target}, up {duration(after.time - after.started)}", ""]
+    signs = {"good": "·", "warn": "!", "bad": "!!"}
+    for one in verdicts(before, after):
+        lines += textwrap.wrap(f"{signs[one.level]} {one}", width, subsequent_indent="   ")
+    for job in after.jobs:
+        lines += ["", *_job(job, between)]
+    if not after.jobs:
+        lines.append("no jobs")
+    lines += ["", *_workers(after, between)]
+    return [line[:width] for line in lines]
+
+
+def _job(job: JobStatus, between: Rates) -> Iterator[str]:
+    from dsnb.monitor.words import rate
+
+    its = between.job(job.name)
+    yield f"job {job.name} ({job.mode}, {job.state}): {rate(its.produced)} produced, {rate(its.consumed)} consumed"
+    yield f"  {job.pipeline}"
+    for split in job.splits:
+        lost = f", {split.lost} lost" if split.lost else ""
+        yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
+    header = [
+        "trainer" if job.cached else "client",
+        "takes",
+        "waits",
+        "own loop",
+        "behind",
+        "lost",
+        "place in the window",
+    ]
+    yield from table(header, [_trainer(job, trainer, between) for trainer in job.trainers])
+
+
+def _trainer(job: JobStatus, trainer: TrainerStatus, between: Rates) -> list[str]:
+    from dsnb.monitor.rates import trainer_rates
+    from dsnb.monitor.words import count, rate, share
+
+    its = trainer_rates(between.job(job.name), trainer.trainer_id)
+    lost = count(trainer.skipped + trainer.lost)
+    shares = (share(its.wait_share), share(its.own_share))
+    return [trainer.trainer_id, rate(its.consumed), *shares, count(trainer.lag), lost, strip(job, trainer)]
+
+
+def strip(job: JobStatus, trainer: TrainerStatus) -> str:
+    """Where a trainer stands in what is in memory, at its worst task: the newest element at the right."""
+    held = {task.task_id: task.head - task.tail for task in job.tasks}
+    behind = [place.lag / held[place.task_id] for place in trainer.places if held.get(place.task_id)]
+    if not behind:
+        return ""
+    at = round((1 - min(1.0, max(behind))) * (_STRIP - 1))
+    return f"▕{'·' * at}▲{'·' * (_STRIP - 1 - at)}▏"
+
+
+def _workers(after: Snapshot, between: Rates) -> list[str]:
+    from dsnb.monitor.words import rate, share, size
+
+    rows = []
+    for worker in after.workers:
+        its = between.worker(worker.uid)
+        cells = [worker.name, worker.state, share(min(1.0, its.busy)), rate(its.produced), f"{size(its.sent_bytes)}/s"]
+        rows.append([*cells, size(worker.cache_bytes), size(worker.rss_bytes), worker.address])
+    lines = table(["worker", "state", "busy", "makes", "sends", "cache", "memory", "address"], rows)
+    return lines or ["no workers"]
+
+
+# ---- the terminal
+
+
+@contextmanager
+def _terminal() -> Iterator[None]:
+    """Keys come one by one, and what stood on the screen is there again afterwards."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        sys.stdout.write("\x1b[?1049h\x1b[?25l")
+        yield
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _draw(lines: list[str]) -> None:
+    rows = shutil.get_terminal_size().lines
+    shown = [*lines[: rows - 1], "q ends"]
+    sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in shown[:-1]) + f"{shown[-1]}\x1b[J")
+    sys.stdout.flush()
+
+
+def _asked_to_end(wait_s: float) -> bool:
+    """Wait for the next look; whether q was pressed."""
+    ready, _, _ = select.select([sys.stdin], [], [], wait_s)
+    return bool(ready) and os.read(sys.stdin.fileno(), 64).lower().startswith((b"q", b"\x03"))
