@@ -8,7 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import dsnb
+from dsnb.monitor.snapshot import Snapshot
 from tests.support.reading import at_once
+from tests.support.waiting import wait_for
 
 Row = list[int]
 ENDLESS = 1 << 40
@@ -31,7 +33,6 @@ class Consumers:
 
     Args:
         datasets: One for each consumer.
-        base: How much further the numbers of the dataset's second element are than of its first.
 
     Example:
         >>> with Consumers(numbers_in_rounds(2, cluster.service)) as consumers:
@@ -96,6 +97,17 @@ class Consumers:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def wait_until_all_read(status: Callable[[], Snapshot], job: str = "job", timeout: float = 60.0) -> None:
+    """Wait until all consumers have come, and know where they are."""
+
+    def all_read() -> bool:
+        found = status().job(job)
+        rounds = found.rounds if found is not None else None
+        return rounds is not None and not rounds.halted and all(one.state == "reading" for one in rounds.consumers)
+
+    wait_for(all_read, what="all consumers to read", timeout=timeout)
 
 
 def close(iterator: Iterator[Any]) -> None:

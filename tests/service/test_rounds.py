@@ -1,0 +1,193 @@
+"""Coordinated reads as a user meets them: whom a round waits for, who may come again, what is refused and shown."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsnb
+from dsnb.errors import DataLossWarning, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from tests.support.cluster import Cluster
+from tests.support.reading import at_once, first
+from tests.support.rounds import ENDLESS, Consumers, close, numbers_in_rounds, wait_until_all_read
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2, dispatcher={"consumer_timeout_ms": 700}) as cluster:
+        yield cluster
+
+
+def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
+    mine, second = numbers_in_rounds(2, cluster.service)
+    elements = iter(mine)
+    with pytest.raises(DeadlineExceededError) as raised:
+        next(elements)
+    assert "consumer 0 of job 'job' has waited" in str(raised.value)
+    assert "for round 0; it waits for consumer 1, which has not come" in str(raised.value)
+    assert "with its consumer_index" in raised.value.hint
+
+    others = iter(second)
+    assert [int(next(elements)), int(next(others))] == [0, 1]  # waiting can go on
+    close(elements)
+    close(others)
+
+
+def test_a_consumer_that_stands_still_is_named_with_the_time(cluster: Cluster) -> None:
+    with Consumers(numbers_in_rounds(3, cluster.service)) as consumers:
+        consumers.rounds(5)
+        with pytest.raises(DeadlineExceededError, match=r"consumer 2, which has taken 5 round\(s\), and none for"):
+            first(10_000, consumers.iterators[0])
+        rounds = cluster.job("job").rounds
+        assert rounds is not None
+        assert "consumer 2" in rounds.waits_for
+        assert [one.state for one in rounds.consumers] == ["reading"] * 3
+        assert rounds.round == rounds.consumers[2].round == 5 < rounds.consumers[0].round
+        ahead = [one.round for one in rounds.consumers]
+        rest = [int(next(consumers.iterators[2])) for _ in range(ahead[0] - 5)]
+        assert len(set(rest)) > 1  # it finds all that the others have had
+
+
+def test_a_pipeline_that_takes_long_is_named_by_its_worker() -> None:
+    with Cluster(1, dispatcher={"consumer_timeout_ms": 700}) as slow:
+        source = dsnb.Dataset.range(ENDLESS).filter(lambda number: number < 2 or _hold()).repeat()
+        policy = dsnb.distribute("parallel_epochs", slow.service, job_name="job", consumer_index=0, num_consumers=1)
+        elements = iter(source.apply(policy))
+        assert [int(next(elements)), int(next(elements))] == [0, 1]
+        with pytest.raises(DeadlineExceededError, match="worker w0, whose pipeline has not produced round 2"):
+            next(elements)
+        close(elements)
+
+
+def _hold() -> bool:
+    import time
+
+    time.sleep(2.0)
+    return True
+
+
+def test_a_loop_that_is_run_again_goes_on_where_all_are(cluster: Cluster) -> None:
+    consumers = Consumers(numbers_in_rounds(2, cluster.service))
+    rows = consumers.rounds(10)
+    for _ in range(3):
+        for iterator in consumers.iterators:
+            close(iterator)
+        consumers.iterators = [iter(dataset) for dataset in consumers.datasets]
+        rows += consumers.rounds(10)
+    consumers.close()
+    assert [row[0] for row in rows[::2]] == list(range(0, 40, 2))
+    assert [row[0] for row in rows[1::2]] == list(range(0, 40, 2))
+
+
+def test_a_consumer_may_be_started_again_while_the_others_go_on(cluster: Cluster) -> None:
+    with Consumers(numbers_in_rounds(3, cluster.service)) as consumers:
+        rows = consumers.rounds(10)
+        for index in (0, 1, 2, 1):
+            consumers.rejoin(index)
+            wait_until_all_read(cluster.status)
+            rows += consumers.rounds(10)
+    assert len({tuple(row) for row in rows}) == len(rows) // 2  # two workers, and no turn twice
+
+
+def test_who_comes_with_an_index_that_is_taken_has_it_from_then_on(cluster: Cluster) -> None:
+    with Consumers(numbers_in_rounds(2, cluster.service)) as consumers:
+        consumers.rounds(4)
+        before, consumers.iterators[1] = consumers.iterators[1], iter(consumers.datasets[1])
+        wait_until_all_read(cluster.status)
+        consumers.rounds(4)
+        with pytest.raises(FailedPreconditionError, match="consumer 1 of job 'job' is not this reader any more"):
+            first(1000, before)
+        close(before)
+
+
+@pytest.mark.parametrize(
+    "changed,told",
+    [
+        ({"consumer_index": 0, "num_consumers": 3}, "Existing num_consumers: <2>; got <3>"),
+        ({}, "Existing num_consumers: <2>; got <None>"),
+    ],
+)
+def test_another_number_of_consumers_is_refused(cluster: Cluster, changed: dict[str, Any], told: str) -> None:
+    source = dsnb.Dataset.range(ENDLESS).repeat()
+    with Consumers(numbers_in_rounds(2, cluster.service)):
+        other = source.apply(dsnb.distribute("distributed_epoch", cluster.service, job_name="job", **changed))
+        with pytest.raises(InvalidArgumentError) as raised:
+            iter(other)
+        assert told in str(raised.value)
+        assert "Existing processing mode: <OFF>; got <DYNAMIC>" in str(raised.value)
+
+
+def test_an_error_of_user_code_stands_in_its_consumers_place() -> None:
+    def fail_at_three(number: int) -> int:
+        if number == 3:
+            raise KeyError("three")
+        return number
+
+    with Cluster(1) as one:
+        source = dsnb.Dataset.range(ENDLESS).map(fail_at_three).repeat()
+        policies = [
+            dsnb.distribute("parallel_epochs", one.service, job_name="job", consumer_index=at, num_consumers=2)
+            for at in range(2)
+        ]
+        iterators = [iter(source.apply(policy)) for policy in policies]
+        assert [[int(next(it)) for it in iterators]] == [[0, 1]]
+        assert int(next(iterators[0])) == 2
+        with pytest.raises(KeyError, match="three"):
+            next(iterators[1])
+        assert [int(next(it)) for it in iterators] == [4, 5]
+        for iterator in iterators:
+            close(iterator)
+
+
+def test_a_worker_that_drains_gives_what_all_have_received_and_nothing_is_lost(cluster: Cluster) -> None:
+    with Consumers(numbers_in_rounds(2, cluster.service)) as consumers:
+        rows = consumers.rounds(20)
+        cluster.workers[0].drain()
+        wait_for(lambda: cluster.workers[0].idle, what="the worker to be done")
+        rows += consumers.rounds(400)
+        rounds = cluster.job("job").rounds
+    assert rounds is not None
+    assert (rounds.dropped, rounds.workers) == (0, (cluster.workers[1].name,))
+    turns = sorted(row[0] // 2 for row in rows)
+    gone = next(turn for turn in range(1000) if turns.count(turn) < 2)
+    assert turns == sorted([*range(gone), *range(len(rows) - gone)])
+
+
+def test_large_elements_are_read_in_rounds_with_few_of_them_on_their_way() -> None:
+    source = dsnb.Dataset.range(ENDLESS).map(lambda number: np.full(1 << 18, number)).repeat()
+    with Cluster(2) as cluster:
+        datasets = [
+            source.apply(
+                dsnb.distribute(
+                    "parallel_epochs", cluster.service, job_name="job", consumer_index=at, num_consumers=3,
+                    max_outstanding_requests=1, data_transfer_protocol="grpc",
+                )
+            )
+            for at in range(3)
+        ]  # fmt: skip
+        iterators = [iter(dataset) for dataset in datasets]
+        columns = at_once([lambda it=it: [int(next(it)[0]) for _ in range(12)] for it in iterators])
+        for iterator in iterators:
+            close(iterator)
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    assert rows == [[at, at + 1, at + 2] for at in range(0, 18, 3) for _ in range(2)]
+
+
+def test_a_worker_that_comes_while_a_consumer_is_busy_is_taken_in_all_the_same(cluster: Cluster) -> None:
+    with Consumers(numbers_in_rounds(2, cluster.service)) as consumers, warnings.catch_warnings():
+        warnings.simplefilter("error", DataLossWarning)
+        consumers.rounds(5)
+        cluster.add_worker()  # nobody calls next meanwhile
+
+        def three() -> bool:
+            rounds = cluster.job("job").rounds
+            return rounds is not None and len(rounds.workers) == 3 and not rounds.halted
+
+        wait_for(three, what="three workers that give rounds")
+        rows = consumers.rounds(300)
+    assert sum(row[0] == 0 for row in rows) == 1
