@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,19 @@ class Scene:
         dataset = dsnb.Dataset.range(1_000_000_000 if count is None else count).map(wait)
         dataset = dataset.repeat() if count is None else dataset
         return dataset.apply(dsnb.distribute(mode, self.service, job_name="train", **options))
+
+    def recorded(self, count: int, mode: str, folder: Path) -> dsnb.Dataset:
+        """Numbers that the workers record in a folder as they make them; each making leaves a line in a file."""
+        log = str(folder / "made")
+
+        def make(number: int) -> int:
+            time.sleep(0.001)
+            with open(log, "a", encoding="ascii") as file:
+                file.write(f"{number}\n")
+            return number
+
+        dataset = dsnb.Dataset.range(count).map(make).cache(str(folder / "recording"))
+        return dataset.apply(dsnb.distribute(mode, self.service, job_name="train"))
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -151,6 +165,70 @@ def test_trainers_of_a_cached_job_go_on_with_what_the_others_make_and_see_the_sa
     assert [x for x in tails[0] if x in shared] == [x for x in tails[1] if x in shared]
     for elements in trainers:
         elements.close()
+
+
+def test_trainers_of_a_finite_shared_pass_all_end_and_hear_what_is_lost(scene: Scene) -> None:
+    def trainer(name: str) -> Any:
+        cache = dsnb.CrossTrainerCache(trainer_id=name, on_lag="spill")
+        return iter(scene.read(2_000, "distributed_epoch", cross_trainer_cache=cache))
+
+    trainers = {name: trainer(name) for name in "ab"}
+    got = {"a": first(300, trainers["a"]), "b": first(50, trainers["b"])}
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name, rest in zip(
+            trainers, at_once([lambda e=e: timed(e) for e in trainers.values()], DEADLINE_S), strict=True
+        ):
+            got[name] += rest
+    job = scene.cluster.job("train")
+    assert job.lost_splits > 0
+    assert {trainer.trainer_id: trainer.lost for trainer in job.trainers} == dict.fromkeys("ab", job.lost_splits)
+    assert len(told(caught)) == 2
+    for numbers_of_one in got.values():
+        assert max(Counter(numbers_of_one).values()) == 1
+    # What the survivor makes, both see; what they may differ in is what the dead worker had handed to one of them.
+    assert len(set(got["a"]) ^ set(got["b"])) <= job.lost_splits + 300
+    assert 2_000 - len(got["b"]) <= job.lost_splits
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["the first worker", "the second worker"])
+def test_a_recorded_off_read_goes_on_with_the_other_worker_who_takes_the_recording_over(
+    scene: Scene, victim: int, tmp_path: Path
+) -> None:
+    workers = [scene.victim, scene.survivor]
+    dataset = scene.recorded(1_500, "parallel_epochs", tmp_path)
+    elements = iter(dataset)
+    got = first(400, elements)
+    workers[victim].kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got += timed(elements)
+        scene.lost_worker_is_gone()
+        assert set(got) == set(range(1_500))
+        assert max(Counter(got).values()) <= 2
+        made = len((tmp_path / "made").read_text().split())
+        assert timed(iter(dataset)) == list(range(1_500))
+    assert len(told(caught)) == 1
+    # One chunk at the most was made and not committed, and the pass after it makes nothing.
+    assert len((tmp_path / "made").read_text().split()) == made
+    assert [trainer.lost for trainer in scene.cluster.job("train").trainers if trainer.lost] == [1]
+
+
+def test_a_recorded_dynamic_read_loses_what_was_in_hand_and_the_next_pass_has_it(scene: Scene, tmp_path: Path) -> None:
+    dataset = scene.recorded(1_500, "distributed_epoch", tmp_path)
+    elements = iter(dataset)
+    got = first(300, elements)
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got += timed(elements)
+        scene.lost_worker_is_gone()
+        lost = scene.cluster.job("train").lost_splits
+        assert max(Counter(got).values()) == 1
+        assert 1_500 - len(got) <= lost < 1_500
+        assert len(told(caught)) == (lost > 0)
+        assert sorted(timed(iter(dataset))) == list(range(1_500))
 
 
 def test_a_worker_that_comes_back_in_time_begins_its_pass_again(scene: Scene) -> None:
