@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,18 @@ class Frame:
         failure: The error that stands here instead of an element; then `count` is 1 and there are no columns.
     """
 
-    __slots__ = ("__weakref__", "_run", "columns", "count", "encoded", "failure", "nbytes", "shared", "structure")
+    __slots__ = (
+        "__weakref__",
+        "_run",
+        "columns",
+        "count",
+        "encoded",
+        "failure",
+        "nbytes",
+        "on_encoded",
+        "shared",
+        "structure",
+    )
 
     def __init__(
         self,
@@ -53,6 +64,8 @@ class Frame:
         self.nbytes = sum(column.nbytes for column in columns)
         self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
         """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
+        self.on_encoded: Callable[[int], None] | None = None
+        """Learns how many bytes such messages take beside the frame."""
         self.shared: Any = None
         """Where the whole frame lies in shared memory, kept for the next reader too."""
         self._run = run

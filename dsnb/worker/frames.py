@@ -43,6 +43,8 @@ class Entry:
     failed: bool
     left: int
     place: Any = None
+    encoded: int = 0
+    """Bytes of what is kept beside it, encoded for readers of other processes."""
 
     @property
     def end(self) -> int:
@@ -55,6 +57,7 @@ class WindowFrames:
     Attributes:
         head: The index of the next element to be produced.
         nbytes: Bytes of the frames in memory.
+        encoded: Bytes of their encoded forms that are kept with them.
         evicted: Elements that were let go without having been released.
         entries: The frames, the first `on_disk` of them on disk.
     """
@@ -62,6 +65,7 @@ class WindowFrames:
     def __init__(self, store: Store | None) -> None:
         self.head = 0
         self.nbytes = 0
+        self.encoded = 0
         self.evicted = 0
         self.entries: list[Entry] = []
         self.on_disk = 0
@@ -88,6 +92,14 @@ class WindowFrames:
         self.head += count
         self.nbytes += nbytes
 
+    def charge(self, index: int, nbytes: int) -> None:
+        """Count what is kept beside the frame that begins at an index, as long as it is in memory."""
+        if index < self.tail:
+            return
+        entry = self.entry_at(index)
+        entry.encoded += nbytes
+        self.encoded += nbytes
+
     def can_spill(self) -> bool:
         """Whether there is room on disk."""
         return self._store is not None and self._store.has_room()
@@ -100,19 +112,30 @@ class WindowFrames:
             return False
         entry.frame = None
         self.on_disk += 1
-        self.nbytes -= entry.nbytes
+        self._leave_memory(entry)
         return True
+
+    def _leave_memory(self, entry: Entry) -> None:
+        self.nbytes -= entry.nbytes
+        self.encoded -= entry.encoded
+        entry.encoded = 0
 
     def drop_first(self) -> None:
         """Let the first frame go, wherever it is."""
         entry = self.entries.pop(0)
         self.evicted += entry.count
         if entry.place is None:
-            self.nbytes -= entry.nbytes
+            self._leave_memory(entry)
             return
         assert self._store is not None
         self._store.drop(entry.place)
         self.on_disk -= 1
+
+    def drop_to_first_in_memory(self) -> None:
+        """Let the first frame in memory go, and all on disk before it."""
+        while self.on_disk:
+            self.drop_first()
+        self.drop_first()
 
     def frame_of(self, entry: Entry) -> Any:
         """A frame, read from disk if it lies there."""
@@ -130,7 +153,7 @@ class WindowFrames:
             entry.left -= part
             at += part
             if not entry.left:
-                self.nbytes -= entry.nbytes
+                self._leave_memory(entry)
                 entry.frame = None
         while self.entries and not self.entries[0].left:
             self.entries.pop(0)
@@ -161,6 +184,7 @@ class WindowFrames:
         assert at == self.head, "the last frame does not end at the head"
         in_memory = self.entries[self.on_disk :]
         assert self.nbytes == sum(e.nbytes for e in in_memory if keep or e.left), "bytes are miscounted"
+        assert self.encoded == sum(e.encoded for e in in_memory), "encoded forms are miscounted"
 
 
 def _share(entry: Entry, index: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -256,10 +257,24 @@ class Task:
                 return
             self._errors += frame.failure is not None
             was_whole = not self._window.base
+            if self.order.cached:
+                frame.on_encoded = self._charger(self._window.head)
             self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
             if was_whole and self._window.base and self.order.cached:
                 self._on_change()  # newcomers who want everything must not come here any more
             self._pump_all()
+
+    def _charger(self, index: int) -> Callable[[int], None]:
+        """Counts what is kept beside a frame. It does not keep the task, which keeps the frame."""
+        me = weakref.ref(self)
+
+        def charge(nbytes: int) -> None:
+            task = me()
+            if task is not None and isinstance(task._window, Window):
+                with task._changed:
+                    task._window.charge(index, nbytes)
+
+        return charge
 
     def finish(self) -> None:
         with self._changed:

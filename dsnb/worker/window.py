@@ -95,8 +95,12 @@ class Window:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
-        return self._frames.nbytes
+        """Bytes in memory, encoded forms counted."""
+        return self._frames.nbytes + self._frames.encoded
+
+    def charge(self, index: int, nbytes: int) -> None:
+        """Count the encoded form of the frame that begins at an index; the next frame makes room for it."""
+        self._frames.charge(index, nbytes)
 
     @property
     def evicted(self) -> int:
@@ -150,9 +154,7 @@ class Window:
             return False
         if self._held(entry, "spill"):
             return self._frames.spill_first()
-        while self._frames.on_disk:  # nobody needs this one, so nobody needs those before it
-            self._frames.drop_first()
-        self._frames.drop_first()
+        self._frames.drop_to_first_in_memory()  # nobody needs this one, so nobody needs those before it
         return True
 
     def _held(self, entry: Entry, *manners: str) -> bool:

@@ -607,3 +607,16 @@ def test_those_that_wait_for_the_others_give_up_after_the_time_they_said() -> No
     window.append("frame", 5, 5)
     window.credit("s", 5, 0, 100)
     assert window.take("s") is None, "the first one is no longer there"
+
+
+def test_what_is_kept_encoded_beside_a_frame_counts_and_makes_room_with_the_next() -> None:
+    books = filled(30, 30, capacity=1000)
+    read(books, "first")
+    books.window.charge(0, 350)
+    books.window.charge(30, 350)
+    assert (books.window.nbytes, books.window.tail) == (1300, 0)
+    books.append(10, 100)
+    assert (books.window.nbytes, books.window.tail) == (750, 30)
+    books.window.charge(0, 350)
+    assert books.window.nbytes == 750, "a frame that is gone has nothing beside it"
+    books.window.validate()

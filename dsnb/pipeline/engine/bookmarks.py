@@ -92,7 +92,7 @@ def leave_out(stage: Stage, count: int, *, failed: bool) -> None:
     """
     if failed and not keeps_count(stage):
         Stage.skip(stage, count)
-    else:
+    elif count:  # else what comes first may be an error, of an element that `skip` leaves out
         stage.skip(count)
 
 

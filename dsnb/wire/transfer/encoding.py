@@ -75,8 +75,12 @@ class PieceEncoder:
             return messages
         taken = tuple(messages)
         frame.encoded = {**(frame.encoded or {}), form: taken}  # a new dict: other threads look into the old one
+        beside = sum(map(len, taken))
         if total and len(taken) == 1 and not form[0]:
             frame.move_into(layouts, np.frombuffer(taken[0], np.uint8)[-total:])
+            beside -= total
+        if frame.on_encoded is not None:
+            frame.on_encoded(beside)
         return iter(taken)
 
     def notice(self, reply: frame_pb2.ReadReply) -> bytes:

@@ -563,3 +563,16 @@ def test_a_frame_whose_message_is_kept_is_not_in_memory_twice(checksum: bool) ->
     part = Piece(frame, 5, 5, 3, 1)
     assert same(run[5:8], list(decoded(list(encoder(checksum=checksum).encode(part))).elements()))
     assert same(run, list(decoded(list(encoder("LZ4").encode(piece))).elements()))
+
+
+@pytest.mark.parametrize("codec", ["", "LZ4"])
+def test_what_is_kept_beside_a_frame_is_told_so_that_it_can_be_counted(codec: str) -> None:
+    piece = piece_of([np.arange(500.0) for _ in range(10)])
+    told: list[int] = []
+    piece.frame.on_encoded = told.append
+    making = encoder(codec, keep=True) if codec else PieceEncoder("task", keep=True)
+    messages = list(making.encode(piece))
+    list(making.encode(piece))
+    whole = sum(map(len, messages))
+    # What is not compressed becomes the frame's own memory: only the header comes on top.
+    assert told == [whole if codec else whole - piece.frame.nbytes]
