@@ -81,6 +81,7 @@ def test_any_pipeline_goes_on_at_any_position(dataset: Dataset) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @settings(max_examples=1500, deadline=None)
 @given(pipelines())
 def test_any_pipeline_goes_on_at_any_position_long(dataset: Dataset) -> None:

@@ -82,6 +82,7 @@ def test_a_new_service_goes_on_with_any_number_of_workers(name: str, workers: in
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("make", PIPELINES.values(), ids=PIPELINES)
 def test_a_read_goes_on_at_every_position_long(make: Make) -> None:
     for workers in (1, 2, 4):
