@@ -39,7 +39,7 @@ WORKLOADS: dict[str, tuple[tuple[int, ...], str]] = {
 SMALL, LARGE = WORKLOADS
 _PASSES = 4
 _COPIES = 3
-_ELEMENTS = 4000
+_ELEMENTS = 8000
 _INSERTS = 300
 _PIECE = 8 << 20
 

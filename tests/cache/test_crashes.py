@@ -35,7 +35,13 @@ def found(request: pytest.FixtureRequest) -> Iterator[Found]:
     with ExitStack() as stack:
         names = [name for name in SHORT if any(name in item.name for item in request.session.items)]
         begun = {name: stack.enter_context(_begun(name)) for name in names}
-        yield lambda name: _found(begun[name], timeout=380)
+
+        def get(name: str) -> dict[str, str]:
+            if name not in begun:
+                begun[name] = stack.enter_context(_begun(name))
+            return _found(begun[name], timeout=380)
+
+        yield get
 
 
 def _begun(words: str) -> PythonProcess:
