@@ -17,6 +17,7 @@ from dsnb.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
+    from dsnb.dashboard.server import DashboardServer
 
 DESCRIPTION = """\
 Serve the dashboard of a running service, and open it in the browser.
@@ -35,6 +36,7 @@ def add_to(commands: Commands) -> None:
     add_service(parser)
     parser.add_argument("--port", type=int, default=0, help="the port to serve the page on (default: one that is free)")
     parser.add_argument("--read-only", action="store_true", help="let its pages look, but not control the service")
+    parser.add_argument("--replay", metavar="FILE", help="play a run that svc.record(FILE) kept, with a time slider")
     parser.add_argument("--no-open", dest="open", action="store_false", help="do not open the browser")
     add_json(parser, "print the line as JSON, with `url`")
 
@@ -42,6 +44,8 @@ def add_to(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the dashboard until it is told to stop."""
     need_panel()
+    if args.replay is not None:
+        return replay(args)
     from dsnb.dashboard.server import start_in_thread
     from dsnb.dashboard.source import reach_of, source_for
     from dsnb.notebook.connect import connect
@@ -55,6 +59,20 @@ def run(args: argparse.Namespace) -> int:
         reach=reach_of(args.service, token),
         read_only=args.read_only,
     )
+    return serve(server, args)
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Serve the dashboard of a recorded run until it is told to stop."""
+    from dsnb.dashboard.server import replay_in_thread
+    from dsnb.monitor.run_file import RunReader
+
+    with RunReader(args.replay) as reader:
+        return serve(replay_in_thread(reader, port=args.port), args)
+
+
+def serve(server: DashboardServer, args: argparse.Namespace) -> int:
+    """Say where the page is, and wait for the end."""
     with ExitStack() as at_end:
         at_end.callback(server.stop)
         stop = at_end.enter_context(told_to_stop())

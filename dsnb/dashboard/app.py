@@ -10,13 +10,13 @@ import panel as pn
 
 from dsnb.dashboard.access import BEYOND, Access, Policy, on_loopback
 from dsnb.dashboard.controls import Requests
-from dsnb.dashboard.feed import Feed, shared_feed
+from dsnb.dashboard.feed import Past, shared_feed
 from dsnb.dashboard.page import page, refusal
 from dsnb.dashboard.source import reach_of, shared_requests, source_for
 
 
 def application(
-    feed: Feed,
+    feed: Past | Callable[[], Past],
     requests: Requests | None = None,
     policy: Policy | None = None,
     welcome: Callable[[str], object] = lambda _host: None,
@@ -24,7 +24,7 @@ def application(
     """What makes the page of a new session; for `panel.serve` and the like.
 
     Args:
-        feed: What its pages show.
+        feed: What its pages show; or what gives each page its own.
         requests: What carries out their requests; None if they may only look.
         policy: Who may see and control; by default whoever reaches the server.
         welcome: Called with the host under which a page was asked for that may be seen, before its websocket opens.
@@ -37,7 +37,9 @@ def application(
         if access is Access.REFUSED:
             return refusal()
         welcome(host)
-        return page(feed, requests if access is Access.CONTROL else None, rule.why_not(access))
+        return page(
+            feed() if callable(feed) else feed, requests if access is Access.CONTROL else None, rule.why_not(access)
+        )
 
     return make
 

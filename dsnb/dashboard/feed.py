@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from dsnb.errors import DsnbError
 from dsnb.monitor.rates import Rates, rates, same_run
@@ -61,6 +62,22 @@ class Health:
     def stale(self) -> bool:
         """Whether what is shown is no longer what is."""
         return self.age_s is None or self.age_s > STALE_AFTER_S
+
+
+class Past(Protocol):
+    """What a page looks at: the present of a service, or a recorded run."""
+
+    def latest(self) -> Moment | None:
+        """The newest moment, or None before the first."""
+
+    def since(self, at: float) -> list[Moment]:
+        """The moments after a time of their own clock, the oldest first."""
+
+    def health(self) -> Health:
+        """How old the news is, and what is wrong if it is old."""
+
+    def clock(self) -> float:
+        """The time that is shown, in seconds since the epoch."""
 
 
 class Feed:
@@ -120,6 +137,10 @@ class Feed:
         with self._lock:
             age = time.monotonic() - self._ring[-1].at if self._ring else None
             return Health(age_s=age, trouble=self._trouble, attempts=self._attempts)
+
+    def clock(self) -> float:
+        """The present."""
+        return time.time()
 
     def take(self, snapshot: Snapshot) -> None:
         """Keep one snapshot, unless it is the one before once more."""

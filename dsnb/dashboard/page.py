@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import param
 from panel.custom import JSComponent
 
 from dsnb.dashboard.controls import VERBS, Request, Requests, exists
-from dsnb.dashboard.feed import Feed
+from dsnb.dashboard.feed import Past
 from dsnb.dashboard.markup import Html
 from dsnb.dashboard.panels.cards import cards
 from dsnb.dashboard.panels.controls import notices
@@ -32,6 +33,7 @@ from dsnb.dashboard.panels.trainers import trainers
 from dsnb.dashboard.panels.verdict import verdict
 from dsnb.dashboard.panels.waits import waits
 from dsnb.dashboard.panels.workers import workers
+from dsnb.dashboard.replay import Replay
 from dsnb.dashboard.view import Choice, Control, View, view
 
 THEME = Path(__file__).parent / "theme"
@@ -88,7 +90,7 @@ class Session:
         why_not: Why it may only look, in words.
     """
 
-    def __init__(self, feed: Feed, requests: Requests | None = None, why_not: str = "") -> None:
+    def __init__(self, feed: Past, requests: Requests | None = None, why_not: str = "") -> None:
         self._feed = feed
         self._requests = requests
         self._why_not = why_not
@@ -103,19 +105,28 @@ class Session:
         seen = self._view()
         changed = {"beat": self.board.beat + 1}
         self.board.param.update(**changed, **self._changes(seen))
-        self.chart.update(seen, self._feed.since, time.time())
+        self.chart.update(seen, self._feed.since, self._feed.clock())
 
     def told(self, event: Any) -> None:
         """Take a choice or a request that was made on the page; what is neither is ignored."""
         message = event.data
         if not isinstance(message, dict):
             return
-        if "pick" in message:
+        if isinstance(self._feed, Replay) and message.get("pick") in {"seek", "play"}:
+            self._wind(self._feed, str(message["pick"]), str(message.get("value", "")))
+        elif "pick" in message:
             self._choice = self._choice.pick(str(message["pick"]), str(message.get("value", "")))
         elif "do" in message and isinstance(message.get("target"), dict):
             target = tuple((str(kind), str(name)) for kind, name in message["target"].items())
             self._press(Request(str(message["do"]), target))
         self.tick()
+
+    def _wind(self, replay: Replay, what: str, value: str) -> None:
+        if what == "play":
+            replay.play(on=value == "on")
+            return
+        with suppress(ValueError):
+            replay.seek(float(value))
 
     def _press(self, request: Request) -> None:
         latest = self._feed.latest()
@@ -144,14 +155,15 @@ class Session:
         # A silent service keeps its last moments on the page: they are counted back from the newest.
         latest = self._feed.latest()
         history = self._feed.since(latest.at - self._choice.span_s) if latest else ()
-        return view(history, self._feed.health(), self._choice, control)
+        replayed = self._feed.position() if isinstance(self._feed, Replay) else None
+        return view(history, self._feed.health(), self._choice, control, replayed)
 
     def _changes(self, seen: View) -> dict[str, str]:
         markup = {f"html_{name}": str(panel(seen)) for name, panel in PANELS.items()}
         return {name: html for name, html in markup.items() if getattr(self.board, name) != html}
 
 
-def page(feed: Feed, requests: Requests | None = None, why_not: str = "", every_ms: int = 500) -> pn.Template:
+def page(feed: Past, requests: Requests | None = None, why_not: str = "", every_ms: int = 500) -> pn.Template:
     """The document of one session, which keeps itself up to date while the page is open."""
     session = Session(feed, requests, why_not)
     session.board.on_msg(session.told)

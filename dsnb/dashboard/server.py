@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bokeh.server.contexts import ApplicationContext
@@ -25,11 +25,14 @@ from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 from tornado.websocket import WebSocketClosedError
 
-from dsnb.dashboard.access import ASKED_FOR, LOOPBACK, Policy
+from dsnb.dashboard.access import ASKED_FOR, LOOPBACK, REPLAYED, Policy
 from dsnb.dashboard.app import application
 from dsnb.dashboard.controls import Reach, Requests
 from dsnb.dashboard.feed import Feed, Source
+from dsnb.dashboard.replay import Replay
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError
+from dsnb.monitor.run_file import RunReader
+from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import forks
 
 START_DEADLINE_S = 30.0
@@ -65,12 +68,15 @@ class DashboardServer:
         address: str = "127.0.0.1",
         reach: Reach | None = None,
         read_only: str = "",
+        replay: RunReader | None = None,
     ) -> None:
         self.address = address
         self.port = port
         self.feed = Feed(source)
         self.policy = Policy(key=secrets.token_urlsafe(12), read_only=read_only)
         self._requests = Requests(reach) if reach is not None else None
+        self._pages = self.feed if replay is None else lambda: Replay(replay)
+        self._replays = replay is not None
         self._id = uuid.uuid4().hex
         self._server: Server | None = None
         self._loop: IOLoop | None = None
@@ -103,7 +109,8 @@ class DashboardServer:
         if self._failure is not None:
             self._thread.join(STOP_DEADLINE_S)
             raise self._reason(self._failure) from self._failure
-        self.feed.start()
+        if not self._replays:
+            self.feed.start()
         return self
 
     def stop(self) -> None:
@@ -138,7 +145,7 @@ class DashboardServer:
     def _listen(self, loop: IOLoop) -> None:
         _probe(self.address, self.port)
         server = self._server = get_server(
-            {"/": application(self.feed, self._requests, self.policy, self._welcome)},
+            {"/": application(self._pages, self._requests, self.policy, self._welcome)},
             port=self.port,
             address=self.address,
             loop=loop,
@@ -271,6 +278,21 @@ def start_in_thread(
         server = DashboardServer(source, port=port, address=address, reach=reach, read_only=why).start()
         _running.append((source, server))
         return server
+
+
+def replay_in_thread(reader: RunReader, *, port: int = 0, address: str = "127.0.0.1") -> DashboardServer:
+    """Serve the dashboard of a recorded run; its pages may only look, and each has a place of its own in it.
+
+    Args:
+        reader: The run; the caller closes it when the server is stopped.
+        port: The port to listen on; 0 takes a free one.
+        address: Where to listen; loopback only.
+    """
+    return DashboardServer(_nothing, port=port, address=address, read_only=REPLAYED, replay=reader).start()
+
+
+def _nothing(_stop: threading.Event) -> Iterator[Snapshot]:
+    return iter(())
 
 
 def serve_forever(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dsnb.dashboard.controls import Outcome, Request
 from dsnb.dashboard.feed import Health, Moment
+from dsnb.dashboard.replay import Position
 from dsnb.monitor.rates import JobRates, Rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot
 
@@ -72,6 +73,7 @@ class View:
         history: All within the span that is shown.
         job: The job that is shown; None while there is none.
         control: What may be done from the page.
+        replayed: Where the page is in a recorded run; None where it shows the present.
     """
 
     health: Health
@@ -81,6 +83,7 @@ class View:
     history: tuple[Moment, ...] = ()
     job: JobStatus | None = None
     control: Control = field(default_factory=Control)
+    replayed: Position | None = None
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -103,6 +106,7 @@ def view(
     health: Health,
     choice: Choice,
     control: Control | None = None,
+    replayed: Position | None = None,
 ) -> View:
     """Put together what a page shows now, from the moments of the span that it shows."""
     moment = history[-1] if history else None
@@ -114,6 +118,7 @@ def view(
         history=tuple(history),
         job=choose_job(moment.snapshot, choice.job) if moment else None,
         control=control or Control(),
+        replayed=replayed,
     )
 
 

@@ -35,8 +35,10 @@ def test_each_worker_has_its_runs_and_the_one_in_hand_grows() -> None:
 
 
 def test_what_an_earlier_moment_told_is_not_forgotten_and_the_later_word_counts() -> None:
-    found = drawn(at(3, grant(0, 1.0), grant(1, 2.0)), *(at(second, grant(1, 2.0, 3.5)) for second in range(4, 12)))
-    assert [(run.grant.first, run.grant.state) for run in found[0].runs] == [(0, "in hand"), (1, "done")]
+    early = at(3, grant(0, 1.0, 2.0), grant(1, 2.0), grant(2, 2.5))
+    found = drawn(early, *(at(second, grant(1, 2.0, 3.5)) for second in range(4, 12)))
+    assert [run.grant.first for run in found[0].runs] == [0, 1], "nobody knows when the third came to its end"
+    assert [run.grant.state for run in found[0].runs] == ["done", "done"]
 
 
 def test_a_straggler_stands_out_from_its_fellows() -> None:

@@ -12,9 +12,36 @@ MODES = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
 
 def header(view: View) -> Html:
     """Service, job picker, how the job is read, and the badge that tells fresh from stale."""
-    return join(
-        _service(view), _picker(view), _mode(view.job) if view.job else None, _version(view), _looks(view), badge(view)
+    mode = _mode(view.job) if view.job else None
+    return join(_service(view), _picker(view), mode, _version(view), _slider(view), _looks(view), badge(view))
+
+
+def _slider(view: View) -> Html | None:
+    """The time of a recorded run, to be set by hand."""
+    place = view.replayed
+    if place is None:
+        return None
+    word = "pause" if place.playing else "play"
+    play = tag(
+        "button",
+        word,
+        type="button",
+        class_="act",
+        data_pick="play",
+        data_value="off" if place.playing else "on",
     )
+    slider = tag(
+        "input",
+        type="range",
+        min=place.first,
+        max=place.last,
+        step="any",
+        value=round(place.now, 1),
+        data_pick="seek",
+        aria_label="time of the run",
+    )
+    shown = tag("time", clock(place.now), data_field="replayed", data_value=round(place.now, 1))
+    return tag("div", play, slider, shown, class_="replay")
 
 
 def banner(view: View) -> Html:
@@ -35,6 +62,15 @@ def banner(view: View) -> Html:
 
 def badge(view: View) -> Html:
     """One word: live, stale, or waiting for the first snapshot."""
+    if view.replayed is not None:
+        return tag(
+            "span",
+            "replay",
+            class_="badge waiting",
+            data_field="badge",
+            data_state="replay",
+            data_title="replay · dsnb",
+        )
     state = "live" if not view.health.stale else "stale" if view.moment else "waiting"
     words = {"live": "live", "waiting": "no service", "stale": f"stale · {duration(view.health.age_s or 0)}"}
     name = view.snapshot.service if view.snapshot else "no service"

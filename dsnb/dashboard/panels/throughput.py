@@ -102,6 +102,8 @@ class Chart:
         moments = since(view.history[0].at - 0.001) if view.history else ()
         job = view.job.name if view.job else ""
         shown = (job, bands(moments, job), view.choice.span_s)
+        if moments and moments[-1].at < self._at:  # somebody went back in a recorded run
+            self._shown = None
         fresh = moments if shown != self._shown else [moment for moment in moments if moment.at > self._at]
         rows = points(fresh, *shown[:2])
         if shown != self._shown:

@@ -96,10 +96,14 @@ def _row(worker: str, runs: Iterable[Run]) -> Row:
 
 
 def _together(history: Sequence[Moment], job: str) -> list[GrantStatus]:
-    """Each grant that any moment told of, as the last one told it, in the order in which they were given."""
+    """Each grant that any moment told of, as the last one told it, in the order in which they were given.
+
+    What an older moment told to be in hand, and the newest does not tell of, has ended since, nobody knows when.
+    """
     known: dict[tuple[str, int, int, int], GrantStatus] = {}
     for moment in history[::-_EVERY][::-1]:
         found = moment.snapshot.job(job)
+        known = {key: grant for key, grant in known.items() if grant.done}
         for grant in found.grants if found else ():
             known[grant.task_id, grant.source, grant.repetition, grant.first] = grant
     return sorted(known.values(), key=lambda grant: grant.given)

@@ -34,6 +34,7 @@ function update(node, wanted) {
   }
   // An open list must not be rebuilt under the hand.
   if (node.nodeName === "SELECT" && node.matches(":focus")) return;
+  if (node.nodeName === "INPUT" && !node.matches(":active")) node.value = wanted.getAttribute("value");
   for (const {name, value} of wanted.attributes) if (node.getAttribute(name) !== value) node.setAttribute(name, value);
   for (const {name} of [...node.attributes]) if (!wanted.hasAttribute(name)) node.removeAttribute(name);
   morph(node, wanted);
@@ -96,6 +97,10 @@ export function render({model}) {
     if (button) model.send_msg({pick: button.dataset.pick, value: button.dataset.value});
     const act = event.target.closest("button[data-do]");
     if (act) model.send_msg({do: act.dataset.do, target: JSON.parse(act.dataset.target)});
+  });
+  document.addEventListener("input", (event) => {
+    const slider = event.target.closest("input[data-pick]");
+    if (slider) model.send_msg({pick: slider.dataset.pick, value: slider.value});
   });
   document.addEventListener("change", (event) => {
     const select = event.target.closest("select[data-pick]");
