@@ -34,7 +34,6 @@ from dsnb.wire.messages import (
     PositionRequest,
 )
 from dsnb.wire.methods import CONFIRM_END, FOLLOW, JOIN, POSITION
-from dsnb.wire.transfer.handover import Piece
 
 _CONFIRM_S = 0.2
 _POSITION_S = 5.0
@@ -89,7 +88,7 @@ class ReadStage(Stage):
         self._tasks = TaskTable(self._inbox, joined.client_id, limits, token, joined.instance)
         self._lasting: list[Exception] = []
         self._hold: Hold | None = None
-        self._piece: Piece | None = None
+        self._origin = (0, 0)
         self._rest: Sequence[Any] = ()
         self._at = 0
         self._handed = 0
@@ -177,10 +176,9 @@ class ReadStage(Stage):
         return self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_POSITION_S)
 
     def _note(self, at: int, count: int, *, failed: bool = False) -> None:
-        piece, hold = self._piece, self._hold
-        assert piece is not None
+        (incarnation, index), hold = self._origin, self._hold
         assert hold is not None
-        self._marks.history.add(hold.info.task_id, piece.incarnation, piece.index + at, count, failed=failed)
+        self._marks.history.add(hold.info.task_id, incarnation, index + at, count, failed=failed)
 
     def cancel(self) -> None:
         """Wake the thread that waits in `pull`."""
@@ -234,7 +232,8 @@ class ReadStage(Stage):
             if not self._inbox.ready:
                 return True
             hold, piece = self._inbox.take()
-        self._hold, self._piece, self._unit = hold, piece, piece.nbytes // piece.count
+        self._hold, self._unit = hold, piece.nbytes // piece.count
+        self._origin = (piece.incarnation, piece.index)  # not the piece: its frame may lie in shared memory
         hold.attempts = 0
         self._rest, self._at = (), 0
         began = time.perf_counter_ns()

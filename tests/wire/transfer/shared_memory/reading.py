@@ -65,6 +65,9 @@ class SharedReader(Reader):
         fields = {"task_id": "t", "client_id": "c", "trainer_id": "", "max_bytes": 1 << 20, **opening}
         self.reading: Any = SharedMemoryEndpoint(uid, token).open(Opening(**fields), self)
 
+    def progress(self, whole: int, base: int) -> None:
+        self.notices.append(("progress", whole, base))
+
     def take(self) -> Any:
         """The only element of the next piece; nothing here holds on to it."""
         wait_for(lambda: self.pieces, what="a piece")

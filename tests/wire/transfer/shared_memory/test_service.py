@@ -83,6 +83,15 @@ def test_credit_and_recalls_arrive_in_order_even_before_the_reader_was_let_in() 
         assert there.worker.said == [("credit", 5, 1, 100), ("recall",), ("credit", 9, 4, 200)]
 
 
+def test_what_a_consumer_received_and_what_a_worker_says_of_rounds_arrive() -> None:
+    with door() as there, reading(there) as reader:
+        there.worker.sink().progress(7, 3)
+        reader.reading.credit(5, 1, 100, 4)
+        wait_for(lambda: there.worker.said, what="the credit")
+        wait_for(lambda: reader.notices, what="the progress")
+        assert reader.notices == [("progress", 7, 3)]
+
+
 def test_leaving_is_told_with_what_was_consumed_and_is_prompt() -> None:
     with door() as there, reading(there) as reader:
         there.worker.sink()
