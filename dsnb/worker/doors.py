@@ -26,9 +26,9 @@ class Doors:
     """
 
     def __init__(self, endpoint: Endpoint, config: WorkerConfig, token: str) -> None:
-        admission = Admission(config.max_readers)
-        self._grpc = ReadService(endpoint, admission)
-        self._shared_memory = SharedMemoryService(endpoint, token, config.shared_memory_size, admission)
+        self.admission = Admission(config.max_readers)
+        self._grpc = ReadService(endpoint, self.admission)
+        self._shared_memory = SharedMemoryService(endpoint, token, config.shared_memory_size, self.admission)
 
     @property
     def handlers(self) -> dict[Method[Any, Any], Callable[[Iterator[ReadRequest], grpc.ServicerContext], Any]]:

@@ -179,7 +179,7 @@ def test_a_reader_over_the_limit_is_told_at_its_own_call_each_time_until_there_i
                 stages[2].pull(1)
             assert "max_readers" in caught.value.hint
         stages[0].close()
-        wait_for(lambda: cluster.workers[0]._reads._streams == 1, what="the place to be free")
+        wait_for(lambda: cluster.workers[0]._doors.admission.inside == 1, what="the place to be free")
         assert len(pull(stages[2], 5)) == 5
         for stage in stages:
             stage.close()
