@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import dsnb
 from dsnb.monitor.run_file import RunReader
 from tests.browser.conftest import Tab, Training, read_some
+from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 
 
@@ -38,6 +40,28 @@ def test_a_recorded_run_is_played_and_wound_back(
             assert tab.complaints == []
         finally:
             server.stop()
+
+
+def test_the_command_plays_a_file_and_refuses_what_is_none(tab: Tab, service: dsnb.DataService, tmp_path: Path) -> None:
+    kept = service.record(tmp_path / "run.db", every=0.2)
+    wait_for(lambda: len(times(tmp_path / "run.db")) > 2, what="some snapshots in the file")
+    kept.stop()
+    command = ["-m", "dsnb", "dashboard", "--no-open", "--json", "--replay"]
+    with PythonProcess([*command, str(tmp_path / "none.db")]) as refused:
+        assert refused.ended() == 1
+        assert "there is no file" in refused.stderr
+    with PythonProcess([*command, str(tmp_path / "run.db")]) as played:
+        tab.open(json.loads(played.line("{"))["url"])
+        wait_for(lambda: tab.state() == "replay", what="the replay")
+        assert tab.text("[data-field='service']") == service.name
+        tab.page.goto("about:blank")
+        played.interrupt()
+        played.ended()
+
+
+def times(path: Path) -> list[float]:
+    with RunReader(path) as reader:
+        return reader.times()
 
 
 def wind(tab: Tab, to: float) -> None:
