@@ -100,6 +100,11 @@ class FromService(Operation):
         bookmarks = context.bookmarks
         if bookmarks is None:
             return self._join(next(self.passes))
+        if self.options.consumers:
+            bookmarks.refuse(
+                "the consumers of a coordinated read move on together, round by round",
+                "the service keeps the round: a consumer that comes back goes on with the others",
+            )
         place, mark = bookmarks.take(context, self.name)
         over = loaded_end(mark) if mark is not None else None
         if over is not None:

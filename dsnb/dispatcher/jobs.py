@@ -29,10 +29,11 @@ def join(core: Context, event: e.Join) -> e.Joined:
     if event.consumers:
         check_endless(dataset.cardinality)
     shards.check(core, event, dataset)
+    if event.position is not None:
+        positions.check(core, event, event.position)
     job = _job(core, event)
     number = _pass(core, job, event)
     if event.position is not None:
-        positions.check(core, job, event, event.position)
         _make_way(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:

@@ -80,17 +80,18 @@ def _inexact(core: Context, job: Job, tasks: list[Task]) -> str:
     return core.state.datasets[job.dataset_id].inexact
 
 
-def check(core: Context, job: Job, event: e.Join, position: PassPosition) -> None:
-    """Refuse a pass that cannot begin at a position.
+def check(core: Context, event: e.Join, position: PassPosition) -> None:
+    """Refuse a pass that cannot begin at a position, before anything is made for it.
 
     Raises:
         FailedPreconditionError: somebody reads it, or there is no worker to begin it.
         InvalidArgumentError: the position is of another pipeline or mode.
     """
-    there = job.iterations.get(event.repetition)
+    job = core.state.jobs.get(event.job_name)
+    there = job.iterations.get(event.repetition) if job is not None else None
     if there is not None and there.clients:
         raise FailedPreconditionError(
-            f"pass {event.repetition} of job {job.name!r} is being read by {len(there.clients)} client(s)",
+            f"pass {event.repetition} of job {event.job_name!r} is being read by {len(there.clients)} client(s)",
             did="it goes on where it is",
             hint="close their iterators first, or resume under another job_name",
         )
@@ -100,13 +101,13 @@ def check(core: Context, job: Job, event: e.Join, position: PassPosition) -> Non
             did="no pass was begun",
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )
-    counts = [count for _, count in core.state.datasets[job.dataset_id].providers] if job.mode == "DYNAMIC" else []
+    counts = [count for _, count in core.state.datasets[event.dataset_id].providers] if event.mode == "DYNAMIC" else []
     told = position.providers
     fits = len(told) == len(counts) and all(p.next <= count for p, count in zip(told, counts, strict=True))
     runs = [run for task in position.tasks for run in task.runs]
     if not fits or any(run.provider >= len(counts) or run.end > counts[run.provider] for run in runs):
         raise InvalidArgumentError(
-            f"the reading position does not fit the splits of the dataset in mode {job.mode}",
+            f"the reading position does not fit the splits of the dataset in mode {event.mode}",
             did="no pass was begun",
             hint="load it into the pipeline that it was taken from, in the same processing mode",
         )

@@ -205,8 +205,10 @@ class Model:
             case r.IterationCreated():
                 self._made += 1
                 self._generations[record.job, record.number] = self._made
+                self._learn_resumed(record)
             case r.TaskCreated():
                 assert not self.workers[record.worker].draining, "a draining worker got a task"
+                self._learn_had(record)
             case r.SplitsGiven():
                 self._learn_given(record)
             case r.TaskDropped():
@@ -229,6 +231,20 @@ class Model:
         for split in range(record.first, record.end):
             assert split not in table, f"the split {split} was given to {table[split]} and to {record.task_id}"
             table[split] = (record.task_id, task.incarnation)
+
+    def _learn_resumed(self, record: r.IterationCreated) -> None:
+        """What was given before a pass was resumed was given, to its tasks or to some that are long gone."""
+        given = self.given.setdefault(self._generations[record.job, record.number], {})
+        for provider, (repetition, following) in enumerate(record.providers):
+            given[provider, repetition] = dict.fromkeys(range(following), ("before", 0))
+
+    def _learn_had(self, record: r.TaskCreated) -> None:
+        given = self.given.setdefault(self._generations[record.job, record.number], {})
+        for provider, repetition, first, end in record.begin.runs if record.begin else ():
+            table = given.setdefault((provider, repetition), {})
+            for split in range(first, end):
+                assert table.get(split, ("before", 0))[0] == "before", f"two tasks had the split {split}"
+                table[split] = (record.task_id, 1)
 
     def _check_not_needed(self, task: Before | None) -> None:
         if task is not None and task.worker in self.core.state.workers and self._read(task):

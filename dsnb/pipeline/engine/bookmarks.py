@@ -35,15 +35,22 @@ class Bookmarks:
         self._loaded = dict(loaded or {})
         self._over: dict[str, Any] = {}
         self._used = False
-        self._unmarked = ""
+        self._refused: tuple[str, str] | None = None
 
     def take(self, context: BuildContext, name: str) -> tuple[str, Any]:
         """The place of a source that is being built, and its bookmark; None for a fresh one."""
         self._used = True
         if context.nested:  # how many of these there are, and which is which, only running could tell
-            self._unmarked = self._unmarked or name
+            self.refuse(
+                f"{name} is read inside of a function of the pipeline",
+                "distribute the whole pipeline, not the datasets that its functions make",
+            )
         place = "/".join(map(str, (context.provider, *context.passes[1:])))
         return place, self._loaded.get(place)
+
+    def refuse(self, obstacle: str, hint: str) -> None:
+        """Learn of a source that has no bookmark."""
+        self._refused = self._refused or (obstacle, hint)
 
     def end(self, place: str, mark: Any) -> None:
         """Learn that a pass is over, and of the bookmark behind it."""
@@ -55,11 +62,8 @@ class Bookmarks:
         Raises:
             FailedPreconditionError: one of them has none.
         """
-        if self._unmarked:
-            raise no_position(
-                f"{self._unmarked} is read inside of a function of the pipeline",
-                "distribute the whole pipeline, not the datasets that its functions make",
-            )
+        if self._refused is not None:
+            raise no_position(*self._refused)
         if not self._used:
             return {}
         return {**self._over, **dict(_marks(stage, behind))}
