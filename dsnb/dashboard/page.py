@@ -25,6 +25,7 @@ from dsnb.dashboard.panels.controls import notices
 from dsnb.dashboard.panels.events import events
 from dsnb.dashboard.panels.header import banner, header
 from dsnb.dashboard.panels.jobs import jobs
+from dsnb.dashboard.panels.rounds import rounds
 from dsnb.dashboard.panels.splits import splits
 from dsnb.dashboard.panels.stages import stages
 from dsnb.dashboard.panels.strip import strip
@@ -47,6 +48,7 @@ PANELS: Mapping[str, Callable[[View], Html]] = {
     "throughput": throughput,
     "waits": waits,
     "trainers": trainers,
+    "rounds": rounds,
     "splits": splits,
     "stages": stages,
     "workers": workers,
@@ -71,6 +73,7 @@ class Board(JSComponent):
     html_throughput = param.String()
     html_waits = param.String()
     html_trainers = param.String()
+    html_rounds = param.String()
     html_splits = param.String()
     html_stages = param.String()
     html_workers = param.String()

@@ -23,7 +23,7 @@ STRAGGLES = 2.0
 
 MOST_LANES = 3
 
-_EVERY = 8
+_EVERY = 4
 """Of so many moments one is looked at: each tells of the newest 120 grants."""
 
 _SPANS = (15.0, 30.0, 60.0, 120.0)
