@@ -21,6 +21,7 @@ from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster, ClusterSettings
 from dsnb.notebook.explaining import Explanation, watch_and_explain
+from dsnb.notebook.reporting import write_report
 from dsnb.notebook.whole import whole
 from dsnb.notebook.widget import Card
 from dsnb.wire import discovery, forks
@@ -152,6 +153,24 @@ class DataService:
         writer = RunWriter(path, self.target, self.token, every_s=max(0.1, every))
         self._writers.append(writer)
         return writer
+
+    def report(self, path: str | os.PathLike[str]) -> str:
+        """Write one self-contained page about the run: verdicts, throughput, trainers, splits, workers, events.
+
+        Of all that `record` kept, if it was called; else of the next two seconds.
+
+        Args:
+            path: Of the page, as in "run.html"; it needs no network.
+
+        Returns:
+            The path of what was written.
+
+        Raises:
+            FailedPreconditionError: it cannot be written.
+            UnavailableError: the service does not answer.
+        """
+        kept = self._writers[-1].path if self._writers else None
+        return write_report(path, kept, self.status)
 
     def scale(self, workers: int) -> None:
         """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.

@@ -1,0 +1,64 @@
+"""The page about a run, from a file that kept it or from a look of a few seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from dsnb.errors import FailedPreconditionError
+from dsnb.monitor.page import page
+from dsnb.monitor.run_file import RunReader
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.verdict import Verdict, verdicts
+
+_LOOK_S = 2.0
+_LOOKS = 8
+
+
+def write_report(path: str | os.PathLike[str], kept: str | None, status: Callable[[], Snapshot]) -> str:
+    """Write the page of a run; returns the path.
+
+    Args:
+        path: Of the page.
+        kept: A file that keeps the run; None to look for a few seconds.
+        status: Looks at the service.
+
+    Raises:
+        FailedPreconditionError: the page cannot be written.
+    """
+    snapshots = _kept(kept) if kept is not None else []
+    snapshots += _look(status) if len(snapshots) < 2 else [status()]
+    text = page(snapshots, _said(snapshots))
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"the report cannot be written to {os.fspath(path)} ({error.strerror})",
+            did="nothing was written",
+            hint="name a file in a folder that you may write to",
+        ) from error
+    return os.path.abspath(path)
+
+
+def _kept(path: str) -> list[Snapshot]:
+    with RunReader(path) as reader:
+        return list(reader.between(0.0, time.time()))
+
+
+def _look(status: Callable[[], Snapshot]) -> list[Snapshot]:
+    looks = [status()]
+    for _ in range(_LOOKS):
+        time.sleep(_LOOK_S / _LOOKS)
+        looks.append(status())
+    return looks
+
+
+def _said(snapshots: Sequence[Snapshot]) -> tuple[Verdict, ...]:
+    """The verdicts of the last moment of the run in which somebody read."""
+    for at in range(len(snapshots) - 1, 0, -1):
+        before = next((s for s in reversed(snapshots[:at]) if snapshots[at].time - s.time >= _LOOK_S / 2), None)
+        if before is not None and (said := verdicts(before, snapshots[at])):
+            return said
+    return ()

@@ -1,0 +1,47 @@
+"""The page about a run."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsnb
+from dsnb.errors import FailedPreconditionError
+from tests.support.cluster import Cluster
+from tests.support.reading import first
+from tests.support.waiting import wait_for
+
+
+def slow(x: Any) -> Any:
+    time.sleep(0.01)
+    return x
+
+
+def test_a_page_tells_of_the_whole_run_and_asks_nothing_of_a_network(tmp_path: Path) -> None:
+    with Cluster(workers=2) as cluster:
+        data = dsnb.Dataset.range(5000).map(slow)
+        read = dsnb.distribute("distributed_epoch", cluster.service, job_name="<train>")
+        with iter(data.apply(read)) as elements, cluster.service.record(tmp_path / "run.db", every=0.2):
+            began = time.monotonic()
+            wait_for(lambda: first(5, elements) and time.monotonic() - began > 3.0, what="three seconds of it")
+            path = cluster.service.report(tmp_path / "run.html")
+    text = Path(path).read_text(encoding="utf-8")
+    assert not re.search(r"https?://|<script|<link|url\(|@import", text)
+    assert "&lt;train&gt;" in text
+    assert "<train>" not in text
+    assert re.search(r"is input-bound: client .* waits \d+ % of its time", text)
+    assert text.count("<polyline") == 2
+    assert text.count("<rect") >= 2
+    assert "worker w0 joined" in text
+
+
+def test_a_page_without_a_recording_tells_of_the_next_seconds(tmp_path: Path) -> None:
+    with dsnb.start(workers=1, name="reported") as service:
+        assert service.report(tmp_path / "run.html") == str(tmp_path / "run.html")
+        assert "reported" in (tmp_path / "run.html").read_text(encoding="utf-8")
+        with pytest.raises(FailedPreconditionError, match="cannot be written"):
+            service.report(tmp_path / "none" / "run.html")
