@@ -26,8 +26,8 @@ ELEMENTS = 1000
 PRODUCE_S = 0.005
 WINDOW_BYTES = 1 << 20
 ELEMENT_BYTES = 10_000
-DISK_BYTES = min(ELEMENTS * ELEMENT_BYTES, dsnb.WorkerConfig(dispatcher_address="any").spill_size_bytes)
-"""What a worker may have on disk: its limit, and in no case more than there is in an epoch."""
+DISK_BYTES = ELEMENTS * ELEMENT_BYTES
+"""What a worker may have on disk: never more than there is in an epoch, which is below its limit of 10 GiB."""
 SLOWED = 0.05
 """By how much of its time alone the fastest trainer may be slowed."""
 OTHERS = ((0.0, 2), (0.3, 5), (0.6, 10), (0.95, 20))
