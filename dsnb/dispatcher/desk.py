@@ -301,7 +301,12 @@ class Desk:
         clients = frozenset(client for task in report.tasks for client in task.clients)
         partial = tuple(task.task_id for task in report.tasks if task.partial)
         with self._changed:
-            self.ledger.worker_reported(report)
+            for job, trainer_id in self.ledger.worker_reported(report):
+                self.announce(
+                    f"trainer {trainer_id!r} of job {job!r} begins to lose data: it fell out of the window; "
+                    'CrossTrainerCache(on_lag="wait") or "spill" loses nothing, a larger window gives it more time',
+                    "warning",
+                )
             self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done, clients=clients, partial=partial))
             mailbox = self.workers.get(report.uid)
             if mailbox is not None:

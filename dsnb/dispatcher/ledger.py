@@ -49,8 +49,16 @@ class JobTotals:
     """What the stages of tasks that are gone did, by place in the pipeline, depth and name."""
     tasks: dict[str, TaskReport] = field(default_factory=dict)
     clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
+    losers: set[str] = field(default_factory=set)
+    """Trainers that have missed elements."""
     gone: deque[str] = field(default_factory=deque)
     """Readers without a trainer id who left, the newest last."""
+
+    def begin_to_lose(self, task: TaskReport) -> list[str]:
+        """The trainers that missed elements of a task, and none of the job before."""
+        new = [t.trainer_id for t in task.trainers if t.skipped and t.trainer_id not in self.losers]
+        self.losers.update(new)
+        return new
 
     def trainer(self, trainer_id: str) -> TrainerTotals:
         return self.trainers.setdefault(trainer_id, TrainerTotals())
@@ -77,14 +85,18 @@ class Ledger:
         """Learn which job a task belongs to."""
         self._job_of_task[task_id] = job
 
-    def worker_reported(self, report: WorkerReport) -> None:
+    def worker_reported(self, report: WorkerReport) -> list[tuple[str, str]]:
+        """Take a report in; the trainers, each with its job, that have begun to miss elements."""
         self.workers[report.uid] = report
+        losers = []
         for task in report.tasks:
             job = self._job_of_task.get(task.task_id)
             if job is not None:
                 self.job(job).tasks[task.task_id] = task
+                losers += [(job, trainer_id) for trainer_id in self.job(job).begin_to_lose(task)]
                 if task.state == "dropped":
                     self.task_gone(task.task_id)
+        return losers
 
     def worker_gone(self, uid: str) -> None:
         """A worker will not report again: its tasks count with what they last said."""

@@ -202,6 +202,10 @@ def test_a_window_that_is_too_small_for_a_slow_trainer_is_told_with_what_it_lose
         assert told.subject == "slow"
         assert re.search(r"Trainer 'slow' loses \S+ of job 'train' \(.* so far\)", told.text)
         assert 'on_lag="wait"' in told.remedy
+        warned = [
+            event for event in service.status().events if "'slow' of job 'train' begins to lose data" in event.text
+        ]
+        assert [event.level for event in warned] == ["warning"]
 
 
 def test_a_trainer_that_others_have_to_wait_for_is_named() -> None:
