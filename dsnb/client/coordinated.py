@@ -345,7 +345,6 @@ class CoordinatedStage(Stage):
         with self._inbox.changed:
             halt = self._inbox.rounds.report().halt
         if halt and halt != self._answered:
-            self._answered = halt
             self._control.report_now()
 
     # ---- the control stream
@@ -367,6 +366,7 @@ class CoordinatedStage(Stage):
         with self._inbox.changed:
             consumer = self._inbox.rounds.report()
             missed = self._inbox.rounds.missed
+        self._answered = consumer.halt
         return ClientReport(
             client_id=self._client_id,
             elements=self.elements,

@@ -56,6 +56,8 @@ class Rounds:
         """Rounds that no consumer gets, since this one has come."""
         self._halt = 0
         self._halted = True
+        self._answered = 0
+        """The last halt that it has answered."""
         self._dropped_before: int | None = None
         self._lineups: Sequence[Lineup] = ()
         self._tasks: dict[str, Turns] = {}
@@ -72,13 +74,12 @@ class Rounds:
 
     def hear(self, update: RoundsUpdate) -> None:
         """Learn how the dispatcher sees the rounds."""
-        answered = self._halt if self._answers else 0
         self._lineups = update.lineups
         if self._dropped_before is None:
             self._dropped_before = update.dropped
         self.dropped = update.dropped - self._dropped_before
         newest = self._newest
-        if not self.begun and newest is not None and answered and newest.halt >= answered:
+        if not self.begun and newest is not None and newest.halt >= self._answered > 0:
             self.begun = True
             self.at = min(lineup.first for lineup in self._lineups if lineup.halt == newest.halt)
         self._halted = bool(update.halt) or not self.begun
@@ -110,10 +111,12 @@ class Rounds:
 
     def report(self) -> ConsumerReport:
         """Where this consumer is; a halt is answered by its number."""
+        halt = self._halt if self._answers else 0
+        self._answered = max(self._answered, halt)
         return ConsumerReport(
             round=self.at,
             begun=self.begun,
-            halt=self._halt if self._answers else 0,
+            halt=halt,
             held=tuple(
                 HeldTurns(task_id=task, received=turns.received, base=turns.base) for task, turns in self._tasks.items()
             ),

@@ -1,0 +1,253 @@
+"""The three cores of coordinated reads with a simulated network between them: dispatcher, workers and consumers.
+
+Each connection keeps its messages in order; which one delivers next is whoever drives this world's choice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from dsnb.client.rounds import Rounds
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.records import Record
+from dsnb.dispatcher.state import State, replay
+from dsnb.pipeline.operation import INFINITE_CARDINALITY
+from dsnb.wire.lineup import RoundsUpdate, consumer_name
+from dsnb.worker.round_robin import RoundRobin
+
+Task = str
+
+
+class SimConsumer:
+    """One client of an index, with its connections: each a queue up and a queue down."""
+
+    def __init__(self, index: int, client: str) -> None:
+        self.index = index
+        self.client = client
+        self.rounds = Rounds()
+        self.up: deque[Any] = deque()
+        self.down: deque[tuple[tuple[Task, ...], RoundsUpdate]] = deque()
+        self.links: dict[Task, tuple[deque[Any], deque[Any]]] = {}
+        self.answered = 0
+        self.acknowledged: dict[Task, tuple[int, int]] = {}
+        self.took: dict[int, tuple[Task, int]] = {}
+
+
+class World:
+    """One job of so many consumers."""
+
+    def __init__(self, consumers: int) -> None:
+        self.count = consumers
+        self.records: list[Record] = []
+        self.config = DispatcherConfig()
+        self.core = Core(self.config, State())
+        self.workers: dict[str, dict[Task, RoundRobin]] = {}
+        self.consumers: dict[int, SimConsumer] = {}
+        self.came_again = False
+        self._made = 0
+        self.dataset = self.handle(
+            e.RegisterDataset(
+                dataset_id="", fingerprint="f", definition="d", blobs=(), element_spec="", compression="AUTO",
+                cardinality=INFINITE_CARDINALITY, pipeline="p", providers=(), unsplittable="",
+            )
+        )  # fmt: skip
+
+    # ---- the dispatcher
+
+    def handle(self, event: e.Event) -> Any:
+        decision = self.core.handle(event, 0.0)
+        if decision.error is not None:
+            raise decision.error
+        self.records += decision.records
+        for instruction in decision.instructions:
+            if isinstance(instruction, e.StartTask) and instruction.worker in self.workers:
+                tasks = self.workers[instruction.worker]
+                tasks.setdefault(instruction.task_id, RoundRobin(consumers=self.count, ahead=1 << 10))
+            elif isinstance(instruction, e.DropTask):
+                self.workers.get(instruction.worker, {}).pop(instruction.task_id, None)
+            elif isinstance(instruction, e.TellClients):
+                self.tell(*self.consumers.values())
+        self.core.validate()
+        return decision.reply
+
+    def tell(self, *consumers: SimConsumer) -> None:
+        job = self.core.state.jobs["job"]
+        iteration = job.iterations[0]
+        rounds = iteration.rounds
+        assert rounds is not None
+        update = RoundsUpdate(halt=rounds.halts if rounds.halted else 0, lineups=tuple(rounds.lineups))
+        for consumer in consumers:
+            if consumer.client in iteration.clients:
+                consumer.down.append((tuple(iteration.tasks), update))
+
+    def restart(self) -> None:
+        """The dispatcher dies and comes back; all follow it again."""
+        state = replay(self.records)
+        assert state.export() == self.core.state.export()
+        self.core = Core(self.config, state)
+        for consumer in self.consumers.values():
+            consumer.up.clear()
+            consumer.down.clear()
+            consumer.up.append(consumer.rounds.report())
+            consumer.answered = consumer.up[-1].halt
+        if self.consumers:
+            self.tell(*self.consumers.values())
+
+    # ---- who is there
+
+    def add_worker(self) -> None:
+        self._made += 1
+        uid = f"w{self._made}"
+        self.workers[uid] = {}
+        self.handle(e.WorkerArrives(uid=uid, name="", address=uid, isolation="thread", pid=1))
+
+    def kill_worker(self, at: int) -> None:
+        uid = list(self.workers)[at % len(self.workers)]
+        tasks = self.workers.pop(uid)
+        for consumer in self.consumers.values():
+            for task in tasks:
+                consumer.links.pop(task, None)
+        self.handle(e.WorkerLeaves(uid=uid, death="killed"))
+
+    def drain_worker(self, at: int) -> None:
+        self.handle(e.WorkerDrains(uid=list(self.workers)[at % len(self.workers)]))
+
+    def join(self, index: int) -> None:
+        """A consumer comes; one that is there already has died without a word."""
+        self.came_again |= index in self.consumers or any(s.came for s in self._standings(index))
+        joined = self.handle(
+            e.Join(
+                dataset_id=self.dataset, job_name="job", mode="OFF", cached=False, trainer_id=consumer_name(index),
+                compression="AUTO", target_workers="AUTO", repetition=0, consumers=self.count, consumer=index,
+            )
+        )  # fmt: skip
+        consumer = self.consumers[index] = SimConsumer(index, joined.client_id)
+        self.tell(consumer)
+
+    def _standings(self, index: int) -> list[Any]:
+        return [table[index] for table in self.core.live.rounds.values()]
+
+    def leave(self, index: int) -> None:
+        """A consumer says goodbye, and where it is."""
+        consumer = self.consumers.pop(index, None)
+        if consumer is not None:
+            self.handle(e.ConsumerSaid(client_id=consumer.client, report=consumer.rounds.report()))
+            self.handle(e.ClientLeaves(client_id=consumer.client))
+
+    # ---- messages
+
+    def hear(self, consumer: SimConsumer) -> None:
+        """A consumer takes in what the dispatcher said, and opens and closes tasks accordingly."""
+        if not consumer.down:
+            return
+        tasks, update = consumer.down.popleft()
+        consumer.rounds.follow(tasks)
+        consumer.rounds.hear(update)
+        for task in consumer.links.keys() - set(tasks):
+            del consumer.links[task]
+        for task in tasks:
+            if task not in consumer.links:
+                self.open(consumer, task)
+        self.answer(consumer)
+
+    def open(self, consumer: SimConsumer, task: Task) -> None:
+        core = self.sequence(task)
+        if core is None:
+            return
+        turns = consumer.rounds.turns(task)
+        core.attach(consumer.client, consumer_name(consumer.index), turns.received, turns.consumed)
+        consumer.links[task] = (deque(), deque([core.news(consumer.client)]))
+        self.say(consumer, task)
+
+    def sequence(self, task: Task) -> RoundRobin | None:
+        return next((tasks[task] for tasks in self.workers.values() if task in tasks), None)
+
+    def answer(self, consumer: SimConsumer) -> None:
+        report = consumer.rounds.report()
+        if report.halt and report.halt != consumer.answered:
+            consumer.answered = report.halt
+            consumer.up.append(report)
+
+    def tell_dispatcher(self, consumer: SimConsumer) -> None:
+        if consumer.up:
+            self.handle(e.ConsumerSaid(client_id=consumer.client, report=consumer.up.popleft()))
+
+    def say(self, consumer: SimConsumer, task: Task) -> None:
+        """A consumer acknowledges."""
+        turns = consumer.rounds.turns(task)
+        if consumer.acknowledged.get(task) != (turns.received, turns.consumed):
+            consumer.acknowledged[task] = turns.received, turns.consumed
+            consumer.links[task][0].append((turns.consumed + 3, turns.consumed, turns.received))
+
+    def move(self, consumer: SimConsumer, task: Task) -> None:
+        """One message each way between a consumer and a worker."""
+        core, (up, down) = self.sequence(task), consumer.links[task]
+        if core is None or consumer.client not in core.readers:
+            return
+        self.say(consumer, task)
+        if up:
+            granted, consumed, received = up.popleft()
+            core.acknowledge(consumer.client, received)
+            core.credit(consumer.client, granted, consumed, 1 << 30)
+        while (taken := core.take(consumer.client)) is not None:
+            down.append(taken.index // self.count)
+        if (news := core.news(consumer.client)) is not None:
+            down.append(news)
+        if down:
+            item = down.popleft()
+            if isinstance(item, tuple):
+                consumer.rounds.progress(task, *item)
+            else:
+                consumer.rounds.deliver(task, item, (task, item), 1)
+            self.say(consumer, task)
+            self.answer(consumer)
+        core.validate()
+
+    def produce(self, task: Task) -> None:
+        core = self.sequence(task)
+        if core is not None and core.wants_more():
+            core.append(None, 1 + self.count // 2, 8)  # type: ignore[arg-type]  # nobody looks into it
+
+    # ---- rounds
+
+    def take(self, consumer: SimConsumer) -> None:
+        missed = consumer.rounds.pass_over()
+        assert not missed or self.came_again, "a round went without a consumer that was there all the time"
+        if not consumer.rounds.ready:
+            return
+        number = consumer.rounds.at
+        found = consumer.rounds.take()
+        for other in self.consumers.values():
+            assert other.took.get(number, found) == found, f"round {number} is of two turns"
+            assert all(at == number for at, turn in other.took.items() if turn == found), "a turn is in two rounds"
+        consumer.took[number] = found
+
+    def everything_moves(self) -> None:
+        """Each connection delivers, each pipeline produces, each consumer takes what it can."""
+        for consumer in list(self.consumers.values()):
+            self.hear(consumer)
+            self.tell_dispatcher(consumer)
+            for task in list(consumer.links):
+                self.move(consumer, task)
+            self.take(consumer)
+        for tasks in list(self.workers.values()):
+            for task in list(tasks):
+                self.produce(task)
+
+    def come_to_rest(self) -> None:
+        """Faults are over: whoever is missing comes, and rounds go on."""
+        if all(worker.draining for worker in self.core.state.workers.values()):
+            self.add_worker()
+        for index in range(self.count):
+            if index not in self.consumers:
+                self.join(index)
+        goal = {index: len(consumer.took) + 12 for index, consumer in self.consumers.items()}
+        for _ in range(600):
+            if all(len(self.consumers[index].took) >= wanted for index, wanted in goal.items()):
+                break
+            self.everything_moves()
+        stuck = {index: (c.rounds.at, c.rounds.report()) for index, c in self.consumers.items()}
+        assert all(len(self.consumers[i].took) >= wanted for i, wanted in goal.items()), f"rounds do not go on: {stuck}"

@@ -1,0 +1,131 @@
+"""Coordinated reads under any schedule: the cores of all three roles, with a simulated network between them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from tests.dispatcher.rounds_world import SimConsumer, World
+
+ANY = st.integers(0, 11)
+
+
+class RoundsMachine(RuleBasedStateMachine):
+    """Messages in any order, and workers, consumers and dispatchers that come and go; then rounds go on."""
+
+    @initialize(consumers=st.integers(1, 4), workers=st.integers(1, 3))
+    def begin(self, consumers: int, workers: int) -> None:
+        self.world = World(consumers)
+        for _ in range(workers):
+            self.world.add_worker()
+        for index in range(consumers):
+            self.world.join(index)
+
+    def consumer(self, at: int) -> SimConsumer | None:
+        found = list(self.world.consumers.values())
+        return found[at % len(found)] if found else None
+
+    @rule(times=st.integers(1, 8))
+    def everything_moves(self, times: int) -> None:
+        for _ in range(times):
+            self.world.everything_moves()
+
+    @rule(at=ANY, times=st.integers(1, 5))
+    def one_consumer_moves(self, at: int, times: int) -> None:
+        consumer = self.consumer(at)
+        for _ in range(times if consumer is not None else 0):
+            assert consumer is not None
+            self.world.hear(consumer)
+            for task in list(consumer.links):
+                self.world.move(consumer, task)
+                self.world.produce(task)
+            self.world.take(consumer)
+
+    @rule(at=ANY)
+    def one_reports(self, at: int) -> None:
+        consumer = self.consumer(at)
+        if consumer is not None:
+            consumer.up.append(consumer.rounds.report())
+            self.world.tell_dispatcher(consumer)
+
+    @rule(at=ANY)
+    def one_hears(self, at: int) -> None:
+        consumer = self.consumer(at)
+        if consumer is not None:
+            self.world.hear(consumer)
+
+    @rule()
+    def a_worker_comes(self) -> None:
+        if len(self.world.workers) < 4:
+            self.world.add_worker()
+
+    @rule(at=ANY)
+    def a_worker_is_killed(self, at: int) -> None:
+        if self.world.workers:
+            self.world.kill_worker(at)
+
+    @rule(at=ANY)
+    def a_worker_drains(self, at: int) -> None:
+        if self.world.workers:
+            self.world.drain_worker(at)
+
+    @rule(at=ANY)
+    def a_consumer_leaves(self, at: int) -> None:
+        self.world.leave(at % self.world.count)
+
+    @rule(at=ANY)
+    def a_consumer_comes(self, at: int) -> None:
+        self.world.join(at % self.world.count)
+
+    @rule()
+    def the_dispatcher_dies(self) -> None:
+        self.world.restart()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.come_to_rest()
+
+
+def run_schedules(count: int, steps: int) -> None:
+    machine: Any = RoundsMachine
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=count, stateful_step_count=steps, deadline=None, derandomize=True, database=None,
+            suppress_health_check=list(HealthCheck), phases=[Phase.generate],
+        ),
+    )  # fmt: skip
+
+
+def test_rounds_are_whole_and_in_one_order_under_any_schedule() -> None:
+    run_schedules(120, 25)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_rounds_are_whole_under_thousands_of_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.process_time()
+    run_schedules(2_000, 25)
+    taken = time.process_time() - began
+    with capsys.disabled():
+        print(f"\n2,000 schedules of coordinated reads in {taken:.0f} s of CPU")  # noqa: T201
+    assert taken < 60
+
+
+def test_rounds_go_on_undisturbed() -> None:
+    world = World(3)
+    world.add_worker()
+    world.add_worker()
+    for index in range(3):
+        world.join(index)
+    for _ in range(60):
+        world.everything_moves()
+    (first, *others) = world.consumers.values()
+    assert len(first.took) > 20
+    assert all(other.took.items() <= first.took.items() or first.took.items() <= other.took.items() for other in others)
+    assert first.rounds.missed == 0

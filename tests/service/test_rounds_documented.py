@@ -1,0 +1,18 @@
+"""docs/coordinated_reads.md shows what works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coordinated_reads.md"
+
+
+def test_the_example_of_the_page_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    for reader in names["readers"]:
+        reader.close()
+    names["svc"].stop()
