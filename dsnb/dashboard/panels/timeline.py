@@ -15,7 +15,7 @@ from dsnb.dashboard.feed import Moment
 from dsnb.monitor.snapshot import GrantStatus
 from dsnb.monitor.words import by_number
 
-MOST = 160
+MOST = 90
 """Runs that are drawn; more would cost the browser dearly and could not be told apart."""
 
 STRAGGLES = 2.0
@@ -52,9 +52,9 @@ class Run:
 
     @property
     def key(self) -> str:
-        """What tells it from all others of its job."""
+        """What tells it from all others of its worker's row."""
         grant = self.grant
-        return f"{grant.task_id}.{grant.source}.{grant.repetition}.{grant.first}"
+        return f"{grant.iteration}.{grant.source}.{grant.repetition}.{grant.first}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
