@@ -91,8 +91,7 @@ class World:
         for consumer in self.consumers.values():
             consumer.up.clear()
             consumer.down.clear()
-            consumer.up.append(consumer.rounds.report())
-            consumer.answered = consumer.up[-1].halt
+            self.report(consumer)
         if self.consumers:
             self.tell(*self.consumers.values())
 
@@ -166,10 +165,13 @@ class World:
         return next((tasks[task] for tasks in self.workers.values() if task in tasks), None)
 
     def answer(self, consumer: SimConsumer) -> None:
-        report = consumer.rounds.report()
-        if report.halt and report.halt != consumer.answered:
-            consumer.answered = report.halt
-            consumer.up.append(report)
+        halt = consumer.rounds.report().halt
+        if halt and halt != consumer.answered:
+            self.report(consumer)
+
+    def report(self, consumer: SimConsumer) -> None:
+        consumer.up.append(consumer.rounds.report())
+        consumer.answered = consumer.up[-1].halt
 
     def tell_dispatcher(self, consumer: SimConsumer) -> None:
         if consumer.up:

@@ -50,7 +50,7 @@ class RoundsMachine(RuleBasedStateMachine):
     def one_reports(self, at: int) -> None:
         consumer = self.consumer(at)
         if consumer is not None:
-            consumer.up.append(consumer.rounds.report())
+            self.world.report(consumer)
             self.world.tell_dispatcher(consumer)
 
     @rule(at=ANY)
