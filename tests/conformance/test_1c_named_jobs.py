@@ -11,6 +11,7 @@ import dsnb
 from dsnb.errors import DsnbWarning, InvalidArgumentError
 from tests.conformance.conftest import MakeCluster
 from tests.support.reading import at_once, first, in_turn, joined, numbers
+from tests.support.waiting import wait_for
 
 EMPTY = pytest.mark.filterwarnings("ignore:pass .* was read to its end already:dsnb.errors.DsnbWarning")
 
@@ -24,9 +25,9 @@ def job(dataset: dsnb.Dataset, service: Any, name: str | None, transfer: str, **
 @pytest.mark.parametrize("way", ["in turn", "at once", "one after the other"])
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
 def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str, limit: int | None) -> None:
-    service = cluster(1).service
+    made = cluster(1)
     shuffled = dsnb.Dataset.range(1000).shuffle(1000)
-    clients = [iter(job(shuffled, service, "job", transfer, max_outstanding_requests=limit)) for _ in range(2)]
+    clients = [iter(job(shuffled, made.service, "job", transfer, max_outstanding_requests=limit)) for _ in range(2)]
     if way == "in turn":
         got = in_turn(clients)
     elif way == "at once":
@@ -34,6 +35,8 @@ def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str,
     else:
         got = [first(500, clients[0])]
         clients[0].close()
+        # What it had and did not read goes to whoever reads on; nobody's end waits for it to come back.
+        wait_for(lambda: sum(worker.readers for worker in made.status().workers) == 1, what="the first to have left")
         got.append(list(clients[1]))
 
     assert sorted(numbers(joined(got))) == list(range(1000))

@@ -156,7 +156,7 @@ def test_who_is_not_there_yet_gets_its_own_shard_when_it_comes_and_is_named_unti
     for uid in "cb":
         service.finish(service.workers[uid], service.task(service.workers[uid]))
     told = [one.text for one in service.instructions if isinstance(one, e.Announce)]
-    assert told == ["pass 0 of job 'job' ended without shard 0 of 3 (a): no worker came"]
+    assert "pass 0 of job 'job' ended without shard 0 of 3 (a): no worker came" in told
     assert client.finished
 
 

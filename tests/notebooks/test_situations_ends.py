@@ -8,6 +8,7 @@ import socket
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -40,9 +41,9 @@ print(child)
 
 
 def is_free(target: str) -> bool:
-    host, port = target.removeprefix("grpc://").removeprefix("http://").rstrip("/").split(":")
+    address = urlsplit(target)
     with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) != 0
+        return probe.connect_ex((address.hostname, address.port)) != 0
 
 
 def work(kernel: Kernel) -> list[str]:
