@@ -25,8 +25,7 @@ print("runs as" in widgets._body.value, widgets._slider.value, "open the dashboa
 """
 SLIDE = """
 widgets._slider.value = 2  # what the front end sends when it is let go
-svc.wait_until(lambda now: len(now.workers) == 2)
-print(svc.workers)
+print(len(svc.wait_until(lambda now: len(now.workers) == 2).workers))
 """
 STOP = """
 svc.stop()
