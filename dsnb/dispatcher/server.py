@@ -23,6 +23,9 @@ from dsnb.wire.security import kept_token, new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
 
+_STOP_S = 10.0
+"""How long a second call of `stop` waits for the first."""
+
 
 class DispatchServer:
     """The role that knows datasets, jobs, workers and splits. It never touches an element or user code.
@@ -49,6 +52,7 @@ class DispatchServer:
         self._server: GrpcServer | None = None
         self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
         self._stopped = threading.Event()
+        self._over = threading.Event()
         self._lock = threading.Lock()
         if start:
             self.start()
@@ -100,13 +104,21 @@ class DispatchServer:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Stop listening and end all threads; the second call does nothing."""
+        """Stop listening and end all threads; a second call only waits for the first, as the process may end next."""
         if forks.cut_off():
-            return  # it is the parent\'s
+            return  # it is the parent's
         with self._lock:
-            if self._stopped.is_set():
-                return
+            first = not self._stopped.is_set()
             self._stopped.set()
+        if not first:
+            self._over.wait(_STOP_S)
+            return
+        try:
+            self._stop()
+        finally:
+            self._over.set()
+
+    def _stop(self) -> None:
         atexit.unregister(self.stop)
         if self._server is None:
             self._desk.close()
