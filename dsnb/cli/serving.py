@@ -20,22 +20,13 @@ def told_to_drain() -> Iterator[tuple[threading.Event, threading.Event]]:
     """
     drain, stop = threading.Event(), threading.Event()
 
-    def tell(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGTERM and not drain.is_set():
-            drain.set()
-            return
-        stop.set()
-        restore()
+    def is_last(number: int) -> bool:
+        last = number == signal.SIGINT or drain.is_set()
+        (stop if last else drain).set()
+        return last
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.signal(number, tell) for number in _SIGNALS}
-    try:
+    with _heard(is_last):
         yield drain, stop
-    finally:
-        restore()
 
 
 @contextmanager
@@ -43,9 +34,21 @@ def told_to_stop() -> Iterator[threading.Event]:
     """Give an event that Ctrl-C and SIGTERM set. The second signal ends the process at once, as without us."""
     event = threading.Event()
 
-    def tell(_signal: int, _frame: FrameType | None) -> None:
+    def is_last(_number: int) -> bool:
         event.set()
-        restore()
+        return True
+
+    with _heard(is_last):
+        yield event
+
+
+@contextmanager
+def _heard(is_last: Callable[[int], bool]) -> Iterator[None]:
+    """Tell a function of each signal, until it says that this was the last one that it wants."""
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        if is_last(number):
+            restore()
 
     def restore() -> None:
         for number, handler in before.items():
@@ -53,7 +56,7 @@ def told_to_stop() -> Iterator[threading.Event]:
 
     before = {number: signal.signal(number, tell) for number in _SIGNALS}
     try:
-        yield event
+        yield
     finally:
         restore()
 

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bokeh.server.contexts import ApplicationContext
@@ -293,35 +293,6 @@ def replay_in_thread(reader: RunReader, *, port: int = 0, address: str = "127.0.
 
 def _nothing(_stop: threading.Event) -> Iterator[Snapshot]:
     return iter(())
-
-
-def serve_forever(
-    source: Source,
-    *,
-    port: int = 5006,
-    address: str = "127.0.0.1",
-    announce: Callable[[str], object] | None = None,
-) -> None:
-    """Serve the dashboard until the process is interrupted.
-
-    Args:
-        source: Where its snapshots come from.
-        port: The port to listen on; 0 takes a free one.
-        address: Where to listen; loopback only.
-        announce: Called once with the page's address when it is served.
-
-    Raises:
-        AlreadyExistsError: the port is taken.
-    """
-    server = start_in_thread(source, port=port, address=address)
-    try:
-        if announce is not None:
-            announce(server.url)
-        server.wait()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.stop()
 
 
 def _forget(server: DashboardServer) -> None:

@@ -6,10 +6,9 @@ import getpass
 import os
 import socket
 
-from dsnb.errors import PermissionDeniedError
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ControlRequest, DismissRequest
-from dsnb.wire.methods import CONTROL, DISMISS
+from dsnb.wire.methods import CONTROL, DISMISS, Method, Reply, Request
 
 _SCALE_S = 90.0
 """Worker processes take a second each to start, and those that go may finish what they have for a while."""
@@ -23,12 +22,11 @@ class Controls:
         token: What to show.
         by: Who asks, as people are told, in events and in the errors of readers that were cancelled.
         timeout: Seconds to wait for the service's word.
-        read_only: Why nothing may be changed from here; empty where it may.
 
     Raises:
         UnavailableError: the service does not answer in time.
         NotFoundError: there is no such job, worker or trainer; the hint names those that are like it.
-        PermissionDeniedError: the token is missing or wrong, or nothing may be changed from here.
+        PermissionDeniedError: the token is missing or wrong.
 
     Example:
         >>> import dsnb
@@ -37,12 +35,11 @@ class Controls:
         '2 workers'
     """
 
-    def __init__(self, target: str, token: str, *, by: str, timeout: float = 5.0, read_only: str = "") -> None:
+    def __init__(self, target: str, token: str, *, by: str, timeout: float = 5.0) -> None:
         self._target = target
         self._token = token
         self._by = by
         self._timeout = timeout
-        self.read_only = read_only
 
     def pause(self, job: str) -> str:
         """Have a job hand out nothing more after what is in flight; "paused"."""
@@ -70,30 +67,19 @@ class Controls:
 
     def send_away(self, job: str, trainer_id: str) -> str:
         """Keep nothing for a trainer of the cross-trainer cache any longer; "sent away"."""
-        self._check()
-        channel = open_channel(self._target, self._token)
-        try:
-            channel.call(DISMISS, DismissRequest(job_name=job, trainer_id=trainer_id), timeout=self._timeout)
-        finally:
-            channel.close()
+        self._call(DISMISS, DismissRequest(job_name=job, trainer_id=trainer_id), self._timeout)
         return "sent away"
 
     def _ask(self, action: str, name: str = "", workers: int = 0, timeout: float | None = None) -> str:
-        self._check()
+        request = ControlRequest(action=action, name=name, by=self._by, workers=workers)
+        return self._call(CONTROL, request, timeout or self._timeout).state
+
+    def _call(self, method: Method[Request, Reply], request: Request, timeout: float) -> Reply:
         channel = open_channel(self._target, self._token)
         try:
-            request = ControlRequest(action=action, name=name, by=self._by, workers=workers)
-            return channel.call(CONTROL, request, timeout=timeout or self._timeout).state
+            return channel.call(method, request, timeout=timeout)
         finally:
             channel.close()
-
-    def _check(self) -> None:
-        if self.read_only:
-            raise PermissionDeniedError(
-                f"nothing can be changed from here: {self.read_only}",
-                did="nothing was changed",
-                hint="use svc.pause, svc.drain and so on in a notebook, or `dsnb job` on the service's machine",
-            )
 
 
 def this_process(what: str) -> str:

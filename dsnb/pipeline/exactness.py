@@ -51,9 +51,7 @@ def identity(operation: Operation) -> Identity:
     Looked at once: hashing what functions refer to takes longer than an element.
     """
     if operation not in _known:
-        _known[operation] = [
-            ["the service" if step.remembered else step.name, _digest(step)] for step in _steps(operation)
-        ]
+        _known[operation] = [[_name(step), _digest(step)] for step in _steps(operation)]
     return [[*step] for step in _known[operation]]
 
 

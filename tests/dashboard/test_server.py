@@ -18,7 +18,6 @@ from dsnb.errors import AlreadyExistsError, InvalidArgumentError
 from dsnb.monitor.snapshot import Snapshot
 from tests.dashboard.snapshots import job, snapshot
 from tests.support.requires import require_module
-from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -132,15 +131,3 @@ def test_only_the_key_opens_a_page_from_elsewhere_and_its_websocket(server: Any)
         assert "403" in websocket_status(running.url, "https://other.example:8888")
     finally:
         running.stop()
-
-
-def test_serving_for_ever_ends_when_it_is_stopped(server: Any) -> None:
-    known: list[str] = []
-    thread = threading.Thread(target=server.serve_forever, args=(source,), kwargs={"port": 0, "announce": known.append})
-    thread.start()
-    url = wait_for(lambda: known and known[0], what="the address to be announced", timeout=30)
-    assert isinstance(url, str)
-    assert "data-panel" in page(url)
-    server.start_in_thread(source).stop()
-    thread.join(10)
-    assert not thread.is_alive()

@@ -174,6 +174,15 @@ def test_a_recording_jumps_to_what_it_has(tmp_path: Path) -> None:
     assert not Path(log).exists()
 
 
+@pytest.mark.parametrize("before,after", [("a", "b"), (None, "a"), ("a", None)])
+def test_a_position_holds_wherever_the_recording_lies(tmp_path: Path, before: str | None, after: str | None) -> None:
+    def recorded(where: str | None) -> Dataset:
+        return Dataset.range(9).map(double).cache(where and str(tmp_path / where)).batch(2)
+
+    wanted = values(recorded(before))
+    assert rest(recorded(after), at(recorded(before), 3)) == wanted[3:]
+
+
 OTHERS = {
     "another source": (Dataset.range(8).map(double).shuffle(3).batch(2), r"operation 1 is range\(9\), and here .*8"),
     "another function": (

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.errors import CancelledError, DsnbWarning, FailedPreconditionError, NotFoundError, PermissionDeniedError
-from dsnb.monitor.controls import Controls
+from dsnb.errors import CancelledError, DsnbWarning, FailedPreconditionError, NotFoundError
 from tests.support.cluster import Cluster
 from tests.support.reading import at_once, first, numbers
 from tests.support.waiting import wait_for
@@ -179,12 +178,3 @@ def test_an_unknown_name_is_told_with_those_that_there_are(service: dsnb.DataSer
     for act in (service.pause, service.resume, service.cancel, service.drain, service.remove):
         with pytest.raises(NotFoundError, match="there is no"):
             act("nothing")
-
-
-def test_nothing_is_changed_from_where_one_may_only_look(service: dsnb.DataService) -> None:
-    controls = Controls(service.target, service.token, by="the page", read_only="this page is served to other machines")
-    for ask in (controls.pause, controls.cancel, controls.drain):
-        with pytest.raises(PermissionDeniedError, match="this page is served to other machines"):
-            ask("w0")
-    with pytest.raises(PermissionDeniedError):
-        controls.send_away("train", "t")

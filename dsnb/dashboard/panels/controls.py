@@ -19,7 +19,7 @@ _TITLES = {
     "resume": "resume {job}",
     "cancel": "cancel {job}: its readers get an error",
     "drain": "drain {worker}: it finishes what it has and gets nothing new",
-    "remove": "remove {worker}: it finishes what it has and leaves",
+    "remove": "remove {worker} at once: what it has in hand is lost, and its readers are told",
     "scale": "have {workers} workers",
 }
 
