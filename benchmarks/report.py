@@ -18,10 +18,10 @@ time of all processes of a contender for each gigabyte: it survives a noisy mach
 
 def page(store: Store, command: str) -> str:
     """All of it, as Markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(store.versions.items()))
+    peers = ", ".join(f"{name} {version}" for name, version in sorted(store.versions.items()))
     results: Results = {name: one.samples for name, one in store.workloads.items()}
     parts = [
-        f"Measured with `{command}` on {machine()}. {versions}.",
+        f"Measured with `{command}` on {machine()}" + (f"; {peers}." if peers else "."),
         targets(results, store.workloads),
         "## What was measured",
         _ABOUT,
@@ -39,24 +39,33 @@ def _in_order(store: Store) -> Iterator[tuple[str, Measured]]:
 
 def targets(results: Results, workloads: dict[str, Measured]) -> str:
     """The table of targets."""
-    rows = []
-    for row in ROWS:
-        reached = [_reached(check, results, workloads) for check in row.checks]
-        texts, states = [text for text, _ in reached], [state for _, state in reached]
-        rows.append([row.workload, row.against, row.target, "; ".join(texts), _verdict(states)])
-    return table(("workload", "against", "at least", "reached", "met"), rows)
+    columns = ("workload", "against", "at least", "reached", "met")
+    return table(columns, [_line(row, results, workloads) for row in ROWS])
+
+
+def _line(row: Row, results: Results, workloads: dict[str, Measured]) -> list[str]:
+    reached = [_reached(check, results, workloads) for check in row.checks]
+    nothing = all(not text for text, _ in reached)
+    told = (
+        ""
+        if nothing
+        else "; ".join(
+            f"{check.about} {text or '—'}".strip() for check, (text, _) in zip(row.checks, reached, strict=True)
+        )
+    )
+    met = "not measured" if nothing else _verdict([state for _, state in reached])
+    return [row.workload, row.against, row.target, told, met]
 
 
 def _reached(check: Check, results: Results, workloads: dict[str, Measured]) -> tuple[str, bool | None]:
-    """A figure and whether it is enough; None where there is none."""
-    about = f"{check.about} " if check.about else ""
+    """A figure and whether it is enough; where there is none, who had none and why, or nothing if nobody was asked."""
     try:
         value = check.value(results)
     except MissingError as missing:
         workload, contender = missing.args
-        why = workloads[workload].missing.get(contender, "not measured") if workload in workloads else "not measured"
-        return f"{about}— ({contender}: {_short(why)})", None
-    return f"{about}{value:,.{check.digits}f}{check.unit}", check.met(value)
+        why = workloads[workload].missing.get(contender, "") if workload in workloads else ""
+        return (f"— ({contender}: {_short(why)})" if why else ""), None
+    return f"{value:,.{check.digits}f}{check.unit}", check.met(value)
 
 
 def _verdict(states: Sequence[bool | None]) -> str:

@@ -45,9 +45,9 @@ class Store:
             self.versions = held["versions"]
             self.workloads = {name: Measured(**one) for name, one in held["workloads"].items()}
 
-    def keep(self, name: str, measured: Measured) -> None:
-        """Put a workload in the place of what was known of it; in the file, too."""
-        self.workloads[name] = measured
+    def keep(self, name: str, measured: Measured, versions: dict[str, str]) -> None:
+        """Put a workload in the place of what was known of it, and the versions of the peers; in the file, too."""
+        self.workloads[name], self.versions = measured, versions
         self.write()
 
     def write(self) -> None:

@@ -107,7 +107,7 @@ def measure_all(names: Sequence[str], plan: Plan, store: Store) -> None:
         began = time.monotonic()
         late = began - start > 60 * plan.minutes * number / len(WORKLOADS)
         measured = measure(WORKLOADS[name], replace(plan, runs=min(plan.runs, _FEW)) if number and late else plan)
-        store.keep(name, measured)
+        store.keep(name, measured, versions_of(ENVIRONMENTS))
         plan.say(f"{number + 1:2}/{len(names)} {name:16} {time.monotonic() - began:5.1f} s, {measured.runs} runs each")
 
 
@@ -133,8 +133,6 @@ def main() -> int:
     if not options.page:
         plan = Plan(runs=2, haste=2.5) if options.quick else Plan(runs=options.runs, minutes=options.minutes)
         measure_all(names, plan, store)
-        store.versions = versions_of(ENVIRONMENTS)
-        store.write()
     text = page(store, "python -m benchmarks")
     print(store.text() if options.json else text)
     if not options.quick:

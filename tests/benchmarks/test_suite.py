@@ -52,12 +52,15 @@ def test_a_workload_is_measured_with_who_is_there_and_tells_why_others_are_not(m
 
 def test_results_survive_in_their_file_and_fill_the_page(measured: Measured, tmp_path: Path) -> None:
     store = Store(tmp_path / "results.json")
-    store.keep("scalars", measured)
+    store.keep("scalars", measured, {"tensorflow-cpu": "2.21.0"})
     again = Store(tmp_path / "results.json")
-    assert again.workloads == {"scalars": measured}
+    assert (again.workloads, again.versions) == ({"scalars": measured}, {"tensorflow-cpu": "2.21.0"})
     text = page(again, "the command")
     assert "tensorflow is not built" in text.partition("## What was measured")[0]
     assert re.search(r"\| dsnb, grpc \| [\d,]+ \(", text)
+    assert "; tensorflow-cpu 2.21.0.\n" in text
+    (other,) = (line for line in text.splitlines() if line.startswith("| real images"))
+    assert other.endswith("| 1.0x |  | not measured |"), "what nobody was asked for is called so"
 
 
 def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() -> None:
