@@ -17,6 +17,7 @@ from typing import NoReturn
 from dsnb import errors
 from dsnb.client import notices
 from dsnb.client.inbox import Hold, Inbox
+from dsnb.client.joining import JobClock, follow, join
 from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.client.rounds import Rounds
 from dsnb.client.tasks import TaskTable
@@ -34,9 +35,8 @@ from dsnb.pipeline.engine.bookmarks import no_position
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import decode
-from dsnb.wire.control import ControlStream
-from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, JoinReply, JoinRequest, Loss
-from dsnb.wire.methods import FOLLOW, JOIN, STATUS
+from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, Loss
+from dsnb.wire.methods import STATUS
 from dsnb.wire.transfer.handover import Piece
 
 _LOOK_S = 0.5
@@ -78,6 +78,9 @@ class RoundsInbox(Inbox):
     @property
     def ready(self) -> bool:
         return self.rounds.ready
+
+    def _forget_pieces(self) -> None:
+        self.rounds.clear()
 
     def wait_stirred(self, timeout: float) -> bool:
         """Wait for something to do; False when there will be no more. Under the lock."""
@@ -145,7 +148,7 @@ class CoordinatedStage(Stage):
         self._options = options
         self._channel = open_channel(service.address, token)
         try:
-            joined = self._join(dataset_id)
+            joined = join(self._channel, dataset_id, options)
         except BaseException:
             self._channel.close()
             raise
@@ -155,37 +158,21 @@ class CoordinatedStage(Stage):
         self._inbox = RoundsInbox(options.consumers)
         self._table = RoundsTable(self._inbox, joined.client_id, options, token, joined.instance)
         self._answered = self._missed_told = self._dropped_told = 0
-        self._began = time.perf_counter_ns()
-        self._control = ControlStream(
-            f"dsnb-follow-{joined.client_id}",
-            open_channel(service.address, token),
-            FOLLOW,
-            report=self._report,
-            receive=self._hear,
-            interval_s=joined.report_ms / 1000,
-            failed=self._inbox.refuse,
+        self._clock = JobClock(paused=bool(joined.paused_by))
+        self._began = self._clock()
+        self._control = follow(
+            service, token, joined, report=self._report, receive=self._hear, failed=self._inbox.refuse
         )
         self._tending = threading.Thread(target=self._tend, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
         self._inbox.rounds.follow([task.task_id for task in joined.tasks])
         self._inbox.updates.append(ClientUpdate(state=True, tasks=joined.tasks))
         self._tending.start()
         self._control.start()
-
-    def _join(self, dataset_id: str) -> JoinReply:
-        options = self._options
-        return self._channel.call(
-            JOIN,
-            JoinRequest(
-                dataset_id=dataset_id,
-                job_name=options.job_name,
-                mode=options.mode.name,
-                trainer_id=options.trainer_id,
-                compression=options.compression,
-                target_workers=options.target_workers,
-                consumers=options.consumers,
-                consumer=options.consumer,
-            ),
-        )
+        try:
+            notices.warn_of(joined)
+        except BaseException:  # nobody will have this stage to close it
+            self.close()
+            raise
 
     # ---- the stage
 
@@ -215,9 +202,10 @@ class CoordinatedStage(Stage):
             self._control.close()
         finally:
             self._channel.close()
+            self._inbox.clear()
 
     def _next_piece(self) -> Piece:
-        inbox, began, waited = self._inbox, time.perf_counter_ns(), 0.0
+        inbox, began, waited = self._inbox, self._clock(), 0.0
         try:
             while True:
                 self._tell_losses()
@@ -231,14 +219,14 @@ class CoordinatedStage(Stage):
                         continue
                     inbox.starving = inbox.stir = True
                     inbox.changed.notify_all()
-                    before = time.monotonic()
+                    before = self._clock()
                     inbox.changed.wait(_LOOK_S)
-                waited += min(time.monotonic() - before, 2 * _LOOK_S)
+                waited += min((self._clock() - before) / 1e9, 2 * _LOOK_S)
                 if waited > self._patience_s:
                     self._check_overdue(waited)
                     waited = 0.0
         finally:
-            self.wait_ns += time.perf_counter_ns() - began
+            self.wait_ns += self._clock() - began
 
     def _take(self) -> Piece:
         piece: Piece = self._inbox.rounds.take()
@@ -287,14 +275,14 @@ class CoordinatedStage(Stage):
         """Look why nothing has come for so long.
 
         Raises:
-            DeadlineExceededError: the job is not paused; with whom it waits for.
+            DeadlineExceededError: with whom it waits for.
         """
         whom = f"the service at {self._channel.address}, which does not answer"
         with suppress(UnavailableError):
             snapshot = decode(Snapshot, self._channel.call(STATUS, Empty(), timeout=5.0))
             job = snapshot.job(self._options.job_name)
             if job is not None and job.paused_by:
-                return
+                return  # the word of it is on its way
             whom = job.rounds.waits_for if job is not None and job.rounds is not None else "a job that is gone"
         with self._inbox.changed:
             at = self._inbox.rounds.at
@@ -355,6 +343,8 @@ class CoordinatedStage(Stage):
         if update.cancelled_by:
             self._inbox.refuse(notices.cancelled(self._options.job_name, update.cancelled_by))
         self._losses_heard += len(update.losses)
+        if update.state:
+            self._clock.pause(paused=update.paused)
         with self._inbox.changed:
             if update.state:
                 self._inbox.rounds.follow([task.task_id for task in update.tasks])
@@ -371,7 +361,7 @@ class CoordinatedStage(Stage):
             client_id=self._client_id,
             elements=self.elements,
             wait_ns=self.wait_ns,
-            active_ns=time.perf_counter_ns() - self._began,
+            active_ns=self._clock() - self._began,
             lost=self._table.lost + missed,
             seq=number,
             leaving=leaving,

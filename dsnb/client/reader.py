@@ -9,6 +9,7 @@ from typing import Any
 
 from dsnb.client import notices
 from dsnb.client.inbox import Hold
+from dsnb.client.joining import JobClock, follow, join
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.resume import Marks, Resumed, limits_of
 from dsnb.client.tasks import TaskTable
@@ -23,17 +24,8 @@ from dsnb.errors import (
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel
-from dsnb.wire.control import ControlStream
-from dsnb.wire.messages import (
-    ClientReport,
-    ClientUpdate,
-    EndRequest,
-    JoinReply,
-    JoinRequest,
-    PassPosition,
-    PositionRequest,
-)
-from dsnb.wire.methods import CONFIRM_END, FOLLOW, JOIN, POSITION
+from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, PassPosition, PositionRequest
+from dsnb.wire.methods import CONFIRM_END, POSITION
 
 _CONFIRM_S = 0.2
 _POSITION_S = 5.0
@@ -70,12 +62,11 @@ class ReadStage(Stage):
         token = service.find_token()
         self.place = place
         self._options = options
-        self._repetition = repetition
         self._behind = resumed.behind if resumed is not None else 0
         self._marks = Marks(repetition, self._behind, on_end)
         self._channel = open_channel(service.address, token)
         try:
-            joined = self._join(dataset_id, resumed)
+            joined = join(self._channel, dataset_id, options, repetition, resumed.position if resumed else None)
             self._inbox = inbox_for(options, joined.tasks, resumed)
         except BaseException:
             self._channel.close()
@@ -94,21 +85,16 @@ class ReadStage(Stage):
         self._handed = 0
         self._unit = 0
         self._yielded = 0
-        self._began = time.perf_counter_ns()
+        self._clock = JobClock(paused=bool(joined.paused_by))
+        self._began = self._clock()
         self._active_ns = self._decode_ns = 0
         self._waiting: tuple[int, int | None] = (0, None)
         """What was waited before, and when the wait began that goes on; one object: never half new."""
         self._reachable_at = time.monotonic()
         self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
-        self._control = ControlStream(
-            f"dsnb-follow-{joined.client_id}",
-            open_channel(service.address, token),
-            FOLLOW,
-            report=self._report,
-            receive=self._hear,
-            interval_s=joined.report_ms / 1000,
-            failed=self._inbox.refuse,
+        self._control = follow(
+            service, token, joined, report=self._report, receive=self._hear, failed=self._inbox.refuse
         )
         self._control.start()
         try:
@@ -126,23 +112,6 @@ class ReadStage(Stage):
         if self._options.local and not len(self._tasks):
             raise no_local_worker(self._options)
         self._tasks.tend(time.monotonic())  # so that workers begin while the caller comes to its first `next`
-
-    def _join(self, dataset_id: str, resumed: Resumed | None) -> JoinReply:
-        return self._channel.call(
-            JOIN,
-            JoinRequest(
-                dataset_id=dataset_id,
-                job_name=self._options.job_name,
-                mode=self._options.mode.name,
-                cached=self._options.cached,
-                trainer_id=self._options.trainer_id,
-                compression=self._options.compression,
-                target_workers=self._options.target_workers,
-                repetition=self._repetition,
-                whole=self._options.wants_all,
-                position=resumed.position if resumed is not None else None,
-            ),
-        )
 
     # ---- the stage
 
@@ -189,7 +158,7 @@ class ReadStage(Stage):
         """Leave the job and all its tasks; what was not consumed goes back to them."""
         self._handed = max(0, self._handed - unread)
         self._confirm()
-        self._active_ns = time.perf_counter_ns() - self._began
+        self._active_ns = self._clock() - self._began
         try:
             self._tasks.close()
             self._control.close()
@@ -260,7 +229,7 @@ class ReadStage(Stage):
                         return True
                     stirred = self._inbox.stirred
                     if not self._inbox.ready and self._waiting[1] is None:
-                        self._waiting = self.wait_ns, time.perf_counter_ns()
+                        self._waiting = self.wait_ns, self._clock()
                 if not stirred:
                     if not starved:
                         starved = True
@@ -275,7 +244,7 @@ class ReadStage(Stage):
     def _waited_ns(self) -> int:
         """With the wait that goes on: it may be long."""
         waited, began = self._waiting
-        return waited if began is None else waited + time.perf_counter_ns() - began
+        return waited if began is None else waited + self._clock() - began
 
     def _look_after(self) -> bool:
         """Act on what has come, or wait a little for something to come; False when the pass is over."""
@@ -378,6 +347,8 @@ class ReadStage(Stage):
         if update.cancelled_by:
             self._inbox.refuse(notices.cancelled(self._job, update.cancelled_by))
         self._losses_heard += len(update.losses)
+        if update.state:
+            self._clock.pause(paused=update.paused)
         if update.state or update.losses:
             self._inbox.update(update)
 
@@ -387,7 +358,7 @@ class ReadStage(Stage):
             elements=self._yielded,
             wait_ns=self._waited_ns(),
             decode_ns=self._decode_ns,
-            active_ns=self._active_ns or time.perf_counter_ns() - self._began,
+            active_ns=self._active_ns or self._clock() - self._began,
             lost=self._tasks.lost,
             seq=number,
             leaving=leaving,

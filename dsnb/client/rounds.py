@@ -102,6 +102,12 @@ class Rounds:
         turns.received = max(turns.received, base)
         turns.let_go(base)
 
+    def clear(self) -> None:
+        """Let go of all turns that are here."""
+        for turns in self._tasks.values():
+            turns.items.clear()
+            turns.nbytes = 0
+
     # ---- what is told
 
     @property

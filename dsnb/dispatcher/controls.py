@@ -28,7 +28,7 @@ def pause(core: Context, event: e.PauseJob) -> str:
     job = jobs.known_job(core, event.name)
     if not job.paused_by:
         core.record(r.JobPaused(name=job.name, by=event.by or "somebody"))
-        _tell_tasks(core, job)
+        _tell(core, job)
         _announce(core, f"job {job.name!r} was paused", event.by)
     return "paused"
 
@@ -42,7 +42,7 @@ def resume(core: Context, event: e.ResumeJob) -> str:
     job = jobs.known_job(core, event.name)
     if job.paused_by:
         core.record(r.JobResumed(name=job.name))
-        _tell_tasks(core, job)
+        _tell(core, job)
         _announce(core, f"job {job.name!r} was resumed", event.by)
     return "running" if job.clients else "idle"
 
@@ -58,9 +58,7 @@ def cancel(core: Context, event: e.CancelJob) -> str:
     job, by = jobs.known_job(core, event.name), event.by or "somebody"
     clients = job.clients
     for iteration in job.iterations.values():
-        core.live.unread.pop((job.name, iteration.number), None)
-        for task_id in list(iteration.tasks):
-            jobs.drop_task(core, task_id)
+        jobs.free(core, job, iteration)
     core.live.unused.pop(job.name, None)
     core.record(r.JobCancelled(name=job.name, by=by))
     if not core.state.datasets[job.dataset_id].chosen:
@@ -121,8 +119,10 @@ def find_worker(core: Context, name: str) -> Worker | None:
     return found
 
 
-def _tell_tasks(core: Context, job: Job) -> None:
+def _tell(core: Context, job: Job) -> None:
+    """Have all tasks and readers of a job learn whether it is paused."""
     for iteration in job.iterations.values():
+        core.instruct(e.TellClients(job=job.name, number=iteration.number))
         for task_id in iteration.tasks:
             core.instruct(e.TellTask(worker=core.state.tasks[task_id].worker, task_id=task_id))
 

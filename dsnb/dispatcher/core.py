@@ -18,27 +18,33 @@ from dsnb.dispatcher import controls, invariants, jobs, leases, membership, regi
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import ServiceBegun
-from dsnb.errors import DsnbError
 
 
 class Core(Context):
     """Decides for one service; see `Context` for its arguments."""
 
     def handle(self, event: e.Event, now: float) -> e.Decision:
-        """Decide what an event leads to; errors of the caller are in the decision, not raised."""
+        """Decide what an event leads to; errors are in the decision, not raised.
+
+        Our own mistakes too: what was recorded before one is in the state already, and so must be kept.
+        """
         self.now = now
         self.records, self.instructions = [], []
         reply, error = None, None
         try:
             reply = _HANDLERS[type(event)](self, event)
-            rounds.review(self)
-        except DsnbError as mistake:
+        except Exception as mistake:  # noqa: BLE001 - a bug may be anything
             error = mistake
-        return e.Decision(reply=reply, error=error, records=tuple(self.records), instructions=tuple(self.instructions))
+        return e.Decision(
+            reply=reply, error=error, bug=rounds.review(self),
+            records=tuple(self.records), instructions=tuple(self.instructions),
+        )  # fmt: skip
 
     def validate(self) -> None:
         """Check what must hold between any two events."""
         invariants.validate(self.state)
+        passes = {(job.name, number) for job in self.state.jobs.values() for number in job.iterations}
+        assert set(self.live.rounds) <= passes, "where consumers are is kept of a pass that is gone"
         assert set(self.live.workers) == set(self.state.workers), "a worker has no deadline, or a deadline no worker"
         assert set(self.live.clients) == set(self.state.clients), "a client has no deadline, or a deadline no client"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -39,6 +40,8 @@ from dsnb.wire.messages import (
 )
 
 Message = TypeVar("Message")
+
+_log = logging.getLogger(__name__)
 
 _EVENTS = 200
 _COLLECT_S = 0.25
@@ -82,6 +85,7 @@ class Desk:
         self.clients: dict[str, Mailbox[ClientUpdate]] = {}
         self._changed = threading.Condition(threading.RLock())
         self._events: deque[EventStatus] = deque(maxlen=_EVENTS)
+        self._bugs: set[tuple[str, type]] = set()
         self._started = time.time()
         self._seq = 0
         self._collects = 0
@@ -104,11 +108,14 @@ class Desk:
 
         Raises:
             DsnbError: what the core says of the caller's mistake.
+            Exception: a mistake of dsnb's own.
         """
         with self._changed:
             self._keep()
             self._unkept = decision = self.core.handle(event, time.monotonic())
             self._keep()
+            if decision.bug is not None:
+                self.stumbled(decision.bug, "coordinated reads")
         if decision.error is not None:
             raise decision.error
         return decision.reply
@@ -227,6 +234,15 @@ class Desk:
                 self._order(task.worker, WorkerOrder(dismiss=(dismissal,)))
             self.announce(f"trainer {trainer_id!r} of job {job_name!r} was sent away", "info")
 
+    def stumbled(self, bug: Exception, where: str) -> None:
+        """Tell of a mistake of dsnb's own that is nothing to any caller; of one that comes again and again, once."""
+        with self._changed:
+            if (where, type(bug)) not in self._bugs:
+                self._bugs.add((where, type(bug)))
+                text = f"a bug of dsnb in {where}: {type(bug).__name__}: {bug}; please report it with the log"
+                _log.error("%s", text, exc_info=bug)
+                self.announce(text, "warning")
+
     def announce(self, text: str, level: str) -> None:
         """Add a line to the events that people read."""
         with self._changed:
@@ -274,13 +290,16 @@ class Desk:
         """How an iteration is now; for one who has heard of so many of its losses, with the others."""
         known = self.core.state.jobs.get(job)
         iteration = known.iterations.get(number) if known else None
-        if iteration is None:
+        if known is None or iteration is None:
             return ClientUpdate()
         unheard = () if losses_heard is None else iteration.losses[losses_heard:]
         losses = tuple(Loss(task_id=o.task_id, worker=o.worker, splits=o.splits, reason=o.reason) for o in unheard)
         tasks = self.task_infos(job, number)
         rounds = _rounds(iteration)
-        return ClientUpdate(state=True, tasks=tasks, finished=iteration.finished, losses=losses, rounds=rounds)
+        return ClientUpdate(
+            state=True, tasks=tasks, finished=iteration.finished, losses=losses, rounds=rounds,
+            paused=bool(known.paused_by),
+        )  # fmt: skip
 
     def locked(self) -> threading.Condition:
         """The lock, for looks at several tables at once."""

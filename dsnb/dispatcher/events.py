@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsnb.dispatcher.records import Record
-from dsnb.errors import DsnbError
 from dsnb.wire.lineup import ConsumerReport
 from dsnb.wire.messages import PassPosition
 
@@ -336,10 +335,16 @@ Instruction = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What came of an event. The shell keeps the records first, then carries out the instructions, then answers."""
+    """What came of an event. The shell keeps the records first, then carries out the instructions, then answers.
+
+    Attributes:
+        error: What the caller is to be told in place of a reply: its own mistake, or one of dsnb's in the handling.
+        bug: What went wrong beside the event, and is nothing to its caller: a mistake of dsnb's.
+    """
 
     reply: Any = None
-    error: DsnbError | None = None
+    error: Exception | None = None
+    bug: Exception | None = None
     records: tuple[Record, ...] = ()
     instructions: tuple[Instruction, ...] = ()
 

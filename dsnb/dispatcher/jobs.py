@@ -192,12 +192,17 @@ def drop_task(core: Context, task_id: str) -> None:
     core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
 
 
-def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
-    """Free a pass that nobody reads. A finished one keeps its record, so that reading it again finds it empty."""
+def free(core: Context, job: Job, iteration: Iteration) -> None:
+    """Let go of all that is held for a pass, here and at its workers."""
     core.live.unread.pop((job.name, iteration.number), None)
     core.live.rounds.pop((job.name, iteration.number), None)
     for task_id in list(iteration.tasks):
         drop_task(core, task_id)
+
+
+def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
+    """Free a pass that nobody reads. A finished one keeps its record, so that reading it again finds it empty."""
+    free(core, job, iteration)
     if not iteration.finished:
         core.record(r.IterationDropped(job=job.name, number=iteration.number))
 

@@ -41,15 +41,17 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context, Standing
 from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.state import Iteration, Job
-from dsnb.wire.lineup import Lineup, next_turn
+from dsnb.wire.lineup import Lineup, lineup_of, next_turn, turn_of
 
 
 def said(core: Context, event: e.ConsumerSaid) -> None:
     """Take in where a consumer says that it is."""
     client = core.state.clients.get(event.client_id)
-    if client is None:
+    if client is None or client.cancelled:
         return
     iteration = core.state.iteration(client.job, client.number)
+    if iteration.rounds is None:
+        return
     standing = next((s for s in standings(core, client.job, iteration) if s.client == event.client_id), None)
     if standing is None:
         return
@@ -63,19 +65,26 @@ def said(core: Context, event: e.ConsumerSaid) -> None:
     standing.base = {held.task_id: held.base for held in report.held}
 
 
-def review(core: Context) -> None:
-    """Do what is due in all coordinated passes."""
-    for job in core.state.jobs.values():
-        if job.consumers:
-            for iteration in job.iterations.values():
+def review(core: Context) -> Exception | None:
+    """Do what is due in all coordinated passes; a mistake of ours in one of them holds up none of the others."""
+    bug = None
+    passes = [(job, iteration) for job in core.state.jobs.values() for iteration in job.iterations.values()]
+    for job, iteration in passes:
+        if iteration.rounds is not None:
+            try:
                 _review(core, job, iteration)
+            except Exception as mistake:  # noqa: BLE001 - a bug may be anything
+                bug = mistake
+    return bug
 
 
 def standings(core: Context, job: str, iteration: Iteration) -> list[Standing]:
     """Where each consumer is, as far as is known; who has come or gone since the last look is taken in."""
     rounds = iteration.rounds
     assert rounds is not None, "only coordinated passes have consumers"
-    table = core.live.rounds.setdefault((job, iteration.number), [Standing(since=core.now) for _ in rounds.places])
+    table = core.live.rounds.get((job, iteration.number))
+    if table is None:
+        table = core.live.rounds[job, iteration.number] = [Standing(since=core.now) for _ in rounds.places]
     for standing, client in zip(table, rounds.places, strict=True):
         if standing.client != client:
             standing.come(client, core.now)
@@ -203,16 +212,16 @@ def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
     """Whom the next round waits for, in words; empty where nobody holds it up."""
     rounds, table = iteration.rounds, standings(core, job.name, iteration)
     assert rounds is not None
+    if job.paused_by:
+        return f"a resume: {job.paused_by} paused the job"
     if not rounds.lineups or rounds.halted:
         lacking = [at for at, standing in enumerate(table) if not standing.client or standing.halt != rounds.halts]
         return _people(core, table, lacking) or ("" if wanted_tasks(core, iteration) else _nobody())
     if not iteration.tasks:
         return _nobody()
     wanted = max(standing.round for standing in table)
-    lineup = next((known for known in reversed(rounds.lineups) if known.first <= wanted), rounds.lineups[0])
-    place = max(0, wanted - lineup.first) % len(lineup.tasks)
-    task = lineup.tasks[place]
-    turn = next_turn(lineup, task, max(wanted, lineup.first))
+    lineup = lineup_of(rounds.lineups, wanted) or rounds.lineups[0]
+    task, turn = turn_of(lineup, max(wanted, lineup.first))
     lacking = [at for at, standing in enumerate(table) if standing.received.get(task, 0) <= turn]
     if len(lacking) < len(table):
         return _people(core, table, lacking)

@@ -82,11 +82,11 @@ class DispatchServer:
             except BaseException:
                 self._desk.close()
                 raise
-        self._desk.target = self.target
-        local.offer_blobs(self._address, self._desk.blobs.get)
-        discovery.remember(self.target, self.token)
-        self._ticker.start()
-        atexit.register(self.stop)
+            self._desk.target = self.target
+            local.offer_blobs(self._address, self._desk.blobs.get)
+            discovery.remember(self.target, self.token)
+            self._ticker.start()
+            atexit.register(self.stop)
 
     def drain(self) -> None:
         """Let nobody begin to read any more; those who read go on."""
@@ -190,8 +190,12 @@ class DispatchServer:
 
     def _tick(self) -> None:
         while not self._stopped.wait(self.config.job_gc_check_interval_ms / 1000):
-            with suppress(UnavailableError):  # the journal could not be written; whoever calls is told
+            try:
                 self._desk.handle(e.Tick())
+            except UnavailableError:  # the journal could not be written; whoever calls is told
+                pass
+            except Exception as bug:  # noqa: BLE001 - without this thread nobody is ever found to be gone
+                self._desk.stumbled(bug, "its clock")
 
 
 def _ports(config: DispatcherConfig) -> list[int]:

@@ -181,6 +181,7 @@ class ClientUpdate:
     state: bool = False
     cancelled_by: str = ""
     rounds: RoundsUpdate | None = None
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,14 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.runs import Loss
 from dsnb.dispatcher.state import State, replay
+from dsnb.errors import DsnbError
+
+
+def raise_bugs(decision: e.Decision) -> None:
+    """Raise what is nobody's mistake but ours."""
+    for wrong in (decision.bug, decision.error):
+        if wrong is not None and not isinstance(wrong, DsnbError):
+            raise wrong
 
 
 class DispatcherDied(Exception):
@@ -125,6 +133,7 @@ class Model:
         self.sound = False
         before = {task_id: self._before(task_id) for task_id in self.core.state.tasks}
         decision = self.core.handle(event, self.now)
+        raise_bugs(decision)
         self.records += decision.records
         self.journal.append(decision.records)
         if decision.records and len(self.records) % 16 == 0:  # long before it would be due

@@ -17,6 +17,7 @@ from dsnb.dispatcher.state import State, replay
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
 from dsnb.wire.lineup import RoundsUpdate, consumer_name
 from dsnb.worker.round_robin import RoundRobin
+from tests.dispatcher.model import raise_bugs
 
 Task = str
 
@@ -59,6 +60,7 @@ class World:
 
     def handle(self, event: e.Event) -> Any:
         decision = self.core.handle(event, 0.0)
+        raise_bugs(decision)
         if decision.error is not None:
             raise decision.error
         self.records += decision.records
@@ -135,6 +137,12 @@ class World:
         if consumer is not None:
             self.handle(e.ConsumerSaid(client_id=consumer.client, report=consumer.rounds.report()))
             self.handle(e.ClientLeaves(client_id=consumer.client))
+
+    def cancel(self) -> None:
+        """The job is cancelled, and each consumer hears of it and leaves."""
+        self.handle(e.CancelJob(name="job", by="anna"))
+        for index in list(self.consumers):
+            self.leave(index)
 
     # ---- messages
 

@@ -7,7 +7,10 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
+from dsnb.pipeline.operation import INFINITE_CARDINALITY
+from dsnb.wire.lineup import ConsumerReport
 from tests.dispatcher.model import SimClient, SimWorker
+from tests.dispatcher.rounds_world import World
 from tests.dispatcher.simulation import Service
 
 
@@ -118,6 +121,33 @@ def test_the_dataset_of_a_cancelled_job_is_let_go_in_time(reading: Reading) -> N
     reading.service.close(reading.client)
     reading.service.wait(10, reading.service.keep_alive)
     assert not reading.service.core.state.datasets
+
+
+@pytest.mark.parametrize("consumers", [2, 3])
+def test_a_job_whose_rounds_were_cancelled_begins_anew_at_round_0_with_any_number_of_consumers(consumers: int) -> None:
+    world = World(2)
+    world.add_worker()
+    for index in range(2):
+        world.join(index)
+    for _ in range(30):
+        world.everything_moves()
+    assert min(len(consumer.took) for consumer in world.consumers.values()) > 5
+    world.cancel()
+    world.count = consumers
+    for index in range(consumers):
+        world.join(index)
+    world.come_to_rest()
+    assert [min(consumer.took) for consumer in world.consumers.values()] == [0] * consumers
+
+
+def test_what_a_consumer_says_after_its_job_was_cancelled_is_nothing_to_anybody(reading: Reading) -> None:
+    dataset = reading.service.register(cardinality=INFINITE_CARDINALITY)
+    consumer = reading.service.join(dataset, "rounds", "OFF", trainer_id="consumer 0", consumers=1)
+    reading.service.cancel("rounds")
+    said = ConsumerReport(round=3, begun=True)
+    for client in (consumer, reading.client):  # the second one is no consumer at all
+        decision = reading.service.handle(e.ConsumerSaid(client_id=client.client_id, report=said))
+        assert (decision.error, decision.records) == (None, ())
 
 
 # ---- workers

@@ -13,6 +13,7 @@ from dsnb.dispatcher.desk import Desk, Mailbox
 from dsnb.dispatcher.journal import Journal
 from dsnb.errors import NotFoundError, UnavailableError
 from dsnb.monitor.snapshot import JobStatus
+from dsnb.wire.lineup import ConsumerReport
 from dsnb.wire.messages import ClientReport, ClientUpdate, TaskReport, WorkerOrder, WorkerReport
 
 
@@ -229,3 +230,46 @@ def test_blobs_of_a_dataset_that_is_dropped_are_let_go() -> None:
     service.desk.core.live.ticked = service.desk.core.now
     service.desk.handle(e.Tick())
     assert service.desk.blobs.missing((definition,)) == (definition,)
+
+
+# ---- mistakes of dsnb's own
+
+
+def test_a_bug_in_the_rounds_of_one_job_is_told_once_and_holds_up_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = Service()
+    service.worker("w")
+    desk = service.desk
+    desk.handle(lone_consumer(service.dataset(), "damaged"))
+    desk.core.live.rounds["damaged", 0] = []  # the consumer is not in it
+    joined = desk.handle(lone_consumer(service.dataset(), "whole"))
+    desk.handle(e.ConsumerSaid(client_id=joined.client_id, report=ConsumerReport(halt=1)))
+    rounds = desk.core.state.jobs["whole"].iterations[0].rounds
+    assert rounds is not None
+    assert rounds.admitted == [joined.client_id]
+    (record,) = [record for record in caplog.records if record.name == "dsnb.dispatcher.desk"]
+    assert "a bug of dsnb in coordinated reads: ValueError" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def lone_consumer(dataset_id: str, job: str) -> e.Join:
+    return e.Join(
+        dataset_id=dataset_id, job_name=job, mode="OFF", cached=False, trainer_id="consumer 0", compression="AUTO",
+        target_workers="AUTO", repetition=0, consumers=1,
+    )  # fmt: skip
+
+
+def test_what_was_decided_before_a_bug_is_kept_and_told() -> None:
+    journal = Journal()
+    service = Service(journal)
+    service.worker("w")
+    _, mailbox = service.client()
+    live = service.desk.core.live
+    live.workers["w"] = 0.0  # it is found to be lost, and then there is a job of which nothing is known
+    live.unread["train", 0] = "yesterday"  # type: ignore[assignment]  # a bug may be anything
+    with pytest.raises(TypeError):
+        service.desk.handle(e.Tick())
+    assert not service.desk.core.state.workers
+    assert journal.load().export() == service.desk.core.state.export()
+    assert read(mailbox)

@@ -18,6 +18,7 @@ from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, ForgetRequest, SplitsRequest, TaskRequest, WatchRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, GET_SPLITS, GET_TASK, PUT_BLOB, WATCH
+from dsnb.wire.transfer import local
 from tests.support.cluster import Cluster
 from tests.support.reading import first
 from tests.support.waiting import wait_for
@@ -112,6 +113,39 @@ def _watch(cluster: Cluster, stop: threading.Event, told: list[Snapshot]) -> Non
         told.extend(watch_snapshots(cluster.address, cluster.dispatcher.token, 0.1, stop))
     except dsnb.errors.UnavailableError:
         return
+
+
+def test_a_bug_that_meets_the_clock_is_seen_and_the_clock_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with Cluster(workers=0, dispatcher={"job_gc_check_interval_ms": 20}) as cluster:
+        live = cluster.dispatcher._desk.core.live
+        live.workers["nobody"] = 0.0
+        wait_for(lambda: cluster.status().events, what="the bug to be told")
+        ticked = live.ticked
+        wait_for(lambda: live.ticked > ticked + 0.1, what="more ticks, each of which meets it")
+        del live.workers["nobody"]
+        (event,) = cluster.status().events
+        assert (event.level, "a bug of dsnb in its clock: KeyError: 'nobody'" in event.text) == ("warning", True)
+    assert "lose_worker" in str(caplog.records[0].exc_text) or "tick" in str(caplog.records[0].exc_text)
+
+
+def test_who_starts_or_stops_it_second_waits_for_the_first() -> None:
+    """All that makes it known is done when any call of `start` returns; nothing of it is left when `stop` does."""
+    dispatcher = dsnb.DispatchServer(start=False)
+    for call, known in ((dispatcher.start, True), (dispatcher.stop, False), (dispatcher.join, False)):
+        both = [threading.Thread(target=call) for _ in range(2)]
+        with local._lock:  # the first one comes no further than to what it holds
+            for thread in both:
+                thread.start()
+            for thread in both:
+                thread.join(0.2)
+            assert [thread.is_alive() for thread in both] == [call != dispatcher.join] * 2
+        for thread in both:
+            thread.join(10.0)
+        assert _known(dispatcher) is known
+
+
+def _known(dispatcher: dsnb.DispatchServer) -> bool:
+    return local.find_blobs(dispatcher.target.removeprefix("grpc://")) is not None
 
 
 # ---- work folders

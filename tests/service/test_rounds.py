@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +12,14 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import DataLossWarning, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import (
+    CancelledError,
+    DataLossWarning,
+    DeadlineExceededError,
+    DsnbWarning,
+    FailedPreconditionError,
+    InvalidArgumentError,
+)
 from tests.support.cluster import Cluster
 from tests.support.reading import at_once, first
 from tests.support.rounds import ENDLESS, Consumers, close, numbers_in_rounds, wait_until_all_read
@@ -176,6 +185,93 @@ def test_large_elements_are_read_in_rounds_with_few_of_them_on_their_way() -> No
             close(iterator)
     rows = [list(row) for row in zip(*columns, strict=True)]
     assert rows == [[at, at + 1, at + 2] for at in range(0, 18, 3) for _ in range(2)]
+
+
+# ---- pause and cancel
+
+
+def test_a_paused_job_gives_no_rounds_and_its_consumers_wait_without_a_deadline(cluster: Cluster) -> None:
+    with Consumers(numbers_in_rounds(2, cluster.service, data_transfer_protocol="grpc")) as consumers:
+        rows = consumers.rounds(5)
+        cluster.service.pause("job")
+        waiting = threading.Thread(target=lambda: rows.extend(consumers.rounds_at_once(300)), daemon=True)
+        waiting.start()
+        wait_for(lambda: stands_still(cluster), what="rounds to stand still")
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() - began > 2 * 0.7, what="twice the time that a consumer waits for a round")
+        assert waiting.is_alive()  # nobody was told of a deadline
+        before = waited(cluster)
+        rounds = cluster.job("job").rounds
+        assert rounds is not None
+        assert "a resume: svc.pause() of" in rounds.waits_for
+        cluster.service.resume("job")
+        waiting.join(60.0)
+        assert len(rows) == 305
+        assert waited(cluster) - before < 2 * 0.7e9 * 0.9  # what the pause took is nobody's waiting
+
+
+def stands_still(cluster: Cluster) -> bool:
+    """Whether all tasks are paused, and consumers have taken what had come."""
+
+    def at() -> list[int]:
+        rounds = cluster.job("job").rounds
+        return [one.round for one in rounds.consumers] if rounds is not None else []
+
+    before = at()
+    return all(task.state == "paused" for task in cluster.job("job").tasks) and at() == before
+
+
+def waited(cluster: Cluster) -> int:
+    return sum(trainer.wait_ns for trainer in cluster.job("job").trainers)
+
+
+def test_who_begins_to_read_rounds_of_a_paused_job_is_warned_and_leaves_nothing_where_that_is_an_error(
+    cluster: Cluster,
+) -> None:
+    mine, second = numbers_in_rounds(2, cluster.service)
+    elements = iter(mine)
+    cluster.service.pause("job")
+    with pytest.warns(DsnbWarning, match=r"job 'job' is paused \(by svc.pause\(\) of .*svc.resume\('job'\)"):
+        others = iter(second)
+    close(others)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DsnbWarning, match="is paused"):
+            iter(second)
+    assert cluster.job("job").clients == 1
+    cluster.service.resume("job")
+    others = iter(second)
+    assert [int(next(elements)), int(next(others))] == [0, 1]
+    close(elements)
+    close(others)
+
+
+def test_each_consumer_of_a_cancelled_job_is_told_by_whom_and_others_may_begin_anew(cluster: Cluster) -> None:
+    policy = {"data_transfer_protocol": "grpc"}
+    with Consumers(numbers_in_rounds(2, cluster.service, **policy)) as consumers:
+        consumers.rounds(5)
+        cluster.service.cancel("job")
+
+        def to_the_end(reader: Iterator[Any]) -> None:
+            for _ in range(2):  # it stays so
+                with pytest.raises(CancelledError, match=r"the job 'job' was cancelled by svc.cancel\(\) of "):
+                    first(10_000, reader)
+
+        at_once([lambda it=it: to_the_end(it) for it in consumers.iterators])
+        with Consumers(numbers_in_rounds(3, cluster.service, **policy)) as others:
+            assert others.rounds_at_once(2) == [[0, 1, 2], [0, 1, 2]]  # one of each worker
+    assert not any("bug" in event.text for event in cluster.status().events)
+
+
+def test_a_consumer_that_waits_for_another_is_ended_when_its_job_is_cancelled(cluster: Cluster) -> None:
+    with Consumers(numbers_in_rounds(2, cluster.service)) as consumers:
+        consumers.rounds(3)
+
+        def wait() -> None:
+            with pytest.raises(CancelledError):
+                first(10_000, consumers.iterators[0])
+
+        at_once([wait, lambda: cluster.service.cancel("job")])
 
 
 def test_a_worker_that_comes_while_a_consumer_is_busy_is_taken_in_all_the_same(cluster: Cluster) -> None:
