@@ -6,6 +6,7 @@ It looks to a page like a `Feed`, with the recorded time in place of the present
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -13,10 +14,10 @@ from dsnb.dashboard.feed import RATE_SPAN_S, Health, Moment
 from dsnb.monitor.rates import Rates, rates, same_run
 from dsnb.monitor.run_file import RunReader
 
-LONGEST_S = 60.0
-"""How much of the past is read for the figures: each snapshot must be unpacked."""
+MOST = 300
+"""Snapshots that are looked at for the figures: each must be unpacked."""
 
-_KEPT = 256
+_KEPT = 3 * MOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,8 @@ class Replay:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-        times = reader.times()
-        self._first, self._last = (times[0], times[-1]) if times else (0.0, 0.0)
+        self._times = reader.times()
+        self._first, self._last = (self._times[0], self._times[-1]) if self._times else (0.0, 0.0)
         self._place, self._since = self._first, time.monotonic()
         self._playing = True
         self._moments: OrderedDict[float, Moment] = OrderedDict()
@@ -63,14 +64,15 @@ class Replay:
 
     def latest(self) -> Moment | None:
         """The newest moment that is not younger than the place of the page."""
-        found = self.since(self.clock() - LONGEST_S)
-        return found[-1] if found else None
+        at = bisect_right(self._times, self.clock())
+        return self._moment(self._times[at - 1]) if at else None
 
     def since(self, at: float) -> list[Moment]:
-        """The moments from after a time to the place of the page, the oldest first."""
-        now = self.clock()
-        times = [one for one in self._reader.times() if max(at, now - LONGEST_S) < one <= now]
-        return [self._moment(one) for one in times]
+        """The moments from after a time to the place of the page, the oldest first; where they are many, some."""
+        first, end = bisect_right(self._times, at), bisect_right(self._times, self.clock())
+        step = max(1, -(-(end - first) // MOST))
+        # Counted from the beginning of the run, or each tick would choose others; the newest always.
+        return [self._moment(self._times[one]) for one in range(first, end) if one % step == 0 or one == end - 1]
 
     def health(self) -> Health:
         """A run that is over is never stale."""

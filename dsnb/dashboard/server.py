@@ -62,7 +62,7 @@ class DashboardServer:
 
     def __init__(
         self,
-        source: Source,
+        feed: Feed,
         *,
         port: int = 0,
         address: str = "127.0.0.1",
@@ -72,7 +72,7 @@ class DashboardServer:
     ) -> None:
         self.address = address
         self.port = port
-        self.feed = Feed(source)
+        self.feed = feed
         self.policy = Policy(key=secrets.token_urlsafe(12), read_only=read_only)
         self._requests = Requests(reach) if reach is not None else None
         self._pages = self.feed if replay is None else lambda: Replay(replay)
@@ -109,8 +109,6 @@ class DashboardServer:
         if self._failure is not None:
             self._thread.join(STOP_DEADLINE_S)
             raise self._reason(self._failure) from self._failure
-        if not self._replays:
-            self.feed.start()
         return self
 
     def stop(self) -> None:
@@ -163,7 +161,12 @@ class DashboardServer:
         server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
     def _welcome(self, host: str) -> None:
-        """Let the websocket through that a page will open that came through a tunnel or proxy, with its key."""
+        """Let the websocket through that a page will open that came through a tunnel or proxy, with its key.
+
+        Only now, with somebody there to look, the feed begins: a service that nobody watches makes less of its status.
+        """
+        if not self._replays:
+            self.feed.start()
         if self._server is not None and host:
             # An origin without a port has that of its scheme, and we do not learn the scheme.
             names = [host] if ":" in host else [f"{host}:80", f"{host}:443", host]
@@ -235,12 +238,12 @@ async def _end_sessions(context: ApplicationContext) -> None:
         await context._discard_session(session, lambda _: True)
 
 
-_running: list[tuple[Source, DashboardServer]] = []
+_running: list[tuple[Source | Feed, DashboardServer]] = []
 _running_lock = threading.RLock()
 
 
 def start_in_thread(
-    source: Source,
+    source: Source | Feed,
     *,
     port: int = 0,
     address: str = "127.0.0.1",
@@ -250,8 +253,8 @@ def start_in_thread(
     """Serve the dashboard from a thread of this process.
 
     Args:
-        source: Where its snapshots come from; see `source_for`. While a dashboard of the same source runs, that one
-            is given back, unless another port is asked for.
+        source: Where its snapshots come from (see `source_for`), or a feed that others look at too; it ends with the
+            server. While a dashboard of the same source runs, that one is given back, unless another port is asked for.
         port: The port to listen on; 0 takes a free one.
         address: Where to listen; loopback only.
         reach: Where to ask for what is done on its pages; None if they may only look.
@@ -275,7 +278,8 @@ def start_in_thread(
             if known == source and server.running and port in {0, server.port}:
                 return server
         why = ASKED_FOR if read_only else ""
-        server = DashboardServer(source, port=port, address=address, reach=reach, read_only=why).start()
+        feed = source if isinstance(source, Feed) else Feed(source)
+        server = DashboardServer(feed, port=port, address=address, reach=reach, read_only=why).start()
         _running.append((source, server))
         return server
 
@@ -288,7 +292,7 @@ def replay_in_thread(reader: RunReader, *, port: int = 0, address: str = "127.0.
         port: The port to listen on; 0 takes a free one.
         address: Where to listen; loopback only.
     """
-    return DashboardServer(_nothing, port=port, address=address, read_only=REPLAYED, replay=reader).start()
+    return DashboardServer(Feed(_nothing), port=port, address=address, read_only=REPLAYED, replay=reader).start()
 
 
 def _nothing(_stop: threading.Event) -> Iterator[Snapshot]:

@@ -12,7 +12,6 @@ import os
 import sqlite3
 import threading
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from types import TracebackType
@@ -146,16 +145,17 @@ class RunReader:
             NotFoundError: nothing was kept yet.
             DataLossError: the file is damaged there.
         """
-        times = self.times()
-        if not times:
+        row = self._row(_NOT_AFTER, time) or self._row(_FIRST)
+        if row is None:
             raise NotFoundError(f"nothing was kept in {self.path} yet", hint="wait for the first snapshot")
-        return self._load(times[max(0, bisect_right(times, time) - 1)])
+        return _unpacked(row, self.path)
 
     def between(self, first: float, last: float) -> Iterator[Snapshot]:
         """The snapshots from one time to another, both included, the oldest first."""
-        for time in self.times():
-            if first <= time <= last:
-                yield self._load(time)
+        row = self._row(_FROM, first)
+        while row is not None and row[0] <= last:
+            yield _unpacked(row, self.path)
+            row = self._row(_AFTER, row[0])
 
     def close(self) -> None:
         """Let the file go."""
@@ -170,15 +170,25 @@ class RunReader:
     ) -> None:
         self.close()
 
-    def _load(self, time: float) -> Snapshot:
+    def _row(self, query: str, *given: float) -> tuple[float, bytes] | None:
+        """The first row that a query finds: its time and its packed snapshot."""
         with self._lock:
-            row = self._database.execute("SELECT data FROM snapshots WHERE time = ?", (time,)).fetchone()
-        if row is None:  # thinned out meanwhile
-            return self.at(time)
-        try:
-            return decode(Snapshot, zlib.decompress(row[0]))
-        except zlib.error as error:
-            raise DataLossError(f"the snapshot of {time} in {self.path} is damaged ({error})") from error
+            row: tuple[float, bytes] | None = self._database.execute(query, given).fetchone()
+            return row
+
+
+_FIRST = "SELECT time, data FROM snapshots ORDER BY time LIMIT 1"
+_FROM = "SELECT time, data FROM snapshots WHERE time >= ? ORDER BY time LIMIT 1"
+_AFTER = "SELECT time, data FROM snapshots WHERE time > ? ORDER BY time LIMIT 1"
+_NOT_AFTER = "SELECT time, data FROM snapshots WHERE time <= ? ORDER BY time DESC LIMIT 1"
+
+
+def _unpacked(row: tuple[float, bytes], path: str) -> Snapshot:
+    time, data = row
+    try:
+        return decode(Snapshot, zlib.decompress(data))
+    except zlib.error as error:
+        raise DataLossError(f"the snapshot of {time} in {path} is damaged ({error})") from error
 
 
 def _create(path: str) -> sqlite3.Connection:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from dsnb.dashboard.feed import Feed
+from dsnb.dashboard.source import INTERVAL_S
 from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
 from dsnb.monitor.verdict import Verdict
@@ -48,9 +50,9 @@ def sentences(found: Iterable[Verdict]) -> str:
     return "".join(f"<p>{_SIGNS[one.level]} <b>{escape(one.text)}</b> {escape(one.remedy)}</p>" for one in found)
 
 
-def unreachable(error: DsnbError) -> str:
+def unreachable(why: str) -> str:
     """What to show of a service that does not answer."""
-    return f": <b>not reachable</b><br><code>{escape(error.what)}</code>"
+    return f": <b>not reachable</b><br><code>{escape(why)}</code>"
 
 
 def told(error: DsnbError) -> str:
@@ -114,11 +116,15 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 class LazyDashboard:
-    """The dashboard of one service in this process, served from when somebody first asks for it."""
+    """The dashboard of one service in this process, served from when somebody first asks for it.
+
+    Attributes:
+        feed: What its pages and the card show; follows the service from when one of them is first looked at.
+    """
 
     def __init__(self, target: str, token: str) -> None:
-        self._target = target
-        self._token = token
+        self._reach = target, token
+        self.feed = Feed(lambda stop: watch_snapshots(target, token, INTERVAL_S, stop))
         self._server: DashboardServer | None = None
         self._lock = threading.RLock()
 
@@ -128,14 +134,12 @@ class LazyDashboard:
 
         with self._lock:
             if self._server is None:
-                self._server = start_in_thread(
-                    lambda stop: watch_snapshots(self._target, self._token, 0.5, stop),
-                    reach=lambda: (self._target, self._token),
-                )
+                self._server = start_in_thread(self.feed, reach=lambda: self._reach)
             return self._server.url
 
     def stop(self) -> None:
-        """Serve it no longer; the second call does nothing."""
+        """Serve it no longer, and follow the service no longer; the second call does nothing."""
+        self.feed.stop()
         with self._lock:
             server, self._server = self._server, None
         if server is not None:

@@ -59,7 +59,7 @@ class DataService:
         self._lent = dashboard is not None
         self._dashboard = dashboard or display.LazyDashboard(target, token)
         self._writers = writers if writers is not None else []
-        self._card = card or Card(name, target, token, self.scale, self._dashboard.url)
+        self._card = card or Card(name, target, self._dashboard.feed, self.scale, self._dashboard.url)
 
     @property
     def owned(self) -> bool:
@@ -356,7 +356,7 @@ class DataService:
         try:
             return head + display.tables(self.status())
         except DsnbError as error:
-            return head + display.unreachable(error)
+            return head + display.unreachable(error.what)
 
 
 def _reconnect(name: str, target: str) -> DataService:

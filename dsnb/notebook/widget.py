@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from dsnb.dashboard.feed import Feed
 from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.verdict import verdicts
-from dsnb.monitor.watch import watch_snapshots
 from dsnb.notebook import display
 
 INTERVAL_S = 1.0
 MOST_WORKERS = 16
-_AGAIN_S = 2.0
-_LOOKS_BACK = 6
-"""Snapshots over which the verdict is found."""
+_LOOKS_BACK_S = 6.0
+"""Seconds over which the verdict is found."""
 _JOIN_S = 5.0
 
 
@@ -42,22 +40,21 @@ class Card:
     Args:
         name: The service's name.
         target: Where it listens.
-        token: What to show it.
+        feed: What it shows; the one of the service's dashboard, which whoever made it stops.
         scale: Has it have so many workers.
         dashboard_url: Begins to serve the dashboard and gives its address; raises where it cannot.
     """
 
     def __init__(
-        self, name: str, target: str, token: str, scale: Callable[[int], None], dashboard_url: Callable[[], str]
+        self, name: str, target: str, feed: Feed, scale: Callable[[int], None], dashboard_url: Callable[[], str]
     ) -> None:
-        self._name, self._target, self._token = name, target, token
+        self._name, self._target, self._feed = name, target, feed
         self._scale, self._dashboard_url = scale, dashboard_url
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._widgets: Widgets | None = None
         self._link = ""
-        self._past: deque[Snapshot] = deque(maxlen=_LOOKS_BACK)
 
     def bundle(self) -> dict[str, Any]:
         """What a cell shows of it, by kind of content; nothing where no widgets can be shown."""
@@ -94,19 +91,21 @@ class Card:
 
     def _follow(self) -> None:
         assert self._widgets is not None
+        self._feed.start()
         self._link = self._dashboard_link()
         while not self._stop.is_set():
-            try:
-                for snapshot in watch_snapshots(self._target, self._token, INTERVAL_S, self._stop):
-                    self._past.append(snapshot)
-                    said = display.sentences(verdicts(self._past[0], snapshot))
-                    self._widgets.show(self._head(snapshot), said + display.tables(snapshot), len(snapshot.workers))
-                    if self._stop.is_set():
-                        return
-            except DsnbError as error:
-                if not self._stop.is_set():
-                    self._widgets.show(display.head(self._name, self._target) + display.unreachable(error), "", None)
-            self._stop.wait(_AGAIN_S)
+            self._draw(self._widgets)
+            self._stop.wait(INTERVAL_S)
+
+    def _draw(self, widgets: Widgets) -> None:
+        """Show the newest of the feed; nothing yet while that is on its way."""
+        moment, trouble = self._feed.latest(), self._feed.health().trouble
+        if trouble:
+            widgets.show(display.head(self._name, self._target) + display.unreachable(trouble), "", None)
+        elif moment is not None:
+            now = moment.snapshot
+            said = display.sentences(verdicts(self._feed.since(moment.at - _LOOKS_BACK_S)[0].snapshot, now))
+            widgets.show(self._head(now), said + display.tables(now), len(now.workers))
 
     def _head(self, snapshot: Snapshot) -> str:
         return f"{display.head(self._name, self._target)}{self._link}<br>{display.summary(snapshot)}"

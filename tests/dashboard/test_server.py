@@ -18,6 +18,7 @@ from dsnb.errors import AlreadyExistsError, InvalidArgumentError
 from dsnb.monitor.snapshot import Snapshot
 from tests.dashboard.snapshots import job, snapshot
 from tests.support.requires import require_module
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -129,5 +130,24 @@ def test_only_the_key_opens_a_page_from_elsewhere_and_its_websocket(server: Any)
         assert 'data-panel="strip"' in page_through(running.url, "hub.example:8888")
         assert "403" not in websocket_status(running.url, "https://hub.example:8888")
         assert "403" in websocket_status(running.url, "https://other.example:8888")
+    finally:
+        running.stop()
+
+
+def test_the_service_is_watched_from_the_first_page_on(server: Any) -> None:
+    asked: list[threading.Event] = []
+
+    def counted(stop: threading.Event) -> Iterator[Snapshot]:
+        asked.append(stop)
+        return source(stop)
+
+    running = server.start_in_thread(counted)
+    try:
+        assert asked == []
+        assert running.feed.latest() is None
+        page(running.url)
+        wait_for(lambda: running.feed.latest() is not None, what="the feed to begin with the first page")
+        page(running.url)
+        assert len(asked) == 1
     finally:
         running.stop()

@@ -27,6 +27,11 @@ SLIDE = """
 widgets._slider.value = 2  # what the front end sends when it is let go
 print(len(svc.wait_until(lambda now: len(now.workers) == 2).workers))
 """
+ONE_FEED = """
+import threading, urllib.request
+urllib.request.urlopen(svc.dashboard_url(), timeout=20).read()
+print(*sorted(thread.name for thread in threading.enumerate() if thread.name in {"dsnb-card", "dsnb-dashboard-feed"}))
+"""
 STOP = """
 svc.stop()
 print(widgets._head.value.endswith(": stopped"), widgets._slider.disabled, sorted(svc._repr_mimebundle_()))
@@ -39,6 +44,7 @@ def test_a_card_is_live_while_a_cell_runs_scales_and_ends_with_the_service(own_k
     assert own_kernel.run(SHOW) == "application/vnd.jupyter.widget-view+json text/html text/plain\n"
     assert own_kernel.run(BUSY) == "True 1 True\n"
     assert own_kernel.run(SLIDE) == "2\n"
+    assert own_kernel.run(ONE_FEED) == "dsnb-card dsnb-dashboard-feed\n"
     assert own_kernel.run(STOP) == "True True ['text/html', 'text/plain']\n"
     left = own_kernel.left()
     assert not any("dsnb" in thread for thread in left.get("threads", [])), left

@@ -1,0 +1,95 @@
+"""A page's place in a recorded run: what it finds there, and how little it reads for it."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dsnb.dashboard.replay import MOST, Replay
+from dsnb.monitor.run_file import RunReader, _create
+from dsnb.wire.codec import encode
+from tests.dashboard.snapshots import job, snapshot
+
+SECONDS = 1000
+BEGAN = 1_000_000.0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of so many seconds, in each of which ten elements were produced; nothing was kept in the last hundred."""
+    made = tmp_path_factory.mktemp("replay") / "run.db"
+    with closing(_create(str(made))) as database, database:
+        database.executemany("INSERT INTO snapshots VALUES (?, ?)", map(packed, (*range(SECONDS - 100), SECONDS)))
+    return made
+
+
+def packed(second: int) -> tuple[float, bytes]:
+    told = snapshot(second + 1, time=BEGAN + second, jobs=(job(produced=10 * second),))
+    return told.time, zlib.compress(encode(told))
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[RunReader]:
+    with RunReader(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def replay(reader: RunReader) -> Replay:
+    standing = Replay(reader)
+    standing.play(on=False)
+    return standing
+
+
+def test_it_shows_the_newest_that_is_not_younger_than_its_place(replay: Replay) -> None:
+    replay.seek(BEGAN + 42.7)
+    latest = replay.latest()
+    assert latest is not None
+    assert latest.at == BEGAN + 42
+    assert [one.at - BEGAN for one in replay.since(BEGAN + 39)] == [40, 41, 42]
+    assert replay.since(BEGAN + 39)[-1].rates.job("train").produced == 10
+    replay.seek(BEGAN + 950)  # amid the silence
+    assert replay.latest().at == BEGAN + 899  # type: ignore[union-attr]
+
+
+def test_a_long_span_is_shown_from_bounded_many_and_ends_with_the_newest(replay: Replay) -> None:
+    replay.seek(BEGAN + 899)
+    found = [one.at - BEGAN for one in replay.since(BEGAN - 1)]
+    assert found == sorted(found)
+    assert MOST // 2 < len(found) <= MOST + 1
+    assert found[-1] == 899
+
+
+def test_a_tick_reads_only_what_it_has_not_read_yet(replay: Replay, reader: RunReader) -> None:
+    asked: list[str] = []
+    replay.seek(BEGAN + 500)
+    replay.since(BEGAN + 440)
+    reader._database.set_trace_callback(asked.append)
+    replay.since(BEGAN + 440)
+    replay.latest()
+    assert asked == []
+    replay.seek(BEGAN + 501)
+    replay.since(BEGAN + 441)
+    assert len(asked) == 1
+    assert f"{BEGAN + 501}" in asked[0]
+
+
+def test_a_moment_is_found_by_the_index_of_the_file(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        from dsnb.monitor import run_file
+
+        for query in (run_file._NOT_AFTER, run_file._AFTER, run_file._FROM):
+            (plan,) = database.execute(f"EXPLAIN QUERY PLAN {query}", (BEGAN,)).fetchall()
+            assert "SEARCH snapshots USING PRIMARY KEY" in plan[-1]
+
+
+def test_an_empty_run_has_no_moment(tmp_path: Path) -> None:
+    _create(str(tmp_path / "empty.db")).close()
+    with RunReader(tmp_path / "empty.db") as reader:
+        assert Replay(reader).latest() is None
+        assert Replay(reader).since(0.0) == []
