@@ -6,13 +6,14 @@ It looks to a page like a `Feed`, with the recorded time in place of the present
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from dsnb.dashboard.feed import RATE_SPAN_S, Health, Moment
-from dsnb.monitor.rates import Rates, rates, same_run
+from dsnb.monitor.rates import Rates, rates
 from dsnb.monitor.run_file import RunReader
+from dsnb.monitor.snapshot import Snapshot
 
 MOST = 300
 """Snapshots that are looked at for the figures: each must be unpacked."""
@@ -80,11 +81,18 @@ class Replay:
 
     def _moment(self, at: float) -> Moment:
         if at not in self._moments:
-            snapshot = self._reader.at(at)
-            known = (m for m in self._moments.values() if at - RATE_SPAN_S - 1 <= m.at < at)
-            older = next((m.snapshot for m in known if same_run(m.snapshot, snapshot)), None)
+            snapshot, older = self._reader.at(at), self._older(at)
             between = rates(older, snapshot) if older is not None else Rates()
             self._moments[at] = Moment(at=at, wall=at, snapshot=snapshot, rates=between)
             if len(self._moments) > _KEPT:
                 self._moments.popitem(last=False)
         return self._moments[at]
+
+    def _older(self, at: float) -> Snapshot | None:
+        """The oldest snapshot within the span of rates, else the one before; None before the second."""
+        before = bisect_left(self._times, at) - 1
+        if before < 0:
+            return None
+        then = self._times[min(before, bisect_left(self._times, at - RATE_SPAN_S))]
+        known = self._moments.get(then)
+        return known.snapshot if known is not None else self._reader.at(then)
