@@ -50,6 +50,7 @@ class RoundsInbox(Inbox):
 
     def __init__(self, consumers: int) -> None:
         super().__init__()
+        self.ears = None  # of the two threads here neither takes and waits alone
         self.rounds = Rounds()
         self.stir = False
         """Whether there is something to do for the thread that tends the tasks."""

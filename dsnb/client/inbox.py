@@ -8,11 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dsnb.client.credit import Account
+from dsnb.wire.ears import Ears
 from dsnb.wire.messages import ClientUpdate, TaskInfo
 from dsnb.wire.transfer.handover import Piece, Reading
 
 FIRST_BYTES = 128 << 10
 """Bytes that a task may have on its way at first; doubled when the reader starves."""
+
+_HEAR_EVERY = 16
+"""Pieces after which a reader looks for more at the latest: they may be another task's."""
 
 
 class Hold:
@@ -61,6 +65,11 @@ class TaskSink:
         self._inbox = inbox
         self.current = True
 
+    @property
+    def ears(self) -> Ears | None:
+        """Who listens for it, where that is the thread that takes the pieces."""
+        return self._inbox.ears
+
     def deliver(self, piece: Piece) -> None:
         with self._inbox.changed:
             if self.current:
@@ -90,13 +99,13 @@ class TaskSink:
             if self.current:
                 self.current = False
                 self._inbox.failed.append((self._hold, error))
-                self._inbox.changed.notify_all()
+                self._inbox.stir_up()
 
     def _say(self, change: Callable[[Account], None]) -> None:
         with self._inbox.changed:
             if self.current:
                 change(self._hold.account)
-                self._inbox.changed.notify_all()
+                self._inbox.stir_up()
 
 
 class Inbox:
@@ -104,6 +113,9 @@ class Inbox:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
+        self.ears: Ears | None = Ears()
+        self._listening = False
+        self._looked = 0
         self.pieces: deque[tuple[Hold, Piece]] = deque()
         self.failed: deque[tuple[Hold, Exception]] = deque()
         self.updates: deque[ClientUpdate] = deque()
@@ -113,7 +125,38 @@ class Inbox:
     def put(self, hold: Hold, piece: Piece) -> None:
         """Add a piece; under the lock."""
         self.pieces.append((hold, piece))
+        self.stir_up()
+
+    def stir_up(self) -> None:
+        """Wake whoever waits; under the lock."""
         self.changed.notify_all()
+        if self._listening and self.ears is not None:
+            self.ears.wake()
+
+    def hear(self) -> None:
+        """Look for what has come to sockets that nobody else listens to; rarely while there is something to take."""
+        if self.ears:
+            self._looked += 1
+            with self.changed:
+                busy = self.ready and self._looked % _HEAR_EVERY
+            if not busy:
+                self.ears.hear()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for something to look at. By one thread, the one that takes; not under the lock."""
+        with self.changed:
+            if self.stirred:
+                return
+            if not self.ears:
+                self.changed.wait(timeout)
+                return
+            self._listening = True
+        try:
+            spoke = self.ears.wait(timeout)
+        finally:
+            with self.changed:
+                self._listening = False
+        self.ears.hear(spoke)
 
     def progress(self, hold: Hold, whole: int, base: int) -> None:
         """Learn of a coordinated read what its worker says; under the lock."""
@@ -134,6 +177,8 @@ class Inbox:
         """Let go of what was delivered and not taken: the reader may be kept long after it was closed."""
         with self.changed:
             self._forget_pieces()
+            if self.ears is not None:
+                self.ears.close()
 
     def _forget_pieces(self) -> None:
         self.pieces.clear()
@@ -142,19 +187,19 @@ class Inbox:
         """Add news from the dispatcher."""
         with self.changed:
             self.updates.append(update)
-            self.changed.notify_all()
+            self.stir_up()
 
     def refuse(self, error: Exception) -> None:
         """Learn that the dispatcher does not know this reader any more."""
         with self.changed:
             self.refusal = error
-            self.changed.notify_all()
+            self.stir_up()
 
     def cancel(self) -> None:
         """Wake whoever waits, for good."""
         with self.changed:
             self.cancelled = True
-            self.changed.notify_all()
+            self.stir_up()
 
     @property
     def stirred(self) -> bool:

@@ -222,6 +222,7 @@ class ReadStage(Stage):
         starved = False
         try:
             while True:
+                self._inbox.hear()
                 with self._inbox.changed:
                     if self._inbox.cancelled:
                         return True
@@ -264,9 +265,7 @@ class ReadStage(Stage):
                 return False
             due = min(due, self._confirm_at)
         self._check_alive(now)
-        with self._inbox.changed:
-            if not self._inbox.stirred:
-                self._inbox.changed.wait(max(0.001, due - now))
+        self._inbox.wait(max(0.001, due - now))
         return True
 
     def _hear_news(self) -> None:

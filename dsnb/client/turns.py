@@ -37,7 +37,7 @@ class InboxInTurn(Inbox):
 
     def put(self, hold: Hold, piece: Piece) -> None:
         self._queues.setdefault(hold, deque()).append(piece)
-        self.changed.notify_all()
+        self.stir_up()
 
     @property
     def ready(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from dsnb.elements.compression import NONE
 from dsnb.elements.frame import Frame
+from dsnb.wire.ears import Ears
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import ReadRequest
 
@@ -181,6 +182,11 @@ class Endpoint(Protocol):
             ResourceExhaustedError: the worker serves as many readers as it is set to.
         """
         ...
+
+
+def ears_of(sink: Sink) -> Ears | None:
+    """Who listens for a sink; None where that takes a thread."""
+    return getattr(sink, "ears", None)
 
 
 def compression_of(sink: Sink) -> str:

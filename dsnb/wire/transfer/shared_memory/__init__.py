@@ -7,6 +7,9 @@ reader's). Over it go the descriptor of the memory when it opens, notices of fra
 of the reader's death, however it died, and gives back what the reader held. What is small goes over the socket as it
 is, and so does every frame for which there is no slab: that is slower, and holds nobody up.
 
+The slabs are the reader's buffer, so it needs no thread that fills another: whoever waits for an element listens to the
+sockets (`wire.ears`) and takes the notices that came meanwhile, many at a time.
+
 A reader maps the memory privately and makes one root array for each frame. Elements are views of it, so a weak
 reference to the root tells when the last of them is gone: then the slab is released, and used again when nobody else
 holds it either. The mapping is writable but shown as read-only: NumPy refuses to write, and what writes all the same

@@ -1,13 +1,16 @@
-"""The reader's end: one socket and one mapping for each reading, with a thread that takes what comes."""
+"""The reader's end: one socket and one mapping for each reading. Who waits for elements takes what comes over it."""
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import threading
+import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -17,7 +20,7 @@ from dsnb.wire import forks
 from dsnb.wire.codec import encode
 from dsnb.wire.status import error_of
 from dsnb.wire.transfer.encoding import restore
-from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
+from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink, ears_of
 from dsnb.wire.transfer.shared_memory.line import (
     CHUNK,
     HEAD,
@@ -35,6 +38,8 @@ from dsnb.wire.transfer.shared_memory.memory import Bytes, Mapping
 _AT_ONCE = 4 << 20
 """Released bytes that are told at once; fewer go along with the next credit."""
 
+_LEAVE_S = 2.0
+_BREAK_S = 0.5
 _open: set[_Line] = set()
 """All lines of this process: one lives as long as there are views of its memory, whoever else has forgotten it."""
 
@@ -85,7 +90,14 @@ class _Line:
         self._at_once = _AT_ONCE
         self._over = False
         self._heard = bytearray()
+        self._descriptors: list[int] = []
+        self._part: _Part | None = None
         _open.add(self)
+
+    @property
+    def descriptor(self) -> int:
+        """Of the socket."""
+        return self._connection.fileno()
 
     # ---- saying
 
@@ -180,67 +192,119 @@ class _Line:
 
     # ---- hearing
 
-    def welcome(self) -> Head:
-        """The first message; with it comes the memory."""
-        data, descriptors, _, _ = socket.recv_fds(self._connection, CHUNK, 1)
-        try:
-            self._heard += data
-            head = self.head()
-            if head.kind == Kind.WELCOME and descriptors:
-                self._mapping = Mapping(descriptors[0], head.a)
-                self._at_once = min(_AT_ONCE, head.a // 8)
-            return head
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+    def wait(self, timeout: float) -> None:
+        """Wait until something has come, for so many seconds at the most."""
+        with suppress(OSError, ValueError):  # closed meanwhile
+            poll = select.poll()
+            poll.register(self._connection, select.POLLIN)
+            poll.poll(1000 * timeout)
 
-    def head(self) -> Head:
-        """The head of the next message."""
-        return head_of(self.take(HEAD.size))
-
-    def take(self, nbytes: int) -> bytes:
-        """The next bytes.
+    def hear(self, *, wait: bool) -> None:
+        """Take some of what has come; if nothing has, wait for it or do without.
 
         Raises:
             EOFError: the other end has gone.
         """
-        while len(self._heard) < nbytes:
-            self._hear()
-        taken = bytes(self._heard[:nbytes])
-        del self._heard[:nbytes]
-        return taken
-
-    def body(self, nbytes: int) -> Bytes:
-        """The next bytes, in an array of their own."""
-        body = np.empty(nbytes, np.uint8)
-        there = min(nbytes, len(self._heard))
-        body[:there] = np.frombuffer(self._heard, np.uint8, there)
-        del self._heard[:there]
-        rest = body.data[there:]
-        while len(rest):
-            got = self._connection.recv_into(rest)
-            if not got:
-                raise EOFError
-            rest = rest[got:]
-        body.flags.writeable = False
-        return body
-
-    def _hear(self) -> None:
-        data = self._connection.recv(CHUNK)
-        if not data:
+        flags = 0 if wait else socket.MSG_DONTWAIT
+        try:
+            if self._part is not None and not self._heard:
+                got = self._connection.recv_into(self._part.rest, 0, flags)
+                self._part.filled += got
+            elif self._mapping is None:
+                data, descriptors, _, _ = socket.recv_fds(self._connection, CHUNK, 1, flags)
+                self._descriptors += descriptors
+                self._heard += data
+                got = len(data)
+            else:
+                data = self._connection.recv(CHUNK, flags)
+                self._heard += data
+                got = len(data)
+        except BlockingIOError:
+            return
+        if not got:
             raise EOFError
-        self._heard += data
+
+    def messages(self) -> Iterator[_Message]:
+        """What has come whole."""
+        heard = self._heard
+        while True:
+            if self._part is not None:
+                self._part.fill(heard)
+                if len(self._part.rest):
+                    return
+                part, self._part = self._part, None
+                part.body.flags.writeable = False
+                yield part.head, part.text, part.body
+                continue
+            if len(heard) < HEAD.size:
+                return
+            head = head_of(heard)
+            end = HEAD.size + head.length
+            if len(heard) < end:
+                return
+            text = bytes(heard[HEAD.size : end])
+            del heard[:end]
+            if head.kind == Kind.BODY:
+                self._part = _Part(head, text)
+                continue
+            if head.kind == Kind.WELCOME:
+                self._look_at(head.a)
+            yield head, text, _NOTHING
+
+    def _look_at(self, size: int) -> None:
+        """Map the memory whose descriptor came."""
+        try:
+            self._mapping = Mapping(self._descriptors[0], size)
+            self._at_once = min(_AT_ONCE, size // 8)
+        finally:
+            while self._descriptors:
+                os.close(self._descriptors.pop())
+
+
+_NOTHING: Bytes = np.empty(0, np.uint8)
+_Message = tuple[Head, bytes, Bytes]
+
+
+class _Part:
+    """A message whose body has come in part."""
+
+    def __init__(self, head: Head, text: bytes) -> None:
+        self.head = head
+        self.text = text
+        self.body: Bytes = np.empty(head.b, np.uint8)
+        self.filled = 0
+
+    @property
+    def rest(self) -> memoryview:
+        """What is to be filled."""
+        return self.body.data[self.filled :]
+
+    def fill(self, heard: bytearray) -> None:
+        """Take what belongs to it off what was heard."""
+        there = min(len(self.body) - self.filled, len(heard))
+        if there:
+            self.body[self.filled : self.filled + there] = np.frombuffer(heard, np.uint8, there)
+            del heard[:there]
+            self.filled += there
 
 
 class _SharedReading:
-    """One read of a task on this host, with a thread that takes what comes."""
+    """One read of a task on this host. What comes is taken by who waits for it, or by a thread where nobody listens."""
 
     def __init__(self, line: _Line, opening: Opening, sink: Sink, shown: bytes) -> None:
         self._line = line
         self._sink = sink
         self._left = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
+        self._over = False
+        self._hearing = threading.Lock()
+        self._ears = ears_of(sink)
+        self._thread: threading.Thread | None = None
         line.say(message(Kind.OPEN, len(shown), text=shown + encode(opening.request())))
+        if self._ears is not None:
+            self._ears.add(line.descriptor, self._hear)
+            return
+        name = f"dsnb-read-{opening.task_id}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
@@ -256,40 +320,63 @@ class _SharedReading:
         self._line.say(message(Kind.LEAVE, b=consumed))
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(2.0)  # the worker answers when it has taken the leaving in
-        if self._thread.is_alive():
+        self._await_end(_LEAVE_S)  # the worker answers when it has taken the leaving in
+        if not self._over:
             self._line.break_off()
-            self._thread.join(0.5)
+            self._await_end(_BREAK_S)
+
+    def _await_end(self, seconds: float) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
+            return
+        deadline = time.monotonic() + seconds
+        while not self._over and (left := deadline - time.monotonic()) > 0:
+            self._line.wait(left)
+            self._hear()
 
     def _run(self) -> None:
+        while not self._over:
+            self._hear(wait=True)
+
+    def _hear(self, *, wait: bool = False) -> None:
+        """Take what has come."""
         error: Exception = UnavailableError("the worker has gone")
-        try:
-            head = self._line.welcome()
-            if head.kind != Kind.WELCOME:
-                self._take(head)
-            while (head := self._line.head()).kind != Kind.BYE:
-                self._take(head)
-        except DsnbError as failed:  # first: some of ours are connection errors too
-            error = failed
-        except (EOFError, ConnectionError):
-            pass
-        except OSError as failed:
-            error = SharedMemoryRefused(f"this process cannot look at the worker's memory ({failed})")
-        except Exception as failed:  # noqa: BLE001 - a bug: the reader must not wait for what will not come
-            error = failed
-        finally:
-            self._line.finish()
+        with self._hearing:
+            if self._over:
+                return
+            try:
+                self._line.hear(wait=wait)
+                if all(self._take(*said) for said in self._line.messages()):
+                    return
+            except DsnbError as failed:  # first: some of ours are connection errors too
+                error = failed
+            except (EOFError, ConnectionError):
+                pass
+            except OSError as failed:
+                error = SharedMemoryRefused(f"this process cannot look at the worker's memory ({failed})")
+            except Exception as failed:  # noqa: BLE001 - a bug: the reader must not wait for what will not come
+                error = failed
+            except BaseException:  # the user's, who may go on: what was in hand is asked for again
+                self._end(UnavailableError("the reader was interrupted"))
+                raise
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self._over = True
+        if self._ears is not None:
+            self._ears.remove(self._line.descriptor)
+        self._line.finish()
         if not self._left.is_set():
             self._sink.fail(error)
 
-    def _take(self, head: Head) -> None:
-        text = self._line.take(head.length)
+    def _take(self, head: Head, text: bytes, body: Bytes) -> bool:
+        """Act on a message; False when it was the last."""
         if head.kind == Kind.SLAB:
             whole = restore(text, self._line.root(head.a, head.b))
             start, count = head.c >> 32, head.c & 0xFFFFFFFF
             self._sink.deliver(Piece(whole.frame, whole.index + start, start, count, whole.incarnation))
         elif head.kind == Kind.BODY:
-            self._sink.deliver(restore(text, self._line.body(head.b)))
+            self._sink.deliver(restore(text, body))
         elif head.kind == Kind.END:
             self._sink.end()
         elif head.kind == Kind.RECALLED:
@@ -300,6 +387,7 @@ class _SharedReading:
             raise SharedMemoryRefused(text.decode())
         elif head.kind == Kind.FAIL:
             raise _ended_with(error_of(text))
+        return head.kind != Kind.BYE
 
 
 def _ended_with(error: DsnbError) -> DsnbError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsnb.wire.ears import Ears
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.handover import Opening
 from dsnb.wire.transfer.shared_memory import endpoint
@@ -73,6 +74,28 @@ class SharedReader(Reader):
         wait_for(lambda: self.pieces, what="a piece")
         (element,) = self.pieces.pop(0).elements()
         return element
+
+
+class ListeningReader(SharedReader):
+    """A reader that has no thread: it hears what has come when it looks."""
+
+    def __init__(self, uid: str, **opening: Any) -> None:
+        self.ears = Ears()
+        super().__init__(uid, **opening)
+
+    def look(self) -> bool:
+        """Hear what has come; whether there is a piece now."""
+        self.ears.hear()
+        return bool(self.pieces)
+
+    def take(self) -> Any:
+        wait_for(self.look, what="a piece")
+        return super().take()
+
+    def close(self) -> None:
+        self.reading.leave(0)
+        self.pieces.clear()
+        self.ears.close()
 
 
 @contextmanager

@@ -10,12 +10,22 @@ import threading
 import numpy as np
 import pytest
 
+from dsnb.errors import UnavailableError
 from dsnb.wire.transfer.shared_memory.line import SharedMemoryRefused
 from dsnb.wire.transfer.shared_memory.outlet import SMALL
 from tests.support.processes import python
 from tests.support.transfers import scribble
 from tests.support.waiting import wait_for
-from tests.wire.transfer.shared_memory.reading import BIG, MIB, SharedReader, data, door, lines, reading
+from tests.wire.transfer.shared_memory.reading import (
+    BIG,
+    MIB,
+    ListeningReader,
+    SharedReader,
+    data,
+    door,
+    lines,
+    reading,
+)
 from tests.wire.transfer.test_grpc import piece_of
 
 
@@ -205,3 +215,54 @@ def test_more_than_the_socket_takes_waits_for_the_reader_and_arrives_in_order() 
         assert all(np.array_equal(mine, its) for mine, its in zip(came[::2], whole, strict=True))
         assert all(element.flags.owndata or element.base is not None for element in came)
         assert there.worker.openings[0].link.fallbacks == 4
+
+
+def test_a_reader_that_listens_itself_has_no_thread_and_misses_nothing() -> None:
+    with door(size=4 * MIB) as there:
+        reader = ListeningReader(there.uid)
+        sink = there.worker.sink()
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("dsnb-read")]
+        for seed in range(12):
+            sink.deliver(piece_of([data(seed)]))
+            sink.deliver(piece_of([data(seed, 3_000_001 if seed == 5 else 100)]))  # one that waits for the socket
+            assert np.array_equal(reader.take(), data(seed))
+            assert len(reader.take()) == (3_000_001 if seed == 5 else 100)
+            reader.reading.credit(seed + 1, seed, 1)
+        sink.end()
+        wait_for(lambda: reader.look() or reader.notices == ["end"], what="the end")
+        reader.close()
+        there.used(0)
+    assert there.worker.said[-1] == ("leave", 0)
+    assert reader.errors == []
+
+
+def test_a_reader_that_listens_itself_learns_that_its_worker_is_gone() -> None:
+    with door() as there:
+        reader = ListeningReader(there.uid)
+        there.worker.sink().deliver(piece_of([data(1)]))
+        element = reader.take()
+        there.service.stop()
+        wait_for(lambda: reader.look() or reader.errors, what="the end to be heard")
+        assert isinstance(reader.errors[0], UnavailableError)
+        assert not reader.ears
+        assert np.array_equal(element, data(1))
+        reader.close()
+    del element
+    assert lines() == 0
+
+
+def test_an_interrupt_while_a_message_is_taken_breaks_the_reading_so_that_it_is_asked_for_again() -> None:
+    with door() as there:
+        reader = ListeningReader(there.uid)
+
+        def interrupted(_piece: object) -> None:
+            raise KeyboardInterrupt
+
+        reader.deliver = interrupted  # type: ignore[method-assign]
+        there.worker.sink().deliver(piece_of([data(1)]))
+        with pytest.raises(KeyboardInterrupt):
+            wait_for(reader.look, what="the interrupt")
+        assert isinstance(reader.errors[0], UnavailableError)
+        there.used(0)
+        reader.close()
+        assert lines() == 0
