@@ -17,14 +17,12 @@ from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.rpc import DispatcherService
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.wire import discovery, forks
+from dsnb.wire import discovery
 from dsnb.wire.channel import address_of
+from dsnb.wire.ending import Ending
 from dsnb.wire.security import kept_token, new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
-
-_STOP_S = 10.0
-"""How long a second call of `stop` waits for the first."""
 
 
 class DispatchServer:
@@ -51,9 +49,8 @@ class DispatchServer:
         self._service = DispatcherService(self._desk)
         self._server: GrpcServer | None = None
         self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
-        self._stopped = threading.Event()
-        self._over = threading.Event()
         self._lock = threading.Lock()
+        self._ending = Ending(self._lock)
         if start:
             self.start()
 
@@ -71,7 +68,7 @@ class DispatchServer:
             FailedPreconditionError: it was stopped before.
         """
         with self._lock:
-            if self._stopped.is_set():
+            if self.stopped:
                 raise FailedPreconditionError(
                     "Server cannot be started after it has been stopped", hint="make a new DispatchServer"
                 )
@@ -101,22 +98,11 @@ class DispatchServer:
     @property
     def stopped(self) -> bool:
         """Whether it was stopped."""
-        return self._stopped.is_set()
+        return self._ending.begun.is_set()
 
     def stop(self) -> None:
         """Stop listening and end all threads; a second call only waits for the first, as the process may end next."""
-        if forks.cut_off():
-            return  # it is the parent's
-        with self._lock:
-            first = not self._stopped.is_set()
-            self._stopped.set()
-        if not first:
-            self._over.wait(_STOP_S)
-            return
-        try:
-            self._stop()
-        finally:
-            self._over.set()
+        self._ending.run(self._stop)
 
     def _stop(self) -> None:
         atexit.unregister(self.stop)
@@ -137,9 +123,9 @@ class DispatchServer:
         Raises:
             FailedPreconditionError: it was never started.
         """
-        if self._server is None and not self._stopped.is_set():
+        if self._server is None and not self.stopped:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
-        self._stopped.wait()
+        self._ending.wait()
 
     def status(self) -> Snapshot:
         """What the service looks like now."""
@@ -167,7 +153,7 @@ class DispatchServer:
         self.stop()
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped.is_set() else "running" if self._server else "not started"
+        state = "stopped" if self.stopped else "running" if self._server else "not started"
         return f"DispatchServer({self.config.name!r}, {state})"
 
     @property
@@ -189,7 +175,7 @@ class DispatchServer:
                 return server
 
     def _tick(self) -> None:
-        while not self._stopped.wait(self.config.job_gc_check_interval_ms / 1000):
+        while not self._ending.begun.wait(self.config.job_gc_check_interval_ms / 1000):
             try:
                 self._desk.handle(e.Tick())
             except UnavailableError:  # the journal could not be written; whoever calls is told

@@ -12,7 +12,8 @@ from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.server import DispatchServer
 from dsnb.errors import InvalidArgumentError
 from dsnb.notebook.replacing import Replacements
-from dsnb.wire import discovery, forks
+from dsnb.wire import discovery
+from dsnb.wire.ending import Ending
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import WorkerProcess
 from dsnb.worker.server import WorkerServer
@@ -61,10 +62,10 @@ class Cluster:
 
     def __init__(self, name: str, settings: ClusterSettings, on_stop: Callable[[], None]) -> None:
         self.settings = settings
-        self.stopped = False
         self.workers: list[WorkerServer | WorkerProcess] = []
         self._leaving: list[WorkerServer | WorkerProcess] = []
         self._lock = threading.RLock()
+        self._ending = Ending(self._lock)
         self._scaling = threading.RLock()
         self._replacements = Replacements(_REPLACEMENTS, _REPLACED_WITHIN_S)
         self._on_stop = on_stop
@@ -81,6 +82,11 @@ class Cluster:
             self.dispatcher.stop()
             raise
         atexit.register(self.stop)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped."""
+        return self._ending.begun.is_set()
 
     def scale(self, count: int) -> None:
         """Start or stop workers until there are `count`; those that go finish what they have."""
@@ -100,13 +106,11 @@ class Cluster:
                 farewell.join(_DRAIN_S)  # their readers may be in this very thread: it must not wait for ever
 
     def stop(self) -> None:
-        """Stop everything; the second call does nothing."""
-        if forks.cut_off():
-            return  # it is the parent's
+        """Stop everything; a second call only waits for the first."""
+        self._ending.run(self._stop)
+
+    def _stop(self) -> None:
         with self._lock:
-            if self.stopped:
-                return
-            self.stopped = True
             workers = [*self.workers, *self._leaving]
             self.workers.clear()
         self._on_stop()

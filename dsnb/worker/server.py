@@ -11,9 +11,10 @@ import uuid
 from types import TracebackType
 
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
-from dsnb.wire import discovery, forks
+from dsnb.wire import discovery
 from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
+from dsnb.wire.ending import Ending
 from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, SESSION
 from dsnb.wire.server import GrpcServer
@@ -67,7 +68,7 @@ class WorkerServer:
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._disk = SpillLimit(config.spill_size_bytes)
-        self._ending: list[Task] = []
+        self._going: list[Task] = []
         self._fetching: dict[str, int] = {}
         """Tasks that readers asked for before their order came, with how many ask."""
         self._overtaken: set[str] = set()
@@ -80,7 +81,7 @@ class WorkerServer:
         self._refusal: DsnbError | None = None
         self._drained_at: float | None = None
         self._remembered = False
-        self._stopped = threading.Event()
+        self._ending = Ending(self._lock)
         if start:
             self.start()
 
@@ -100,7 +101,7 @@ class WorkerServer:
         Raises:
             FailedPreconditionError: it was stopped before.
         """
-        if self._stopped.is_set():
+        if self.stopped:
             raise FailedPreconditionError(
                 "Server cannot be started after it has been stopped", hint="make a new WorkerServer"
             )
@@ -152,7 +153,7 @@ class WorkerServer:
             self._session.report_now()
 
     def stop(self, timeout: float = _JOIN_S) -> None:
-        """Say goodbye, end all tasks and threads; the second call does nothing.
+        """Say goodbye, end all tasks and threads; a second call only waits for the first, as the process may end next.
 
         User code that runs at this moment is not interrupted: its thread is left behind as a daemon and its result
         dropped.
@@ -160,13 +161,9 @@ class WorkerServer:
         Args:
             timeout: Seconds to wait for user code that runs.
         """
-        if forks.cut_off():
-            return  # it is the parent\'s
-        with self._lock:
-            if self._stopped.is_set():
-                return
-            self._stopped.set()
-            tasks = [*self._tasks.values(), *self._ending]
+        self._ending.run(lambda: self._stop(timeout))
+
+    def _stop(self, timeout: float) -> None:
         atexit.unregister(self.stop)
         local.withdraw(self.uid)
         if self._remembered:
@@ -174,6 +171,7 @@ class WorkerServer:
         if self._session is not None:
             self._session.close()  # its last report tells how far the tasks came
         with self._lock:
+            tasks = [*self._tasks.values(), *self._going]
             self._tasks.clear()
         gone = UnavailableError(f"the worker {self.name} was stopped")
         for task in tasks:
@@ -193,16 +191,16 @@ class WorkerServer:
         Raises:
             FailedPreconditionError: it was never started.
         """
-        if self._server is None and not self._stopped.is_set():
+        if self._server is None and not self.stopped:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
-        self._stopped.wait()
+        self._ending.wait()
         if self._refusal is not None:
             raise self._refusal
 
     @property
     def stopped(self) -> bool:
         """Whether it was stopped, or ended because its dispatcher does not want it."""
-        return self._stopped.is_set()
+        return self._ending.begun.is_set()
 
     @property
     def idle(self) -> bool:
@@ -221,7 +219,7 @@ class WorkerServer:
         self.stop()
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped.is_set() else "running" if self._server else "not started"
+        state = "stopped" if self.stopped else "running" if self._server else "not started"
         return f"WorkerServer({self.name or 'unnamed'}, {state})"
 
     # ---- readers
@@ -241,7 +239,7 @@ class WorkerServer:
 
     def _fetch(self, task_id: str) -> Task:
         """Ask for a task's order. The word to drop it may overtake the answer: a task that began then would stay."""
-        if self._stopped.is_set() or self._channel is None:
+        if self.stopped or self._channel is None:
             raise UnavailableError(f"the worker {self.name} is stopping")
         with self._lock:
             self._fetching[task_id] = self._fetching.get(task_id, 0) + 1
@@ -263,7 +261,7 @@ class WorkerServer:
     def _obey(self, order: WorkerOrder) -> None:
         if order.welcome:
             self._enter(order)
-        for start in () if self._stopped.is_set() else order.start:
+        for start in () if self.stopped else order.start:
             self._start(start).pause(paused=start.paused)
         for task_id in order.drop:
             self._drop(task_id)
@@ -293,7 +291,7 @@ class WorkerServer:
             known = self._tasks.get(order.task_id)
             if known is not None and known.order.incarnation == order.incarnation:
                 return known
-            if self._channel is None or self._stopped.is_set():
+            if self._channel is None or self.stopped:
                 raise UnavailableError(f"the worker {self.name} is stopping")
             channel = self._channel
             patience = Patience(
@@ -326,7 +324,7 @@ class WorkerServer:
 
     def _has(self, order: TaskOrder) -> bool:
         task = self._tasks.get(order.task_id)
-        return task is not None and task.order is order and not self._stopped.is_set()
+        return task is not None and task.order is order and not self.stopped
 
     def _drop(self, task_id: str) -> None:
         with self._lock:
@@ -335,7 +333,7 @@ class WorkerServer:
             task = self._tasks.pop(task_id, None)
             if task is None:
                 return
-            self._ending = [task, *(other for other in self._ending if not other.join(0.0))]
+            self._going = [task, *(other for other in self._going if not other.join(0.0))]
             self._share_budget()
         task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -79,6 +80,22 @@ def test_a_stopped_worker_is_gone_at_once_and_stays_stopped(cluster: Cluster) ->
     assert local.find(worker.uid) is None
     with pytest.raises(FailedPreconditionError, match="cannot be started after it has been stopped"):
         worker.start()
+
+
+def test_who_stops_it_second_and_who_waits_for_it_go_on_when_nothing_of_it_is_left(cluster: Cluster) -> None:
+    worker = cluster.add_worker()
+    calls = [threading.Thread(target=call) for call in (worker.stop, worker.stop, worker.join)]
+    with local._lock:  # the first one comes no further than to what it holds
+        for thread in calls:
+            thread.start()
+        wait_for(lambda: worker.stopped, what="the stop to begin")
+        for thread in calls:
+            thread.join(0.1)
+            assert thread.is_alive()
+    for thread in calls:
+        thread.join(10.0)
+        assert not thread.is_alive()
+    assert not cluster.status().workers
 
 
 def test_a_worker_may_choose_its_name_and_what_others_are_told_of_its_address(cluster: Cluster) -> None:
