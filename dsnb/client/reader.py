@@ -23,7 +23,7 @@ from dsnb.errors import (
 )
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire import discovery
-from dsnb.wire.channel import open_channel
+from dsnb.wire.channel import Connections, open_channel
 from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, PassPosition, PositionRequest
 from dsnb.wire.methods import CONFIRM_END, POSITION
 
@@ -44,6 +44,7 @@ class ReadStage(Stage):
         place: Which source of which pass of a local pipeline it is.
         resumed: Where to begin; None for at the beginning.
         on_end: Called with the bookmark behind the whole pass, if another one may follow in the same pipeline.
+        connections: Keeps the connections of a pass that came to its end, for the next one.
     """
 
     closes_slowly = True
@@ -57,9 +58,12 @@ class ReadStage(Stage):
         place: str = "",
         resumed: Resumed | None = None,
         on_end: Callable[[Any], None] | None = None,
+        *,
+        connections: Connections | None = None,
     ) -> None:
         super().__init__("from the service")
-        token = service.find_token()
+        self._token = token = service.find_token()
+        self._connections = connections
         self.place = place
         self._options = options
         self._behind = resumed.behind if resumed is not None else 0
@@ -81,10 +85,7 @@ class ReadStage(Stage):
         self._hold: Hold | None = None
         self._origin = (0, 0)
         self._rest: Sequence[Any] = ()
-        self._at = 0
-        self._handed = 0
-        self._unit = 0
-        self._yielded = 0
+        self._at = self._handed = self._unit = self._yielded = 0
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
         self._active_ns = self._decode_ns = 0
@@ -159,6 +160,8 @@ class ReadStage(Stage):
         self._handed = max(0, self._handed - unread)
         self._confirm()
         self._active_ns = self._clock() - self._began
+        if self._ended and self._connections is not None:
+            self._connections.keep((self._channel.address, *self._tasks.addresses()), self._token)
         try:
             self._tasks.close()
             self._control.close()

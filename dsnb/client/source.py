@@ -17,6 +17,7 @@ from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.passes import PassNumbers
 from dsnb.pipeline.splits import SplitProvider
+from dsnb.wire.channel import Connections
 
 _KEPT: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
     # A worker whose files are empty may find an end where the whole has none; what a hint leaves, nobody knows.
@@ -45,6 +46,7 @@ class FromService(Operation):
     pipeline: Operation | str | None = field(default=None, repr=False)
     """What the service was given, or a digest of it: results that are kept follow from that, not from where it runs."""
     passes: PassNumbers = field(default_factory=PassNumbers, repr=False)
+    connections: Connections = field(default_factory=Connections, repr=False)
     register_again: Callable[[], str] | None = field(default=None, repr=False)
     """Gives the pipeline to the service once more: a service forgets what was not read for long, or starts anew."""
 
@@ -128,7 +130,7 @@ class FromService(Operation):
     def _stage(self, dataset_id: str, *how: Any) -> Stage:
         if self.options.consumers:
             return CoordinatedStage(self.service, dataset_id, self.options)
-        return ReadStage(self.service, dataset_id, self.options, *how)
+        return ReadStage(self.service, dataset_id, self.options, *how, connections=self.connections)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process counts its own passes, finds the token by itself, and does without the pipeline.

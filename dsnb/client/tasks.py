@@ -71,6 +71,10 @@ class TaskTable:
         """Whether something will not come that others may still read."""
         return any(hold.given_up for hold in self._holds.values())
 
+    def addresses(self) -> set[str]:
+        """The workers that are read over a connection."""
+        return {hold.info.address for hold in self._holds.values() if hold.transfer == "grpc"}
+
     def ended_ids(self) -> tuple[str, ...]:
         """The tasks that told this reader of their end."""
         return tuple(task_id for task_id, hold in self._holds.items() if hold.account.ended and not hold.given_up)

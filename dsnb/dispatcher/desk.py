@@ -269,6 +269,7 @@ class Desk:
             endless=endless(self.core, job),
             paused=bool(job.paused_by),
             consumers=job.consumers,
+            definition=self.core.state.datasets[job.dataset_id].definition,
         )
 
     def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:

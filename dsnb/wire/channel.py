@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+import weakref
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 import grpc
@@ -34,6 +35,7 @@ _OPTIONS = (
     # A server that hangs without closing (stopped, or its host gone) is found out even by a call that only listens.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.client_idle_timeout_ms", 10_000),  # a channel without calls, see `Connections`
     ("grpc.enable_retries", 0),  # retrying is decided here, where it is known what may be said twice
 )
 
@@ -181,3 +183,28 @@ def open_channel(target: str, token: str) -> Channel:
             return channel
         channel = _channels[address, token] = Channel(address, token)
         return channel
+
+
+class Connections:
+    """Keeps channels open between two uses, for as long as it lives: to connect takes longer than most calls.
+
+    A kept channel that nobody calls through holds a socket for a while only, by an option of gRPC's.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], Channel] = {}
+        weakref.finalize(self, _give_back, self._kept)
+
+    def keep(self, targets: Iterable[str], token: str) -> None:
+        """Keep the channels to these servers, and no others any longer."""
+        wanted = {(split_target(target), token) for target in targets}
+        with _lock:
+            for key in wanted - self._kept.keys():
+                self._kept[key] = open_channel(*key)
+            for key in self._kept.keys() - wanted:
+                self._kept.pop(key).close()
+
+
+def _give_back(kept: dict[tuple[str, str], Channel]) -> None:
+    while kept:
+        kept.popitem()[1].close()

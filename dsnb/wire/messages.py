@@ -322,6 +322,7 @@ class TaskOrder:
     paused: bool = False
     position: TaskPosition | None = None
     consumers: int = 0
+    definition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+
+import xxhash
 
 from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.bookmarks import leave_out
@@ -20,14 +23,47 @@ from dsnb.wire.methods import GET_BLOB, GET_DATASET
 from dsnb.wire.transfer import local
 from dsnb.worker.patience import ATTEMPT_S, Patience
 
+_KEPT_BYTES: Final = 4 << 20
 
-def builder(channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience: Patience) -> Callable[[], Stage]:
+
+class Definitions:
+    """The pipelines that this worker ran last, by their digests: the next pass over one need not ask for it again.
+
+    Thread-safe. It keeps no more than a few megabytes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, bytes] = {}
+
+    def get(self, digest: str) -> bytes | None:
+        with self._lock:
+            return self._kept.get(digest)
+
+    def put(self, definition: bytes) -> None:
+        """Keep one, instead of older ones where there is no room."""
+        with self._lock:
+            self._kept[xxhash.xxh3_128_hexdigest(definition)] = definition
+            while sum(map(len, self._kept.values())) > _KEPT_BYTES:
+                del self._kept[next(iter(self._kept))]
+
+
+def builder(
+    channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience: Patience, definitions: Definitions
+) -> Callable[[], Stage]:
     """What makes a task's stage, when its first reader comes."""
 
-    def build() -> Stage:
+    def define() -> bytes:
+        known = definitions.get(order.definition)
+        if known is not None:
+            return known
         wanted = DatasetRequest(dataset_id=order.dataset_id)
-        dataset = patience(lambda: channel.call(GET_DATASET, wanted, timeout=ATTEMPT_S))
-        operation = restore(dataset.definition, lambda digest: patience(lambda: fetch(channel, digest)))
+        definition = patience(lambda: channel.call(GET_DATASET, wanted, timeout=ATTEMPT_S)).definition
+        definitions.put(definition)
+        return definition
+
+    def build() -> Stage:
+        operation = restore(define(), lambda digest: patience(lambda: fetch(channel, digest)))
         passes, shared = (order.iteration,), order.shards > 0
         context = BuildContext(entropy=order.entropy, passes=passes, splits=feed, prompt=True, shared=shared)
         if order.position is not None and order.position.ended:

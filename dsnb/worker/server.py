@@ -26,7 +26,7 @@ from dsnb.worker.doors import Doors
 from dsnb.worker.host import Turns, rss_bytes
 from dsnb.worker.leaving import leave_when_idle
 from dsnb.worker.patience import ATTEMPT_S, Patience
-from dsnb.worker.pipelines import builder
+from dsnb.worker.pipelines import Definitions, builder
 from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
@@ -75,6 +75,7 @@ class WorkerServer:
         """Those of them that were dropped meanwhile."""
         self._last_reports: list[TaskReport] = []
         self._turns = Turns()
+        self._definitions = Definitions()
         self._server: GrpcServer | None = None
         self._channel: Channel | None = None
         self._session: ControlStream[WorkerReport, WorkerOrder] | None = None
@@ -309,7 +310,7 @@ class WorkerServer:
                 )
             task = Task(
                 order,
-                builder(channel, order, feed, patience),
+                builder(channel, order, feed, patience, self._definitions),
                 feed,
                 ahead=self.config.read_ahead_bytes,
                 capacity=self.config.cross_trainer_cache_size_bytes,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.dispatcher import events as e
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
+from dsnb.wire import channel as channels
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
 
@@ -37,6 +39,18 @@ def test_each_loop_is_the_jobs_next_pass(cluster: Cluster) -> None:
     dataset = distributed(cluster, dsnb.Dataset.range(3), job_name="j")
     assert [numbers(dataset) for _ in range(3)] == [[0, 1, 2]] * 3
     assert cluster.job("j").iteration == 2
+
+
+def test_a_pass_that_came_to_its_end_leaves_its_connections_to_the_next_one(cluster: Cluster) -> None:
+    dataset = distributed(cluster, dsnb.Dataset.range(3), data_transfer_protocol="grpc")
+    numbers(dataset)
+    used = dict(channels._channels)
+    assert {address for address, _ in used} == {cluster.address, cluster.workers[0].address}
+    numbers(dataset)
+    assert channels._channels == used
+    del dataset
+    gc.collect()
+    assert {address for address, _ in channels._channels} == {cluster.address}, "the worker's own is left"
 
 
 def test_two_datasets_of_one_job_count_their_own_passes(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from dsnb.errors import DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import channel as channels
-from dsnb.wire.channel import Channel, address_of, open_channel, split_target
+from dsnb.wire.channel import Channel, Connections, address_of, open_channel, split_target
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, RegisterReply, RegisterRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, PUT_BLOB, REGISTER
 from tests.support.reading import at_once
@@ -239,6 +239,20 @@ def test_a_channel_that_is_collected_inside_open_channel_may_be_closed_there() -
         with channels._lock:  # as it is while open_channel works
             held.close()
     assert channels._channels == {}
+
+
+def test_a_kept_channel_is_the_next_users_too_until_another_one_is_kept_or_nobody_keeps_it() -> None:
+    connections = Connections()
+    with serving({FORGET: answer}) as server, serving({FORGET: answer}) as other:
+        with channel_to(address(server)) as first:
+            connections.keep([f"grpc://{address(server)}"], TOKEN)
+        with channel_to(address(server)) as second:
+            assert second is first
+            assert second.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+        connections.keep([address(other)], TOKEN)
+        assert [*channels._channels] == [(address(other), TOKEN)]
+        del connections
+        assert channels._channels == {}
 
 
 def test_a_call_that_a_stopping_server_cuts_off_is_made_again_to_its_successor() -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import xxhash
 
 import dsnb
 from dsnb.errors import NotFoundError
@@ -14,7 +15,7 @@ from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import TaskOrder
 from dsnb.wire.transfer import local
 from dsnb.worker.patience import Patience
-from dsnb.worker.pipelines import builder, fetch
+from dsnb.worker.pipelines import Definitions, builder, fetch
 from tests.pipeline.driving import drain, plain
 from tests.support.cluster import Cluster
 
@@ -45,7 +46,7 @@ def way(request: pytest.FixtureRequest, cluster: Cluster) -> str:
 def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster, channel: Channel) -> None:
     dataset = dsnb.Dataset.range(5).map(lambda x: x * 10)
     order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
-    stage = builder(channel, order, None, PATIENCE)()
+    stage = builder(channel, order, None, PATIENCE, Definitions())()
     try:
         assert plain(drain(stage)) == [0, 10, 20, 30, 40]
     finally:
@@ -55,7 +56,7 @@ def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster,
 def test_a_big_array_comes_whole(cluster: Cluster, channel: Channel, way: str) -> None:
     dataset = dsnb.Dataset.from_tensor_slices(ARRAY)
     order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
-    stage = builder(channel, order, None, PATIENCE)()
+    stage = builder(channel, order, None, PATIENCE, Definitions())()
     try:
         assert np.array_equal(np.array(drain(stage, (20_000,) * 6)), ARRAY)
     finally:
@@ -84,8 +85,29 @@ def test_each_iteration_draws_anew(cluster: Cluster, channel: Channel) -> None:
 
 
 def plain_of(channel: Channel, order: TaskOrder) -> list[int]:
-    stage = builder(channel, order, None, PATIENCE)()
+    stage = builder(channel, order, None, PATIENCE, Definitions())()
     try:
         return [int(element) for element in drain(stage)]
     finally:
         stage.close()
+
+
+def test_the_next_pass_over_a_pipeline_does_not_ask_for_it_again(cluster: Cluster, channel: Channel) -> None:
+    dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(3))
+    digest = cluster.dispatcher._desk.core.state.datasets[dataset_id].definition
+    known = Definitions()
+    builder(channel, TaskOrder(task_id="t", dataset_id=dataset_id, definition=digest), None, PATIENCE, known)().close()
+    # Under an id that nobody has: whoever asks is refused.
+    again = builder(channel, TaskOrder(task_id="t", dataset_id="none", definition=digest), None, PATIENCE, known)()
+    assert plain(drain(again)) == [0, 1, 2]
+    again.close()
+    with pytest.raises(NotFoundError):
+        builder(channel, TaskOrder(task_id="t", dataset_id="none", definition="other"), None, PATIENCE, known)()
+
+
+def test_no_more_definitions_are_kept_than_a_few_megabytes_of_the_newest() -> None:
+    known = Definitions()
+    large = [bytes([number]) * (1 << 20) for number in range(6)]
+    for definition in large:
+        known.put(definition)
+    assert [known.get(xxhash.xxh3_128_hexdigest(one)) is not None for one in large] == [False] * 2 + [True] * 4
