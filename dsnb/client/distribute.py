@@ -62,7 +62,8 @@ def distribute(
             which may be nothing; None for nothing; "LZ4" or "ZSTD".
         cross_trainer_cache: Share one preprocessing pass with other trainers: all of them get all elements.
         target_workers: "AUTO" or "ANY" to read all workers; "LOCAL" to read only those of this process.
-        checksum: Whether each message over gRPC carries a checksum; what was damaged on its way is a `DataLossError`.
+        checksum: Whether each message carries a checksum; what was damaged on its way is a `DataLossError`. gRPC is
+            chosen then, not shared memory; within one process references are passed, and there is nothing to check.
 
     Returns:
         A function from dataset to dataset. The new dataset's elements are those of the old one; their order holds for

@@ -173,6 +173,7 @@ def read_options(
         )
     _check_consumers(consumer_index, num_consumers, job_name)
     _check_outstanding(max_outstanding_requests)
+    _check_checksum(data_transfer_protocol, wanted=bool(checksum))
     if cross_trainer_cache is not None and job_name is None:
         raise InvalidArgumentError(
             "the cross-trainer cache requires named jobs, so that trainers can find each other",
@@ -249,6 +250,14 @@ def _check_consumers(index: int | None, count: int | None, job_name: str | None)
 def _check_outstanding(limit: int | None) -> None:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidArgumentError(f"max_outstanding_requests is {limit!r}", hint="use 1 or more, or leave it out")
+
+
+def _check_checksum(protocol: str | None, *, wanted: bool) -> None:
+    if wanted and protocol in ("shared_memory", "local"):
+        raise InvalidArgumentError(
+            f"checksum=True asks for what the transfer {protocol!r} has not: only messages of gRPC carry checksums",
+            hint="leave one of the two out",
+        )
 
 
 def _target_workers(target: str) -> str:

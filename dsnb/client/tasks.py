@@ -164,7 +164,11 @@ class TaskTable:
     def _begin(self, hold: Hold, sink: TaskSink) -> Reading:
         account = hold.account
         protocol = self._options.protocol
-        endpoint, link = way_to(hold.info, protocol, self._token, before=hold.transfer, refused=hold.refused)
+        checked = self._options.checksum
+        refused = hold.refused or ("checksum=True: only messages of gRPC carry checksums" if checked else "")
+        endpoint, link = way_to(hold.info, protocol, self._token, before=hold.transfer, refused=refused)
+        if checked and link.transfer == "local":
+            link.why += "; checksum=True has nothing to check: references are passed"
         hold.transfer = link.transfer
         opening = Opening(
             task_id=hold.info.task_id,

@@ -28,6 +28,8 @@ COPY_BELOW = 64 * 1024
 """Values smaller than this are handed out as copies, so that one kept sample does not hold a whole frame."""
 
 _ALIGN = 16
+_FEW = 16
+"""Buffers up to which joining them costs more than it saves whoever handles them one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,3 +351,16 @@ def bytes_of(buffer: Buffer) -> memoryview:
     if isinstance(buffer, (np.ndarray, np.generic)):
         buffer = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
     return memoryview(buffer).cast("B")
+
+
+def join_bytes(buffers: Sequence[Buffer]) -> bytes:
+    """The bytes of several buffers, copied once."""
+    try:
+        return b"".join(buffers)
+    except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
+        return b"".join(map(bytes_of, buffers))
+
+
+def few(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """The same bytes in few buffers, for what pays for each of them: many are joined, which costs less."""
+    return buffers if len(buffers) <= _FEW else [join_bytes(buffers)]

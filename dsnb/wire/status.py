@@ -117,6 +117,11 @@ def error_from(call: Any, address: str) -> DsnbError:
     return DsnbError(what, did="it was given up", hint="this looks like a bug of dsnb; please report it")
 
 
+def end_of_read(error: DsnbError) -> DsnbError:
+    """What a read ended with: `UnavailableError` where trying again may help, as when a worker stops or goes away."""
+    return errors.UnavailableError(error.what) if isinstance(error, errors.CancelledError) else error
+
+
 def _from_page(code: grpc.StatusCode, page: str | bytes) -> DsnbError:
     what, did, hint, trace = json.loads(page)
     error = _CLASSES.get(code, DsnbError)(what, did=did, hint=hint)

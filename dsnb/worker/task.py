@@ -14,7 +14,7 @@ from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentEr
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import TaskOrder, TaskReport
-from dsnb.wire.transfer.handover import Opening, Piece, Sink, compression_of
+from dsnb.wire.transfer.handover import Opening, Piece, Sink
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import FRAME_BYTES, Producer
@@ -147,7 +147,7 @@ class Task:
         reading = self._readings.pop(client, None)
         if reading is not None:
             self._flight_ns[reading.trainer] += reading.flight_ns
-            self._compression = compression_of(reading.sink) or self._compression
+            self._compression = reading.link.compression or self._compression
         return reading
 
     def dismiss(self, trainer_id: str) -> None:
@@ -200,7 +200,7 @@ class Task:
             self._pump(reading)
 
     def _pump(self, reading: TaskReading) -> None:
-        """Deliver what the reader's credit allows. Under the lock, so pieces keep their order; a sink only queues."""
+        """Deliver what the reader's credit allows. Under the lock, so pieces keep their order."""
         if self._paused:
             return
         while (taken := self._window.take(reading.client)) is not None:
@@ -349,7 +349,7 @@ class Task:
 
     def _compressions(self) -> str:
         """What was decided for its readers, or for the last one that left."""
-        present = dict.fromkeys(compression_of(reading.sink) for reading in self._readings.values())
+        present = dict.fromkeys(reading.link.compression for reading in self._readings.values())
         return "; ".join(filter(None, present)) or self._compression
 
     def _flying_ns(self, trainer: str) -> int:

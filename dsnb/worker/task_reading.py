@@ -32,7 +32,7 @@ class TaskReading:
         self.trainer = trainer
         self.ended = False
         self._task = task
-        self._link = opening.link
+        self.link = opening.link
         self._sent = opening.received
         self._flight_ns, self._flying_since = 0, 0
 
@@ -44,7 +44,7 @@ class TaskReading:
     def sent(self, count: int) -> None:
         """Count a piece that is under way from now on; under the task's lock, as the next."""
         self._sent += count
-        self._link.pieces += 1
+        self.link.pieces += 1
         self._flying_since = self._flying_since or time.perf_counter_ns()
 
     def consumed(self, count: int) -> None:
@@ -54,7 +54,9 @@ class TaskReading:
 
     def link_report(self) -> LinkReport:
         """How the elements come to the client."""
-        return LinkReport(client=self.client, trainer_id=self.trainer, **asdict(self._link))
+        link = asdict(self.link)
+        del link["compression"]  # its task tells it
+        return LinkReport(client=self.client, trainer_id=self.trainer, **link)
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
         self._task.credit(self, granted, consumed, max_bytes, received)

@@ -97,6 +97,21 @@ def test_a_worker_on_another_host_is_read_by_grpc(monkeypatch: pytest.MonkeyPatc
 
 
 @CHOSEN
+def test_who_wants_checksums_is_served_by_what_carries_them_and_told_where_there_is_nothing_to_check() -> None:
+    with Cluster(0) as cluster:
+        cluster.add_worker(remote=True)
+        with read(images(), cluster.service, checksum=True) as elements:
+            assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
+            found = link(cluster.service)
+    assert (found.transfer, found.why) == ("grpc", "checksum=True: only messages of gRPC carry checksums")
+    with Cluster(1) as cluster, read(images(), cluster.service, checksum=True) as elements:
+        next(elements)
+        found = link(cluster.service)
+    assert found.transfer == "local"
+    assert "checksum=True has nothing to check: references are passed" in found.why
+
+
+@CHOSEN
 def test_a_worker_without_shared_memory_is_read_by_grpc() -> None:
     with Cluster(0) as cluster:
         cluster.add_worker(remote=True, shared_memory_bytes=0)

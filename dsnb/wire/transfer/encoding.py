@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, lay_out
+from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, few, join_bytes, lay_out
 from dsnb.elements.compression import CODECS, codec
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
@@ -102,26 +102,21 @@ class PieceEncoder:
     def _message(self, reply: frame_pb2.ReadReply, buffers: Sequence[Any], nbytes: int) -> bytes:
         name = self._choice.codec if self._choice is not None else ""
         if name and nbytes >= LEAST_BYTES:
-            packed = codec(name).compress(_one(buffers))
+            packed = codec(name).compress(bytes_of(buffers[0]) if len(buffers) == 1 else join_bytes(buffers))
             if len(packed) < nbytes:
                 reply.codec, reply.raw = name, nbytes
                 buffers, nbytes = [packed], len(packed)
         head = reply.SerializeToString()
         if self._checksum:
-            data = _one(buffers)
-            buffers = [data]
-            head += _TAG_CHECKSUM + _checksum(head, data).to_bytes(8, "little")
-        return _join([_prefix(head, nbytes), *buffers])
+            buffers = few(buffers)
+            head += _TAG_CHECKSUM + _checksum(head, buffers).to_bytes(8, "little")
+        return join_bytes([_prefix(head, nbytes), *buffers])
 
 
-def _one(buffers: Sequence[Any]) -> Any:
-    """Several buffers as one; a single one as it is."""
-    return bytes_of(buffers[0]) if len(buffers) == 1 else _join(buffers)
-
-
-def _checksum(head: bytes | memoryview, data: Any) -> int:
+def _checksum(head: bytes | memoryview, buffers: Sequence[Any]) -> int:
     digest = xxhash.xxh3_64(head)
-    digest.update(data)
+    for data in map(bytes_of, buffers):
+        digest.update(data)
     return digest.intdigest()
 
 
@@ -197,13 +192,6 @@ def _cut(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
         yield portion
 
 
-def _join(buffers: Sequence[Any]) -> bytes:
-    try:
-        return b"".join(buffers)
-    except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
-        return b"".join(map(bytes_of, buffers))
-
-
 class PieceDecoder:
     """Puts the messages of one read together again.
 
@@ -239,7 +227,7 @@ class PieceDecoder:
         head = frame_pb2.ReadReply.FromString(message[:head_end])
         data = np.frombuffer(message, np.uint8)[data_at:]
         if checksum_at is not None:
-            if head.checksum != _checksum(memoryview(message)[:checksum_at], data):
+            if head.checksum != _checksum(memoryview(message)[:checksum_at], [data]):
                 raise _damaged("its checksum does not agree with what is in it")
         elif self._checksum:
             raise _damaged("it has no checksum")

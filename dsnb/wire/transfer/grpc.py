@@ -15,18 +15,18 @@ from typing import Final
 import grpc
 
 from dsnb.elements.compression import CODECS, NONE, installed, missing
-from dsnb.errors import CancelledError, DsnbError, UnavailableError
+from dsnb.errors import DsnbError, UnavailableError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import until_broken
-from dsnb.wire.status import error_from
+from dsnb.wire.status import end_of_read, error_from
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.choice import Choice
 from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder
-from dsnb.wire.transfer.handover import Endpoint, Opening, Piece, Reading, Sink
+from dsnb.wire.transfer.handover import Endpoint, Link, Opening, Piece, Reading, Sink
 
 _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 """How gRPC names peers of this host."""
@@ -37,14 +37,11 @@ _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 class _StreamSink:
     """Queues what a task delivers, for the thread that sends it."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Choice, link: Link) -> None:
         self._choice = choice
+        self._link = link
+        link.compression = choice.why
         self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | None] = SimpleQueue()
-
-    @property
-    def compression(self) -> str:
-        """What was decided, and why."""
-        return self._choice.why
 
     def send(self, messages: Iterator[bytes]) -> Iterator[bytes]:
         """The messages, each timed until the next is asked for."""
@@ -52,6 +49,7 @@ class _StreamSink:
             began = perf_counter_ns()
             yield message
             self._choice.note_sent(len(message), (perf_counter_ns() - began) / 1e9)
+        self._link.compression = self._choice.why
 
     def deliver(self, piece: Piece) -> None:
         self.items.put(piece)
@@ -92,8 +90,9 @@ class ReadService:
     def _serve(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(requests)
         choice = _choice(first, context)
-        sink = _StreamSink(choice)
-        reading = self._endpoint.open(Opening.of_request(first, "grpc"), sink)
+        opening = Opening.of_request(first, "grpc")
+        sink = _StreamSink(choice, opening.link)
+        reading = self._endpoint.open(opening, sink)
         context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
         self._listeners.submit(_listen, requests, reading, sink)
         encoder = PieceEncoder(first.task_id, keep=bool(first.trainer_id), choice=choice, checksum=first.checksum)
@@ -190,7 +189,7 @@ class _GrpcReading:
         try:
             self._take()
         except grpc.RpcError as failed:
-            error = _read_error(failed, self._channel.address)
+            error = end_of_read(error_from(failed, self._channel.address))
         except (DsnbError, ValueError) as failed:  # a damaged message, or the channel was closed
             error = failed
         finally:
@@ -217,9 +216,3 @@ class _GrpcReading:
 def _until_none(queue: SimpleQueue[ReadRequest | None]) -> Iterator[ReadRequest]:
     while (request := queue.get()) is not None:
         yield request
-
-
-def _read_error(failed: grpc.RpcError, address: str) -> DsnbError:
-    """What a read ended with: `UnavailableError` where trying again may help, as when a worker stops or goes away."""
-    error = error_from(failed, address)
-    return UnavailableError(error.what) if isinstance(error, CancelledError) else error

@@ -1,8 +1,8 @@
 """What every way of handing elements over has in common.
 
 A worker offers an `Endpoint`. A client opens a `Reading` of one task there and gives a `Sink`; from then on pieces of
-frames are put into the sink as far as the reading's credit goes. Whether the two are in one process (`local`) or not
-(`grpc`) shows nowhere else.
+frames are put into the sink as far as the reading's credit goes. Whether the two are in one process (`local`), on one
+host (`shared_memory`) or anywhere (`grpc`) shows nowhere else.
 
 Counters are cumulative and count elements of this reading: `granted` may be sent in all, `consumed` came to their user,
 `received` arrived. So a message that is lost, late or doubled does no harm, and a reading that breaks is opened again
@@ -33,6 +33,7 @@ class Link:
         fallbacks: Those of them that were large enough for shared memory, and for which there was no room.
         held_bytes: Shared memory that the reader holds now: what it has not consumed, and views that it keeps.
         note: Why there was no room, the last time.
+        compression: What the elements are compressed with, and why; empty of a transfer that never does.
     """
 
     transfer: str = "local"
@@ -41,6 +42,7 @@ class Link:
     fallbacks: int = 0
     held_bytes: int = 0
     note: str = ""
+    compression: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ class Piece:
 
 
 class Sink(Protocol):
-    """Where a reading puts what it gets. Called from any thread, and only queues: it holds nobody up."""
+    """Where a reading puts what it gets. Called from any thread; it waits for no reader, and so holds nobody up."""
 
     def deliver(self, piece: Piece) -> None:
         """Take some elements."""
@@ -187,8 +189,3 @@ class Endpoint(Protocol):
 def ears_of(sink: Sink) -> Ears | None:
     """Who listens for a sink; None where that takes a thread."""
     return getattr(sink, "ears", None)
-
-
-def compression_of(sink: Sink) -> str:
-    """What a sink compresses with, and why; empty of one that never does."""
-    return str(getattr(sink, "compression", ""))

@@ -15,10 +15,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from dsnb.errors import CancelledError, DsnbError, UnavailableError
+from dsnb.errors import DsnbError, UnavailableError
 from dsnb.wire import forks
 from dsnb.wire.codec import encode
-from dsnb.wire.status import error_of
+from dsnb.wire.status import end_of_read, error_of
 from dsnb.wire.transfer.encoding import restore
 from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink, ears_of
 from dsnb.wire.transfer.shared_memory.line import (
@@ -386,10 +386,5 @@ class _SharedReading:
         elif head.kind == Kind.REFUSED:
             raise SharedMemoryRefused(text.decode())
         elif head.kind == Kind.FAIL:
-            raise _ended_with(error_of(text))
+            raise end_of_read(error_of(text))
         return head.kind != Kind.BYE
-
-
-def _ended_with(error: DsnbError) -> DsnbError:
-    """What a read ended with: `UnavailableError` where trying again may help, as when a worker stops or goes away."""
-    return UnavailableError(error.what) if isinstance(error, CancelledError) else error

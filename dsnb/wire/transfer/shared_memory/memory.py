@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.columns import bytes_of
+from dsnb.elements.columns import bytes_of, few
 from dsnb.wire import forks
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-_FEW = 16
-"""Buffers that are copied one by one; more of them are joined first, which costs less than as many calls."""
 
 
 def supported() -> bool:
@@ -71,13 +69,11 @@ class Memory:
 
     def write(self, at: int, buffers: Sequence[Any], nbytes: int) -> None:
         """Fill a piece that is reserved."""
-        if len(buffers) > _FEW:
-            buffers = [_joined(buffers)]
         to = self._bytes[at : at + nbytes]
         if not len(to):
             return  # it was closed meanwhile
         place = 0
-        for buffer in buffers:
+        for buffer in few(buffers):
             part = np.frombuffer(bytes_of(buffer), np.uint8)
             to[place : place + len(part)] = part
             place += len(part)
@@ -97,13 +93,6 @@ class Memory:
         self._bytes = np.empty(0, np.uint8)
         with suppress(BufferError):  # a frame is being written at this moment; it goes with its last use
             self._map.close()
-
-
-def _joined(buffers: Sequence[Any]) -> bytes:
-    try:
-        return b"".join(buffers)
-    except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
-        return b"".join(map(bytes_of, buffers))
 
 
 class Mapping:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dsnb.elements.columns import bytes_of
+from dsnb.elements.columns import bytes_of, join_bytes
 from dsnb.wire.status import page_of
 from dsnb.wire.transfer.encoding import describe
 from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading
@@ -166,7 +166,7 @@ class ReaderOutlet:
     def send(self, buffers: Sequence[Any]) -> None:
         """Send what the socket takes at once, and leave the rest to the service's thread."""
         if len(buffers) > _BUFFERS:
-            buffers = [b"".join(map(bytes_of, buffers))]
+            buffers = [join_bytes(buffers)]
         with self._lock:
             if self._closed:
                 return
