@@ -77,6 +77,7 @@ def test_where_the_server_persists_a_restart_of_it_loses_nothing(begin: Begin) -
     server, runs = begin(250, 0.01, *PERSISTENT)
     kill_at_random(runs, 3, 4.0, seed=1, meanwhile=restart(server))
     assert runs.deaths >= 1
+    assert GONE not in runs.told
     assert "recorded anew" not in runs.told
     assert runs.calls() <= runs.most_calls() + CHUNK  # the restart may cost a chunk, too
     with server.client() as client:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -66,10 +67,16 @@ def test_the_trainers_share_and_none_skips(figures: dict[str, Any]) -> None:
 
 def test_one_trainer_is_slower_and_its_lag_shows(figures: dict[str, Any]) -> None:
     """On a machine so busy that both wait for batches it is only a little slower, but it is."""
-    fast, slow = sorted(figures["trainers"], key=lambda trainer: sum(trainer["widths"]))
+    fast, slow = sorted(figures["trainers"], key=lambda trainer: weights(trainer["widths"]))
 
+    assert weights(slow["widths"]) >= 40 * weights(fast["widths"]), "work for each batch, and so the slower one"
     assert slow["elements"] <= fast["elements"] + 1
     assert slow["largest_lag"] > 0
+
+
+def weights(widths: list[int]) -> int:
+    """Multiplications that a model takes for one sample."""
+    return sum(before * after for before, after in pairwise(widths))
 
 
 def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) -> None:

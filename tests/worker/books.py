@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from dsnb.wire.manner import Manner
 from dsnb.worker.places import Taken
@@ -27,7 +28,7 @@ class BookedTrainer:
     since: int
     next: int
     returned: set[int] = field(default_factory=set)
-    consumed: list[int] = field(default_factory=list)
+    consumed: set[int] = field(default_factory=set)
     hits: int = 0
     skipped: int = 0
     passed: int = 0
@@ -53,28 +54,37 @@ class Disk:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.frames: dict[int, BookedFrame] = {}
+        self.nbytes = 0
 
     def put(self, frame: BookedFrame) -> int | None:
         assert frame.first not in self.frames, "a frame was spilled twice"
         if not self.has_room():
             return None
         self.frames[frame.first] = frame
+        self.nbytes += frame.charge
         return frame.first
 
     def get(self, place: int) -> BookedFrame:
         return self.frames[place]
 
     def drop(self, place: int) -> None:
-        del self.frames[place]
+        self.nbytes -= self.frames.pop(place).charge
 
     def has_room(self) -> bool:
-        return sum(frame.charge for frame in self.frames.values()) < self.limit
+        return self.nbytes < self.limit
 
 
 class Books:
-    """Drives a window and compares it, after each call, with what is written here."""
+    """Drives a window and compares it with what is written here.
 
-    def __init__(self, *, capacity: int, ahead: int, keep: bool, disk: int = 0, whole: bool = False) -> None:
+    After each call everything is looked at; or, with `stepwise`, only the trainer that it was about, by which a call
+    costs no more the longer the schedule is. Who drives it so calls `check` after each step.
+    """
+
+    def __init__(
+        self, *, capacity: int, ahead: int, keep: bool, disk: int = 0, whole: bool = False, stepwise: bool = False
+    ) -> None:
+        self.stepwise = stepwise
         self.disk = Disk(disk)
         self.window = Window(capacity=capacity, ahead=ahead, keep=keep, whole=whole, store=self.disk)
         self.whole = whole
@@ -86,6 +96,9 @@ class Books:
         self.readers: dict[str, BookedReader] = {}
         self.frame_at: list[BookedFrame] = []
         """The frame of each element."""
+        self.unconsumed: dict[int, int] = {}
+        """Without the cache: how many elements of each frame nobody has consumed, by its first; those of them alone."""
+        self.unconsumed_bytes = 0
         self.hits: set[tuple[str, int]] = set()
         """Elements that were in the window, asked for by another trainer, when this trainer was sent them."""
         self.sound = True
@@ -95,22 +108,26 @@ class Books:
 
     def append(self, count: int, nbytes: int, *, failed: bool = False) -> None:
         frame = BookedFrame(len(self.frame_at), count, max(nbytes, count), failed)
-        unsent = [f for f in self.frames if f.first + f.count > self.window.frontier]
+        beyond = takewhile(lambda f: f.first + f.count > self.window.frontier, reversed(self.frames))
+        unsent = sum(frame.charge for frame in beyond)
         self.window.append(frame, count, nbytes, failed)
         self.frames.append(frame)
         self.frame_at += [frame] * count
-        if self.window.keep:
+        if not self.window.keep:
+            self.unconsumed[frame.first] = count
+            self.unconsumed_bytes += frame.charge
+        else:
             # Room is made by letting go of what somebody was sent; there is never more than the budget, or than that
             # which nobody was sent, to the frame, together with the new one.
-            most = max(self.window.capacity, sum(f.charge for f in unsent) + frame.charge)
+            most = max(self.window.capacity, unsent + frame.charge)
             if any(trainer.holds for trainer in self.window.trainers.values()):
                 most += frame.charge  # only one frame, not all, may have been able to leave
             assert self.window.nbytes <= most, "more is in memory than the capacity and what nobody was sent"
-        self.check()
+        self._called()
 
     def finish(self) -> None:
         self.window.finish()
-        self.check()
+        self._called()
 
     # ---- readers
 
@@ -124,7 +141,7 @@ class Books:
             begin = self.window.head if manner.start == "newest" else floor
             self.trainers[trainer] = BookedTrainer(begin, self.window.head, begin)
         reader = self.readers[client] = BookedReader(client, trainer, received, received, received, received)
-        self.check()
+        self._called(reader)
         return reader
 
     def reattach(self, reader: BookedReader, received: int, consumed: int) -> None:
@@ -134,19 +151,19 @@ class Books:
         self._return(reader, reader.outstanding[kept:])
         del reader.outstanding[kept:]
         reader.sent = reader.granted = received
-        self.check()
+        self._called(reader)
 
     def credit(self, reader: BookedReader, granted: int, consumed: int, max_bytes: int = 1 << 30) -> None:
         self.window.credit(reader.client, granted, consumed, max_bytes)
         reader.granted = max(reader.granted, granted)
         reader.max_bytes = min(max_bytes, self.window.capacity // 4) if self.window.keep else max_bytes
         self._consume(reader, consumed)
-        self.check()
+        self._called(reader)
 
     def recall(self, reader: BookedReader) -> int:
         left = self.window.recall(reader.client)
         reader.granted = reader.sent
-        self.check()
+        self._called(reader)
         return left
 
     def leave(self, reader: BookedReader, consumed: int | None) -> None:
@@ -155,7 +172,7 @@ class Books:
             self._consume(reader, consumed)
         self._return(reader, reader.outstanding)
         del self.readers[reader.client]
-        self.check()
+        self._called(reader)
 
     def take(self, reader: BookedReader) -> Taken | None:
         """Take what is next for a reader, and check that it is what should be next."""
@@ -166,7 +183,7 @@ class Books:
         taken = self.window.take(reader.client)
         if not may:
             assert taken is None, "something was sent without credit"
-            self.check()
+            self._called(reader)
             return None
         self._skip_evicted(reader.trainer)
         if taken is None:
@@ -174,7 +191,7 @@ class Books:
             assert trainer.next == self.window.head, "there was something to send"
         else:
             self._book(reader, trainer, taken, frontier)
-        self.check()
+        self._called(reader)
         return taken
 
     def read_to_the_end(self, client: str, trainer: str) -> None:
@@ -191,12 +208,12 @@ class Books:
     def tidy(self, now: float) -> None:
         self.window.tidy(now)
         self.moved_on |= {name for name, there in self.window.trainers.items() if there.waived or there.gone}
-        self.check()
+        self._called()
 
     def dismiss(self, trainer: str) -> None:
         self.window.dismiss(trainer)
         self.moved_on.add(trainer)
-        self.check()
+        self._called()
 
     def _floor(self, name: str) -> int:
         """The first element that there is for a trainer."""
@@ -240,13 +257,41 @@ class Books:
         used = reader.outstanding[: max(0, consumed - reader.consumed)]
         del reader.outstanding[: len(used)]
         reader.consumed += len(used)
-        trainer.consumed += used
+        before = len(trainer.consumed)
+        trainer.consumed.update(used)
+        assert len(trainer.consumed) == before + len(used), "an element was consumed twice"
+        if not self.window.keep:
+            self._let_go(used)
         trainer.hits += sum((reader.trainer, index) in self.hits for index in used)
+
+    def _let_go(self, used: list[int]) -> None:
+        """Without the cache a frame goes with the last of its elements that is consumed."""
+        for index in used:
+            frame = self.frame_at[index]
+            self.unconsumed[frame.first] -= 1
+            if not self.unconsumed[frame.first]:
+                del self.unconsumed[frame.first]
+                self.unconsumed_bytes -= frame.charge
 
     def _return(self, reader: BookedReader, indices: list[int]) -> None:
         self.trainers[reader.trainer].returned |= set(indices)
 
     # ---- what must hold
+
+    def _called(self, reader: BookedReader | None = None) -> None:
+        """See to what must hold after a call, which may have been a reader's."""
+        self.sound = False
+        if not self.stepwise:
+            self.check()
+            return
+        assert self.window.tail <= self.window.frontier <= self.window.head, "what nobody was sent is gone"
+        if reader is not None:
+            self._check_trainer(reader.trainer)
+            if reader.client in self.readers:  # or it has just left
+                self._check_reader(reader)
+        if not self.window.keep:
+            self._check_memory()
+        self.sound = True
 
     def check(self) -> None:
         """Everything that must hold between any two calls."""
@@ -256,24 +301,30 @@ class Books:
         holders = [self.window.offset(name) for name, there in self.window.trainers.items() if there.holds]
         held = min(holders, default=self.window.head)
         assert self.window.wants_more() or self.window.finished or min(self.window.frontier, held) < self.window.head
+        self._check_disk(held)
+        for name in self.trainers:
+            self._check_trainer(name)
+        for reader in self.readers.values():
+            self._check_reader(reader)
+        if not self.window.keep:
+            self._check_memory()
+        self.sound = True
+
+    def _check_disk(self, held: int) -> None:
         on_disk = self.window._frames.entries[: self.window._frames.on_disk]
         assert [entry.first for entry in on_disk] == sorted(self.disk.frames), "the disk has what nobody knows of"
         spills = any(there.holds and there.manner.on_lag == "spill" for there in self.window.trainers.values())
         if not (self.whole and spills):
             assert not on_disk or held < on_disk[0].end, "the disk has what nobody needs"
-        for name, trainer in self.trainers.items():
-            self._check_trainer(name, trainer)
-        for reader in self.readers.values():
-            there, trainer = self.window.readers[reader.client], self.trainers[reader.trainer]
-            assert (there.sent, there.consumed, there.granted) == (reader.sent, reader.consumed, reader.granted)
-            ended = self.window.finished and not trainer.returned and self._ahead(reader.trainer) == self.window.head
-            assert self.window.at_end(reader.client) is ended, "the end was told too early or not at all"
-        if not self.window.keep:
-            self._check_memory()
-        self.sound = True
 
-    def _check_trainer(self, name: str, trainer: BookedTrainer) -> None:
-        there = self.window.trainers[name]
+    def _check_reader(self, reader: BookedReader) -> None:
+        there, trainer = self.window.readers[reader.client], self.trainers[reader.trainer]
+        assert (there.sent, there.consumed, there.granted) == (reader.sent, reader.consumed, reader.granted)
+        ended = self.window.finished and not trainer.returned and self._ahead(reader.trainer) == self.window.head
+        assert self.window.at_end(reader.client) is ended, "the end was told too early or not at all"
+
+    def _check_trainer(self, name: str) -> None:
+        trainer, there = self.trainers[name], self.window.trainers[name]
         outstanding = [
             index for reader in self.readers.values() if reader.trainer == name for index in reader.outstanding
         ]
@@ -297,15 +348,13 @@ class Books:
 
     def _check_memory(self) -> None:
         """Without the cache a frame is in memory until all of it is consumed, and no longer."""
-        consumed = {index for trainer in self.trainers.values() for index in trainer.consumed}
-        held = [f for f in self.frames if not consumed.issuperset(range(f.first, f.first + f.count))]
-        assert self.window.nbytes == sum(frame.charge for frame in held), "other bytes than those of unconsumed frames"
-        assert self.window.done is (self.window.finished and not held), "done before all is consumed, or not then"
+        assert self.window.nbytes == self.unconsumed_bytes, "other bytes than those of unconsumed frames"
+        ended = self.window.finished and not self.unconsumed
+        assert self.window.done is ended, "done before all is consumed, or not then"
 
     def check_everything_is_accounted_for(self) -> None:
         """When all has been read: no element twice, none without a reason; nothing in memory that nobody can want."""
         for trainer in self.trainers.values():
-            assert len(trainer.consumed) == len(set(trainer.consumed)), "an element was consumed twice"
             assert trainer.next == self.window.head
             assert len(trainer.consumed) + trainer.skipped + trainer.passed == self.window.head - trainer.start
         if not self.window.keep:
