@@ -177,6 +177,7 @@ class WorkerServer:
         gone = UnavailableError(f"the worker {self.name} was stopped")
         for task in tasks:
             task.stop(gone)
+            task.drop()
         if self._server is not None:
             self._server.stop(0.2)
         self._doors.close()
@@ -334,11 +335,11 @@ class WorkerServer:
             task = self._tasks.pop(task_id, None)
             if task is None:
                 return
-            self._going = [task, *(other for other in self._going if not other.join(0.0))]
+            self._going.append(task)
             self._share_budget()
         task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
         with self._lock:
-            self._last_reports.append(task.last_report())
+            self._last_reports.append(task.drop())
         if self._session is not None:
             self._session.report_now()
 
@@ -370,6 +371,7 @@ class WorkerServer:
         with self._lock:
             tasks = list(self._tasks.values())
             last, self._last_reports = self._last_reports, []
+            self._going = [task for task in self._going if not task.join(0.0)]
             self._share_budget()
         for task in tasks:
             task.tidy(time.monotonic())

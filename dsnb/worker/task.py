@@ -73,6 +73,8 @@ class Task:
         self._flight_ns: Counter[str] = Counter()
         """Of the readings that are over, by trainer."""
         self._compression = ""
+        self._last: TaskReport | None = None
+        """What was told when it was dropped."""
         self._readings: dict[str, TaskReading] = {}
         self._producer = Producer(
             f"dsnb-task-{order.task_id}", build, self, note, packed=packed, begin=partial(begin_at, order)
@@ -321,6 +323,8 @@ class Task:
     def report(self) -> TaskReport:
         """What this task did so far."""
         with self._changed:
+            if self._last is not None:
+                return self._last
             window = self._window
             trainers = trainer_reports(window, self._pace, self._flying_ns)
             consumed = max((report.offset for report in trainers), default=0)  # by whoever is furthest
@@ -362,9 +366,13 @@ class Task:
             self._feed.end(self._window.head)
         return self._feed.done(consumed)
 
-    def last_report(self) -> TaskReport:
-        """The report of a task that was dropped."""
-        return replace(self.report(), state="dropped")
+    def drop(self) -> TaskReport:
+        """Let go of all that was kept, behind the end and whoever still holds the task; its last report."""
+        with self._changed:
+            if self._last is None:
+                self._last = replace(self.report(), state="dropped")
+                self._window = Window(capacity=1, ahead=1, keep=False)
+            return self._last
 
     def _state(self) -> str:
         if not self._started:

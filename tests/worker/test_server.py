@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import dsnb
@@ -139,6 +141,22 @@ def test_a_worker_whose_dispatcher_is_gone_for_long_stops_when_nobody_reads_it(c
     wait_for(lambda: worker.stopped, what="the worker to stop")
     with pytest.raises(UnavailableError, match="has not answered for"):
         worker.join()
+
+
+def test_what_was_kept_for_a_job_goes_with_it_and_what_it_told_last_stays(cluster: Cluster) -> None:
+    worker = cluster.add_worker()
+    cache = dsnb.CrossTrainerCache("a")
+    policy = dsnb.distribute("parallel_epochs", cluster.service, job_name="train", cross_trainer_cache=cache)
+    elements = iter(dsnb.Dataset.range(1 << 40).map(lambda n: np.full(1 << 16, n % 251, np.uint8)).apply(policy))
+    first(50, (element[0] for element in elements))
+    elements.close()  # type: ignore[attr-defined]
+    (task,) = worker._tasks.values()
+    kept = [weakref.ref(entry.frame) for entry in task._window._frames.entries]  # type: ignore[union-attr]
+    before = task.report()
+    assert before.head >= 50
+    cluster.service.cancel("train")
+    wait_for(lambda: not any(frame() for frame in kept), what="the window's frames to go, though the task is kept here")
+    assert (task.report().head, task.report().splits_done) == (before.head, before.splits_done)
 
 
 def test_a_worker_asked_for_a_task_that_nobody_ordered_says_so(cluster: Cluster) -> None:

@@ -290,4 +290,4 @@ def test_a_report_adds_up(make: Make) -> None:
     assert (trainer.trainer_id, trainer.clients, trainer.consumed, trainer.offset) == ("", 1, 20, 20)
     assert [stage.elements for stage in report.stages] == [30, 30]
     assert report.splits_done == ()
-    assert task.last_report().state == "dropped"
+    assert task.drop().state == "dropped"
