@@ -1,8 +1,12 @@
-"""When a process started: what tells it from another that has its id later."""
+"""What the system tells of processes: when one started, which no later one of its id did; which processors it has."""
 
 from __future__ import annotations
 
 import os
+from math import ceil
+
+_IDLE, _WAITS_FOR_DISK = 4, 5
+"""Columns of /proc/stat."""
 
 
 def start_time(pid: int) -> str:
@@ -29,3 +33,34 @@ def _answers(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def usable_cpus() -> int:
+    """The processors that this process may use: those it may run on, or less where its container is held to less."""
+    try:
+        here = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        here = os.cpu_count() or 1
+    return max(1, min(here, ceil(_quota() or here)))
+
+
+def _quota() -> float:
+    """The processors that this container may take up; 0 where it has no limit."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            most, period = file.read().split()
+            return int(most) / int(period)
+    except (OSError, ValueError):  # no such file; or "max", which is no limit
+        return 0.0
+
+
+def idle_ns() -> int:
+    """How long the processors that this process may use had nothing to do, summed over them; 0 where nobody tells."""
+    try:
+        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        with open("/proc/stat", encoding="ascii") as file:
+            lines = [line.split() for line in file if line.startswith("cpu")]
+    except (OSError, AttributeError):
+        return 0
+    ticks = sum(int(line[_IDLE]) + int(line[_WAITS_FOR_DISK]) for line in lines if line[0] in mine)
+    return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

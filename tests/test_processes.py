@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from dsnb.processes import start_time
+from dsnb.processes import idle_ns, start_time, usable_cpus
 from tests.support.waiting import wait_for
 
 
@@ -28,3 +28,16 @@ def test_a_process_may_have_any_bytes_for_a_name() -> None:
         assert start_time(child.pid).isdigit()
         assert child.stdin is not None
         child.stdin.close()
+
+
+def test_a_process_has_the_processors_that_it_may_run_on_and_they_are_idle_at_times() -> None:
+    may = os.sched_getaffinity(0)
+    assert 1 <= usable_cpus() <= len(may)
+    all_of_them = idle_ns()
+    assert all_of_them > 0
+    os.sched_setaffinity(0, {min(may)})
+    try:
+        assert usable_cpus() == 1
+        assert len(may) == 1 or idle_ns() < all_of_them
+    finally:
+        os.sched_setaffinity(0, may)

@@ -20,6 +20,7 @@ from dsnb.client.inbox import Hold, Inbox
 from dsnb.client.joining import JobClock, follow, join
 from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.client.rounds import Rounds
+from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
     CancelledError,
@@ -161,6 +162,7 @@ class CoordinatedStage(Stage):
         self._answered = self._missed_told = self._dropped_told = 0
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
+        self._waits, self._elements_before = Stopwatch(self._clock), 0
         self._control = follow(
             service, token, joined, report=self._report, receive=self._hear, failed=self._inbox.refuse
         )
@@ -205,8 +207,14 @@ class CoordinatedStage(Stage):
             self._channel.close()
             self._inbox.clear()
 
+    def carry_on(self, before: Stage) -> None:
+        """Count on; each pass is another client, which reports its own."""
+        super().carry_on(before)
+        self._elements_before = self.elements
+
     def _next_piece(self) -> Piece:
-        inbox, began, waited = self._inbox, self._clock(), 0.0
+        inbox, waited = self._inbox, 0.0
+        self._waits.start()
         try:
             while True:
                 self._tell_losses()
@@ -227,7 +235,7 @@ class CoordinatedStage(Stage):
                     self._check_overdue(waited)
                     waited = 0.0
         finally:
-            self.wait_ns += self._clock() - began
+            self.wait_ns += self._waits.stop()
 
     def _take(self) -> Piece:
         piece: Piece = self._inbox.rounds.take()
@@ -360,8 +368,8 @@ class CoordinatedStage(Stage):
         self._answered = consumer.halt
         return ClientReport(
             client_id=self._client_id,
-            elements=self.elements,
-            wait_ns=self.wait_ns,
+            elements=self.elements - self._elements_before,
+            wait_ns=self._waits.ns,
             active_ns=self._clock() - self._began,
             lost=self._table.lost + missed,
             seq=number,

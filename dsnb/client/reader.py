@@ -12,6 +12,7 @@ from dsnb.client.inbox import Hold
 from dsnb.client.joining import JobClock, follow, join
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.resume import Marks, Resumed, limits_of
+from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
 from dsnb.client.turns import inbox_for
 from dsnb.errors import (
@@ -89,8 +90,7 @@ class ReadStage(Stage):
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
         self._active_ns = self._decode_ns = 0
-        self._waiting: tuple[int, int | None] = (0, None)
-        """What was waited before, and when the wait began that goes on; one object: never half new."""
+        self._waits = Stopwatch(self._clock)
         self._reachable_at = time.monotonic()
         self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
@@ -232,8 +232,8 @@ class ReadStage(Stage):
                     if self._inbox.ready and not self._inbox.updates and not self._inbox.failed:
                         return True
                     stirred = self._inbox.stirred
-                    if not self._inbox.ready and self._waiting[1] is None:
-                        self._waiting = self.wait_ns, self._clock()
+                    if not self._inbox.ready:
+                        self._waits.start()
                 if not stirred:
                     if not starved:
                         starved = True
@@ -242,13 +242,7 @@ class ReadStage(Stage):
                 if not self._look_after():
                     return False
         finally:
-            self.wait_ns = self._waited_ns()
-            self._waiting = self.wait_ns, None
-
-    def _waited_ns(self) -> int:
-        """With the wait that goes on: it may be long."""
-        waited, began = self._waiting
-        return waited if began is None else waited + self._clock() - began
+            self.wait_ns += self._waits.stop()
 
     def _look_after(self) -> bool:
         """Act on what has come, or wait a little for something to come; False when the pass is over."""
@@ -358,7 +352,7 @@ class ReadStage(Stage):
         return ClientReport(
             client_id=self._client_id,
             elements=self._yielded,
-            wait_ns=self._waited_ns(),
+            wait_ns=self._waits.ns,
             decode_ns=self._decode_ns,
             active_ns=self._active_ns or self._clock() - self._began,
             lost=self._tasks.lost,

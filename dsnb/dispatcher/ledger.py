@@ -133,7 +133,7 @@ class Ledger:
                 total.spilled += trainer.spilled
         for key, stage in _places(report):
             # What a stage held is gone with it; what it did stays counted.
-            totals.stages[key] = _sum([totals.stages.get(key), replace(stage, buffered=0, capacity=0)])
+            totals.stages[key] = _sum([totals.stages.get(key), replace(stage, buffered=0, capacity=0, threads=0)])
 
     def client_joined(self, client_id: str, job: str, trainer_id: str) -> None:
         self.job(job).clients[client_id] = (trainer_id or client_id, ClientReport(client_id=client_id))

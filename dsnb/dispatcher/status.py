@@ -90,6 +90,8 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tup
         late_ns=report.late_ns if report else 0,
         looks=report.looks if report else 0,
         cpu_ns=report.cpu_ns if report else 0,
+        cpus=report.cpus if report else 0,
+        idle_ns=report.idle_ns if report else 0,
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 from statistics import median
 
-from dsnb.monitor.rates import JobRates, Rates, StageRates, TrainerRates, trainer_rates
-from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
+from dsnb.monitor.case import Case
+from dsnb.monitor.remedies import enough, instead, more_workers, relief, taken
 from dsnb.monitor.words import count, duration, plural, rate, share, size
 
 BUSY = 0.7
@@ -19,6 +18,8 @@ _UNDER_WAY = 0.7
 """A wait of which such a part goes by while something is on the link."""
 _MUCH = 1e6
 """Bytes a second; a link that is taken up and carries less is not full but long."""
+_SMALL = 10_000
+"""Bytes; of smaller elements it is their number that a link has trouble with."""
 _FULL_LINK = (
     "Send fewer bytes (uint8 instead of float32, cast where it is used), leave compression to dsnb "
     '(compression="AUTO"), or bring reader and workers nearer to each other.'
@@ -40,60 +41,6 @@ _ENOUGH = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What is known of one job, and of its reader that waits most."""
-
-    before: JobStatus
-    job: JobStatus
-    now: Snapshot
-    between: Rates
-    waiter: TrainerStatus | None = None
-
-    @property
-    def rates(self) -> JobRates:
-        return self.between.job(self.job.name)
-
-    def of(self, trainer: TrainerStatus) -> TrainerRates:
-        return trainer_rates(self.rates, trainer.trainer_id)
-
-    @property
-    def wait(self) -> float:
-        return (self.of(self.waiter).wait_share or 0.0) if self.waiter else 0.0
-
-    @property
-    def running(self) -> list[TaskStatus]:
-        return [task for task in self.job.tasks if task.state == "running"]
-
-    @property
-    def workers(self) -> list[WorkerStatus]:
-        """Those that produce for this job now."""
-        names = {task.worker for task in self.running}
-        return [worker for worker in self.now.workers if worker.name in names]
-
-    @property
-    def stages(self) -> list[tuple[StageStatus, StageRates]]:
-        return list(zip(self.job.stages, self.rates.stages, strict=False))
-
-    @property
-    def busy(self) -> float:
-        """The part of the time that the workers of the job work for it, on average."""
-        return min(1.0, sum(stage.busy for _, stage in self.stages) / len(self.workers)) if self.workers else 0.0
-
-    @property
-    def demand(self) -> float:
-        """Elements a second that its readers would take: of shared ones the fastest, of others all."""
-        asked = [self.of(trainer).demand or 0.0 for trainer in self.job.trainers]
-        return max(asked, default=0.0) if self.job.cached else sum(asked)
-
-
-def who(case: Case, trainer: TrainerStatus) -> str:
-    return f"{'trainer' if case.job.cached else 'client'} {trainer.trainer_id!r}"
-
-
-# ---- causes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     cause: str
     text: str
@@ -105,7 +52,7 @@ def _no_workers(case: Case) -> Cause | None:
     if case.now.workers:
         return None
     return Cause(
-        cause="no workers", text="The service has no workers.", remedy=_more_workers(case, 2, "starts two workers")
+        cause="no workers", text="The service has no workers.", remedy=more_workers(case, 2, "starts two workers")
     )
 
 
@@ -136,19 +83,45 @@ def _held(case: Case, task_id: str) -> int:
 
 
 def _interpreter(case: Case) -> Cause | None:
-    """Thread workers get their turn late, beside a reader that is busy itself."""
+    """Thread workers get their turn late: beside a reader that is busy itself, or beside each other."""
     threads = [worker for worker in case.workers or case.now.workers if worker.isolation == "thread"]
     its = [case.between.worker(worker.uid) for worker in threads]
     # Where the process itself does little, it is the machine that is busy.
     late = [worker.late_s for worker in its if worker.cpu > _AT_WORK]
-    busy = max((case.of(trainer).own_share or 0.0 for trainer in case.job.trainers), default=0.0)
-    if not late or median(late) < _LATE_S or busy < _OWN_LOOP:
+    loop = max((case.of(trainer).own_share or 0.0 for trainer in case.job.trainers), default=0.0)
+    if not late or median(late) < _LATE_S or (loop < _OWN_LOOP and len(threads) == 1):
         return None
+    beside = f"a loop that takes {share(loop)} of its time" if loop >= _OWN_LOOP else "each other"
     return Cause(
         cause="interpreter",
         text=f"The workers are threads of a process that holds the interpreter: they get their turn "
-        f"{duration(median(late))} late on average, beside a loop that takes {share(busy)} of its time.",
+        f"{duration(median(late))} late on average, beside {beside}.",
         remedy='Process workers would not be held up: dsnb.start(isolation="process").',
+    )
+
+
+def _consumer(case: Case) -> Cause | None:
+    """Another consumer of a coordinated read has not come, or is slow: a round is whole when all have taken theirs."""
+    rounds = case.job.rounds
+    if rounds is None:
+        return None
+    if any(consumer.state == "absent" for consumer in rounds.consumers):
+        return Cause(
+            cause="consumer",
+            text=f"A round is for all consumers, and the next one waits for {rounds.waits_for}.",
+            remedy="Start that consumer again: it joins at the round that is due.",
+        )
+    others = [trainer for trainer in case.job.trainers if trainer is not case.waiter]
+    slowest = max(others, key=lambda trainer: case.of(trainer).own_share or 0.0, default=None)
+    if slowest is None or (case.of(slowest).own_share or 0.0) < BUSY:
+        return None
+    its = case.of(slowest)
+    return Cause(
+        cause="consumer",
+        subject=slowest.trainer_id,
+        text=f"A round is for all consumers, and {slowest.trainer_id} spends {share(its.own_share)} of its time in its "
+        f"own loop, at {rate(its.consumed)}.",
+        remedy="Make that loop faster, or the consumers' work equal (bucket_by_sequence_length before distribute).",
     )
 
 
@@ -163,11 +136,24 @@ def _link(case: Case) -> Cause | None:
     if under_way < _UNDER_WAY * case.wait:
         return None
     name = next((place.worker for place in case.waiter.places if place.task_id == task_id), "")
-    sent = next((case.between.worker(w.uid).sent_bytes for w in case.now.workers if w.name == name), 0.0)
-    text = f"For {share(under_way)} of the time what it waits for is under way from worker {name}: the link carries "
+    worker = next((worker for worker in case.now.workers if worker.name == name), None)
+    if worker is None or _without_link(case, task_id):
+        return None
+    sent = case.between.worker(worker.uid).sent_bytes
+    small = worker.sent_bytes < _SMALL * worker.sent_elements
     return Cause(
-        cause="link", subject=name, text=f"{text}{size(sent)}/s.", remedy=_FULL_LINK if sent > _MUCH else _LONG_LINK
+        cause="link",
+        subject=name,
+        text=f"For {share(under_way)} of the time what it waits for is under way from worker {name}: the link carries "
+        f"{size(sent)}/s.",
+        remedy=_LONG_LINK if small or sent < _MUCH else _FULL_LINK,
     )
+
+
+def _without_link(case: Case, task_id: str) -> bool:
+    """Whether all that a task gives is handed over within one host, by reference or in shared memory."""
+    ways = {link.transfer for link in case.job.links if link.task_id == task_id}
+    return bool(ways) and "grpc" not in ways
 
 
 def decoding(case: Case) -> Cause | None:
@@ -210,41 +196,44 @@ def _in_hand(case: Case, worker: str) -> str:
 
 
 def _operation(case: Case) -> Cause | None:
-    heaviest = max(case.stages, key=lambda pair: pair[1].busy, default=None)
-    if heaviest is None or case.busy < BUSY:
+    """One operation takes most of what the fullest lane of the pipeline does."""
+    lane = max(case.lanes, key=lambda lane: lane.busy, default=None)
+    if lane is None or lane.busy < BUSY:
         return None
-    stage, its = heaviest
+    stage, its = max(lane.stages, key=lambda pair: pair[1].busy)
+    if its.busy < _HEAVY * sum(rates.busy for _, rates in lane.stages):
+        return None
     part = its.busy / sum(rates.busy for _, rates in case.stages)
-    if part < _HEAVY:
-        return None
     cost = f": {duration(its.busy / its.elements)} for each element" if its.elements else ""
+    on = f" on {plural(stage.threads, 'thread')}" if stage.threads else ""
     return Cause(
         cause="operation",
         subject=stage.name,
-        text=f"{stage.name} takes {share(part)} of the work of {plural(len(case.workers), 'worker')}{cost}.",
-        remedy=f"Make it cheaper, let it run in parallel (num_parallel_calls=dsnb.AUTOTUNE), or have more workers: "
-        f"{_more_workers(case, _enough_workers(case), 'would do')}",
+        text=f"{stage.name} takes {share(part)} of the work of {plural(len(case.workers), 'worker')}{on}{cost}."
+        f"{taken(case)}",
+        remedy=instead(case, stage) if case.processors.taken else relief(case, stage),
     )
 
 
 def _workers(case: Case) -> Cause | None:
     if case.busy < BUSY:
         return None
-    enough = _enough_workers(case)
-    return Cause(
-        cause="workers",
-        text=f"{plural(len(case.workers), 'worker').capitalize()} work {share(case.busy)} of the time and make "
-        f"{rate(case.rates.produced)}; the readers could take {rate(case.demand)}, and no single operation stands out.",
-        remedy=f"Have more workers: {_more_workers(case, enough, 'would do')}",
+    work, make = ("works", "makes") if len(case.workers) == 1 else ("work", "make")
+    text = (
+        f"{plural(len(case.workers), 'worker')} {work} {share(case.busy)} of the time and {make} "
+        f"{rate(case.rates.produced)}; the readers could take {rate(case.demand)}, and no single operation stands out."
     )
+    if case.processors.taken:
+        return Cause(cause="processors", text=f"{text}{taken(case)}", remedy=instead(case))
+    return Cause(cause="workers", text=text, remedy=f"Have more workers: {enough(case)}")
 
 
 def _between(case: Case) -> Cause:
     return Cause(
         cause="demand",
-        text=f"The workers work only {share(case.busy)} of the time and the links are free: elements are not asked for "
-        "in time.",
-        remedy="Leave max_outstanding_requests out; batch before distribute; prefetch behind it.",
+        text=f"The workers work only {share(case.busy)} of the time and the links are free: what takes the time is "
+        f"asking for elements and handing them over, {rate(case.rates.consumed)}.",
+        remedy="Batch before distribute; leave max_outstanding_requests out; prefetch behind it.",
     )
 
 
@@ -252,6 +241,7 @@ CAUSES: tuple[Callable[[Case], Cause | None], ...] = (
     _no_workers,
     _holder,
     _interpreter,
+    _consumer,
     _link,
     decoding,
     _straggler,
@@ -259,16 +249,3 @@ CAUSES: tuple[Callable[[Case], Cause | None], ...] = (
     _workers,
     _between,
 )
-
-
-def _enough_workers(case: Case) -> int:
-    """How many workers would make what is asked for, at the present pace of each."""
-    here = max(1, len(case.workers))
-    made = max(case.rates.produced, case.rates.consumed)
-    return max(here + 1, ceil(here * case.demand / made)) if made else here + 1
-
-
-def _more_workers(case: Case, enough: int, does: str) -> str:
-    if case.now.scalable:
-        return f"svc.scale({enough}) {does}."
-    return f"{enough} {does} (`dsnb worker --dispatcher {case.now.target.removeprefix('grpc://')}` adds one)."

@@ -87,6 +87,7 @@ class WorkerRates:
         busy: Seconds of pipeline work per second.
         late_s: By how much a thread of it was late that had asked to be woken, on average.
         cpu: Seconds of processor time of its process per second.
+        idle: How many of the processors that it may use have nothing to do; None where that is not known.
     """
 
     produced: float = 0.0
@@ -94,6 +95,7 @@ class WorkerRates:
     busy: float = 0.0
     late_s: float = 0.0
     cpu: float = 0.0
+    idle: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +216,7 @@ def _worker(before: WorkerStatus | None, after: WorkerStatus, span: float) -> Wo
         busy=_grown(before.busy_ns if before else 0, after.busy_ns) / 1e9 / span,
         late_s=_late_s(before, after),
         cpu=_grown(before.cpu_ns, after.cpu_ns) / 1e9 / span if before else 0.0,
+        idle=(after.idle_ns - before.idle_ns) / 1e9 / span if before and after.idle_ns >= before.idle_ns > 0 else None,
     )
 
 

@@ -17,7 +17,8 @@ class StageStatus:
     """One operation of a task's pipeline, summed over the workers of its job in `JobStatus.stages`.
 
     Attributes:
-        threads: How many call its function at present, as asked for or as `AUTOTUNE` found; 0 for the one that pulls.
+        threads: How many call its function at present, as asked for or as `AUTOTUNE` found; 0 where no
+            `num_parallel_calls` was asked for, and the thread that pulls does it.
     """
 
     name: str
@@ -323,6 +324,9 @@ class WorkerStatus:
             the processor is taken up by others. Measured in thread workers alone.
         looks: How often that was measured.
         cpu_ns: Processor time of its process, which thread workers share with others.
+        cpus: Processors that it may use; 0 where that is not known.
+        idle_ns: Time that those processors had nothing to do, summed over them, whoever else uses them; 0 where that is
+            not known.
     """
 
     name: str
@@ -347,6 +351,8 @@ class WorkerStatus:
     late_ns: int = 0
     looks: int = 0
     cpu_ns: int = 0
+    cpus: int = 0
+    idle_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,10 @@
 Theory of operation. Two snapshots a few seconds apart tell what each reader did with its time: it waited, it made
 elements of what had come, or it was in its own loop. Where no reader waits for long the input is no matter. Where one
 does, the causes are looked for in the order in which one hides the next: nobody works; another trainer holds the
-window; the interpreter is held; the link is full; the reader's own decoding; one worker behind the others; workers at
-their limit, by one operation or by all; workers that are not asked in time. The first that shows is the verdict. What
-trainers lose, or will lose soon, is told beside it, since it costs data and not time.
+window; the interpreter is held; another consumer of the round is slow; the link is full; the reader's own decoding; one
+worker behind the others; workers at their limit, by one operation or by all, and perhaps the processors too; workers
+that are not asked in time. The first that shows is the verdict. What trainers lose, or will lose soon, is told beside
+it, since it costs data and not time.
 
 Pure: no clock, no service.
 """
@@ -15,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dsnb.monitor.causes import BUSY, CAUSES, Case, Cause, decoding, who
+from dsnb.monitor.case import Case, who
+from dsnb.monitor.causes import BUSY, CAUSES, Cause, decoding
 from dsnb.monitor.rates import rates
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
 from dsnb.monitor.words import count, duration, plural, rate, share, size
@@ -35,8 +37,8 @@ class Verdict:
 
     Attributes:
         level: "good" (nothing to do), "warn" or "bad".
-        cause: "none", "paused", "no workers", "holder", "interpreter", "link", "client", "worker", "operation",
-            "workers", "demand", "window" or "loss".
+        cause: "none", "paused", "no workers", "holder", "interpreter", "consumer", "link", "client", "worker",
+            "operation", "workers", "processors", "demand", "window" or "loss".
         subject: The trainer, worker or operation that it is about; empty where it is the job.
         remedy: What to change; empty where nothing needs to be.
 

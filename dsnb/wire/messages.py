@@ -303,6 +303,8 @@ class WorkerReport:
     late_ns: int = 0
     looks: int = 0
     cpu_ns: int = 0
+    cpus: int = 0
+    idle_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

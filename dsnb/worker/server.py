@@ -11,6 +11,7 @@ import uuid
 from types import TracebackType
 
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
+from dsnb.processes import idle_ns, usable_cpus
 from dsnb.wire import discovery
 from dsnb.wire.channel import Channel, address_of, open_channel, split_target
 from dsnb.wire.control import ControlStream
@@ -395,4 +396,6 @@ class WorkerServer:
             late_ns=self._turns.late_ns,
             looks=self._turns.looks,
             cpu_ns=time.process_time_ns(),
+            cpus=usable_cpus(),
+            idle_ns=idle_ns(),
         )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 import dsnb
+from dsnb.errors import CancelledError
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
@@ -57,3 +61,36 @@ def test_thread_workers_tell_how_late_they_get_their_turn() -> None:
         wait_for(lambda: cluster.status().workers[0].looks > before.looks + 3, what="looks of the worker")
         after = cluster.status().workers[0]
         assert after.late_ns > before.late_ns
+
+
+def test_each_pass_of_a_reader_counts_its_own_waiting_and_no_other_s() -> None:
+    def slow(x: object) -> object:
+        time.sleep(0.02)
+        return x
+
+    cache = dsnb.CrossTrainerCache("t")
+    with dsnb.start(workers=1, name="passes") as service:
+        shared = dsnb.distribute("parallel_epochs", service, job_name="train", cross_trainer_cache=cache)
+        data = dsnb.Dataset.range(5).map(slow).apply(shared).repeat(4)
+        assert len(list(data)) == 20
+        told = service.wait_until(lambda now: now.jobs[0].trainers[0].elements == 20).jobs[0].trainers[0]
+        assert 0 < told.wait_ns <= told.active_ns
+
+
+def test_a_wait_of_a_consumer_counts_while_it_lasts() -> None:
+    with dsnb.start(workers=1, name="consumers") as service:
+        shared = dsnb.distribute("parallel_epochs", service, job_name="train", consumer_index=0, num_consumers=2)
+        with iter(dsnb.Dataset.range(5).repeat().apply(shared)) as elements:
+            reader = threading.Thread(target=lambda: suppressed(elements), name="test-consumer")
+            reader.start()
+            try:
+                service.wait_until(lambda now: now.jobs[0].trainers[0].wait_ns > 200_000_000)
+            finally:
+                elements.close()
+                reader.join(30)
+
+
+def suppressed(elements: Iterator[object]) -> None:
+    """Wait for an element until reading is stopped."""
+    with suppress(CancelledError):
+        next(elements)

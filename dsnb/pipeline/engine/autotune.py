@@ -8,9 +8,10 @@ whatever the reader's own speed.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Final
+
+from dsnb.processes import usable_cpus
 
 _TRIAL_NS: Final = 20_000_000
 _LEAST_CALLS: Final = 4
@@ -57,11 +58,3 @@ class SerialTrial:
         if work_ns < threads * _TRIAL_NS or calls < threads * _LEAST_CALLS:
             return None
         return threads * self.call_ns * calls / work_ns >= _GAIN
-
-
-def usable_cpus() -> int:
-    """The processors that this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1

@@ -43,7 +43,7 @@ class StageReport:
         wait_ns: Time this stage waited for its inputs on another thread, or a source for splits of the dispatcher.
         buffered: Elements that lie ready in this stage now (prefetch, shuffle, parallel map).
         capacity: The most elements that it holds; 0 where it holds none.
-        threads: How many call its function at present; 0 for the one that pulls.
+        threads: How many call its function at present; 0 where none were asked for, and the one that pulls does it.
     """
 
     name: str

@@ -229,6 +229,7 @@ class InterleaveStage(Stage):
             wait_ns=self.wait_ns + sum(one.wait_ns for one in ahead),
             buffered=sum(one.buffered for one in ahead),
             capacity=sum(one.capacity for one in ahead),
+            threads=min(self._threads, self._operation.cycle),
         )
 
 

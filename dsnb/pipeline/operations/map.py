@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from dsnb.pipeline.engine.autotune import SerialTrial, usable_cpus
+from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE
+from dsnb.processes import usable_cpus
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,5 +209,5 @@ class ParallelMapStage(Stage):
             wait_ns=self.wait_ns + (pool.wait_ns if pool else 0),
             buffered=buffered,
             capacity=capacity,
-            threads=pool.threads if pool else 0,
+            threads=pool.threads if pool else 1,
         )

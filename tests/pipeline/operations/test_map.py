@@ -155,7 +155,7 @@ def test_where_order_is_free_autotune_finds_out_as_well() -> None:
     short = Dataset.range(100_000).map(lambda x: sum(range(100)) and x, AUTOTUNE, deterministic=False)
     with iter(short) as elements:
         assert sorted(map(int, elements)) == list(range(100_000))
-        assert elements.reports()[0].threads == 0
+        assert elements.reports()[0].threads == 1
     waiting = Dataset.range(60).map(lambda x: time.sleep(0.003) or x, AUTOTUNE, deterministic=False)
     with iter(waiting) as elements:
         some = [int(next(elements)) for _ in range(40)]

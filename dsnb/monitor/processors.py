@@ -1,0 +1,68 @@
+"""How many workers the processors of their hosts have room for.
+
+A worker needs as much of a processor as those that are there use, on average. Where the system tells how idle its
+processors are, whoever else uses them (trainers, other services, other people) is counted; else only what the workers'
+own processes use. Workers that use hardly any processor, since they wait for disks or others, have room anywhere.
+
+Pure: no clock, no service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsnb.monitor.rates import Rates
+from dsnb.monitor.snapshot import WorkerStatus
+
+_HARDLY = 0.1
+"""A worker that uses less of a processor than this can share one with many others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """What the hosts of some workers have, and have left.
+
+    Attributes:
+        there: Processors, all in all; 0 where that is not known.
+        free: How many of them have nothing to do.
+        each: How many of them one worker uses.
+    """
+
+    there: int
+    free: float
+    each: float
+
+    @property
+    def taken(self) -> bool:
+        """Whether one more worker would only take turns with those that are there."""
+        return self.room == 0
+
+    @property
+    def room(self) -> int | None:
+        """How many more workers could really work at the same time; None where nothing speaks against any number."""
+        return None if not self.there or self.each < _HARDLY else int(self.free / self.each)
+
+
+def processors(workers: Sequence[WorkerStatus], between: Rates) -> Processors:
+    """What is left of the processors on which these workers run."""
+    hosts: dict[str, list[WorkerStatus]] = {}
+    for worker in workers:
+        hosts.setdefault(worker.address.rpartition(":")[0], []).append(worker)
+    used = {name: _used(here, between) for name, here in hosts.items()}
+    return Processors(
+        there=sum(max(worker.cpus for worker in here) for here in hosts.values()),
+        free=sum(_free(here, used[name], between) for name, here in hosts.items()),
+        each=sum(used.values()) / len(workers) if workers else 0.0,
+    )
+
+
+def _used(here: Sequence[WorkerStatus], between: Rates) -> float:
+    """Processors that the processes of these workers use; thread workers share one."""
+    return sum({worker.pid: between.worker(worker.uid).cpu for worker in here}.values())
+
+
+def _free(here: Sequence[WorkerStatus], used: float, between: Rates) -> float:
+    unused = max(worker.cpus for worker in here) - used
+    told = [idle for worker in here if (idle := between.worker(worker.uid).idle) is not None]
+    return max(0.0, min([unused, *told]))
