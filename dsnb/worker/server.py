@@ -378,7 +378,6 @@ class WorkerServer:
             task.tidy(time.monotonic())
         if self.config.isolation == "thread":
             self._turns.look()
-        reports = [task.report() for task in tasks]
         return WorkerReport(
             uid=self.uid,
             name=self.config.name or "",
@@ -387,7 +386,7 @@ class WorkerServer:
             pid=os.getpid(),
             capacity_bytes=self.config.cross_trainer_cache_size_bytes,
             rss_bytes=rss_bytes(),
-            tasks=(*reports, *last),
+            tasks=(*(task.report() for task in tasks), *last),
             ended=tuple(task.order.task_id for task in tasks if task.done),
             seq=number,
             leaving=leaving,
