@@ -10,6 +10,7 @@ from dsnb.dashboard.feed import Health, Moment
 from dsnb.dashboard.replay import Position
 from dsnb.monitor.rates import JobRates, Rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot
+from dsnb.monitor.words import rate
 
 TRAINER_COLOURS = 6
 WORST = ""
@@ -94,6 +95,15 @@ class View:
     def rates(self) -> Rates:
         """The newest rates; none of a service that is silent."""
         return self.moment.rates if self.moment and not self.health.stale else Rates()
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are rates: not of a service that is silent, nor of its first moment."""
+        return self.rates.span_s > 0
+
+    def per_s(self, number: float) -> str:
+        """A rate as it is read; a dash where none is known."""
+        return rate(number) if self.measured else "–"
 
     @property
     def job_rates(self) -> JobRates:

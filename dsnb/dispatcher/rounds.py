@@ -41,6 +41,7 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context, Standing
 from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.state import Iteration, Job
+from dsnb.monitor.words import duration, plural
 from dsnb.wire.lineup import Lineup, lineup_of, next_turn, turn_of
 
 
@@ -239,9 +240,9 @@ def _people(core: Context, table: Sequence[Standing], lacking: Sequence[int]) ->
 
 
 def _person(core: Context, index: int, standing: Standing) -> str:
-    name, seconds = f"consumer {index}", f"{core.now - standing.since:.0f} seconds"
+    name, seconds = f"consumer {index}", duration(core.now - standing.since)
     if standing.client and standing.begun:
-        return f"{name}, which has taken {standing.round:,} round(s), and none for {seconds}"
+        return f"{name}, which has taken {plural(standing.round, 'round')}, the last {seconds} ago"
     if standing.client:
         return f"{name}, which came {seconds} ago and has not begun"
     return f"{name}, which left {seconds} ago" if standing.came else f"{name}, which has not come"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dsnb.dashboard.feed import Health
 from dsnb.dashboard.markup import Html
 from dsnb.dashboard.panels import stages as stages_panel
 from dsnb.dashboard.panels.cards import cards
@@ -16,9 +17,10 @@ from dsnb.dashboard.panels.jobs import jobs
 from dsnb.dashboard.panels.splits import parts, splits
 from dsnb.dashboard.panels.stages import stages
 from dsnb.dashboard.panels.strip import strip
+from dsnb.dashboard.panels.tables import name
 from dsnb.dashboard.panels.trainers import trainers
 from dsnb.dashboard.panels.workers import workers
-from dsnb.dashboard.view import View
+from dsnb.dashboard.view import Choice, View, view
 from dsnb.monitor.snapshot import EventStatus, Snapshot, SplitStatus
 from tests.dashboard.snapshots import SECOND, job, place, seen, snapshot, stage, task, trainer, worker
 
@@ -65,14 +67,17 @@ def test_losers_are_named_and_the_past_is_not_forgotten() -> None:
 
 
 def test_an_empty_page_says_what_to_do() -> None:
-    assert "svc = dsnb.start" in cards(seen())
+    assert "Looking for the service" in cards(seen())
+    nobody = view((), Health(age_s=None, trouble="No service runs here.", attempts=1), Choice())
+    assert "svc = dsnb.start" in cards(nobody)
+    assert "No service runs here." in cards(nobody)
     assert "dsnb.distribute" in cards(seen(snapshot()))
 
 
 @pytest.mark.parametrize("panel", [strip, trainers, workers, splits, stages, jobs, events])
 def test_each_panel_has_words_for_nothing(panel: Callable[[View], Html]) -> None:
-    for view in (seen(), seen(snapshot()), seen(snapshot(jobs=(job(),)))):
-        assert text(panel(view))
+    for shown in (seen(), seen(snapshot()), seen(snapshot(jobs=(job(),)))):
+        assert text(panel(shown))
 
 
 def test_names_cannot_reach_into_the_page() -> None:
@@ -98,7 +103,7 @@ def test_workers_have_exact_numbers_and_late_ones_are_marked() -> None:
     made = workers(seen(snapshot(workers=(one,))))
     assert value(made, "produced") == "10"
     assert value(made, "sent_bytes") == "2000000"
-    assert '<td class="num bad" data-field="heard"' in made
+    assert '<td class="num desk bad" data-field="heard"' in made
 
 
 def test_splits_fill_their_bar() -> None:
@@ -154,3 +159,20 @@ def test_events_have_the_newest_on_top() -> None:
     made = events(seen(snapshot(events=found)))
     assert re.findall(r"event \d+<", made)[:2] == ["event 59<", "event 58<"]
     assert made.count("<li") == 40
+
+
+def test_a_long_name_is_whole_in_the_page_and_its_end_is_apart_from_what_may_be_cut() -> None:
+    made = name("resnet50/lr=0.1,seed=12")
+    assert re.sub("<[^>]*>", "", made) == "resnet50/lr=0.1,seed=12"
+    assert "<span>,seed=12</span>" in made
+    assert made.count("<span>") == 2
+    assert name("lr=0.1").count("<span>") == 1
+
+
+def test_a_rate_that_nobody_knows_is_a_dash_and_no_nought() -> None:
+    found = tuple(snapshot(seq, jobs=(job(produced=10 * seq),), workers=(worker(produced=10 * seq),)) for seq in (1, 2))
+    assert "10/s" in text(jobs(seen(*found)))
+    for silent in (seen(found[0]), seen(*found, age_s=60.0)):
+        for panel in (jobs, workers, cards):
+            assert "–" in text(panel(silent))
+            assert "0/s" not in text(panel(silent))

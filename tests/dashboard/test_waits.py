@@ -8,7 +8,7 @@ import pytest
 
 from dsnb.dashboard.panels.waits import causes, columns, parts, waits
 from dsnb.dashboard.view import View
-from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.snapshot import RoundsStatus, Snapshot
 from tests.dashboard.snapshots import SECOND, job, seen, snapshot, stage, task, trainer
 
 
@@ -79,3 +79,18 @@ def test_each_trainer_has_its_number_and_its_bar() -> None:
         ("idle", "10.0"),
     ]
     assert "not reading now" in waits(seen(at(1)))
+
+
+def test_in_a_coordinated_read_the_quick_wait_for_the_slow() -> None:
+    def then(seconds: int, *shares: float) -> Snapshot:
+        readers = tuple(
+            trainer(f"consumer {n}", active_ns=seconds * SECOND, wait_ns=int(share * seconds * SECOND))
+            for n, share in enumerate(shares)
+        )
+        return snapshot(seconds, jobs=(job(cached=False, trainers=readers, rounds=RoundsStatus(round=seconds)),))
+
+    held = waits(seen(then(1, 0.9, 0.01, 0.9), then(2, 0.9, 0.01, 0.9)))
+    assert "waits for consumer 1" in re.sub("<[^>]*>", "", held)
+    assert held.count('class="fellow"') == 3
+    for shares in ((0.9, 0.8, 0.9), (0.0, 0.01, 0.0)):
+        assert 'class="fellow"' not in waits(seen(then(1, *shares), then(2, *shares)))

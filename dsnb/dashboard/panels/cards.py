@@ -9,7 +9,7 @@ from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
 from dsnb.monitor.rates import demand_words, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
-from dsnb.monitor.words import count, plural, rate, share
+from dsnb.monitor.words import count, plural, share
 
 WAITS_A_BIT, WAITS_MUCH = 0.05, 0.10
 """Below the first nobody need look; above the second training is held up by its input."""
@@ -79,9 +79,11 @@ def _sharing(job: JobStatus) -> Card:
 def _throughput(view: View, job: JobStatus) -> Card:
     rates = view.job_rates
     demand = f" · the fastest trainer could take {demand_words(rates.fastest)}" if rates.fastest else ""
-    big = join(number(rate(rates.produced), "rate", round(rates.produced, 1)), tag("span", " produced", class_="unit"))
+    big = join(
+        number(view.per_s(rates.produced), "rate", round(rates.produced, 1)), tag("span", " produced", class_="unit")
+    )
     level = "warn" if rates.demand is not None and _is_short(rates.produced, rates.demand, view, job) else "plain"
-    small = join(f"{rate(rates.consumed)} consumed{demand}")
+    small = join(f"{view.per_s(rates.consumed)} consumed{demand}")
     return Card(name="throughput", question="Throughput", level=level, big=big, small=small)
 
 
@@ -126,6 +128,8 @@ def _worst_wait(view: View, job: JobStatus) -> tuple[TrainerStatus, float] | Non
 
 
 def _no_service(view: View) -> Html:
+    if not view.health.trouble:
+        return _hello("no-service", "Looking for the service …", ("It has not answered yet.",))
     words = ("Start one in a cell; this page finds it by itself.", view.health.trouble)
     return _hello("no-service", "No service yet", words, "svc = dsnb.start(workers=2)")
 
@@ -135,6 +139,8 @@ def _no_job() -> Html:
     return _hello("no-job", "No job yet", ("Apply dsnb.distribute to a Dataset and iterate it.",), code)
 
 
-def _hello(name: str, title: str, words: Sequence[str], code: str) -> Html:
+def _hello(name: str, title: str, words: Sequence[str], code: str = "") -> Html:
     lines = (tag("p", text, class_="small") for text in words if text)
-    return tag("article", tag("h3", title), *lines, tag("pre", code), class_="card hello", data_card=name)
+    return tag(
+        "article", tag("h3", title), *lines, tag("pre", code) if code else None, class_="card hello", data_card=name
+    )

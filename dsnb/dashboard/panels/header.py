@@ -72,7 +72,11 @@ def badge(view: View) -> Html:
             data_title="replay · dsnb",
         )
     state = "live" if not view.health.stale else "stale" if view.moment else "waiting"
-    words = {"live": "live", "waiting": "no service", "stale": f"stale · {duration(view.health.age_s or 0)}"}
+    words = {
+        "live": "live",
+        "waiting": "no service" if view.health.trouble else "looking",
+        "stale": f"stale · {duration(view.health.age_s or 0)}",
+    }
     name = view.snapshot.service if view.snapshot else "no service"
     title = f"{name} · dsnb" if state == "live" else f"{state} · {name} · dsnb"
     return tag(
@@ -128,8 +132,8 @@ def _version(view: View) -> Html | None:
 
 
 def _looks(view: View) -> Html | None:
-    """Says that the page may only look, and why."""
-    if view.control.allowed or not view.control.why_not:
+    """Says that the page may only look, and why; of a recorded run nobody expects more."""
+    if view.control.allowed or not view.control.why_not or view.replayed is not None:
         return None
     return tag("span", "read-only", class_="chip", title=view.control.why_not, data_field="read-only")
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.controls import button, buttons
-from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
+from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, name, table
 from dsnb.dashboard.view import View
 from dsnb.monitor.snapshot import JobStatus
-from dsnb.monitor.words import count, rate
+from dsnb.monitor.words import count
 
 COLUMNS = (
     Column(title="job", number=False),
     Column(title="state", number=False),
     Column(title="mode", number=False, minor=True),
     Column(title="pass", meaning="1 is the first pass over the data", minor=True),
-    Column(title="clients", meaning="iterators that read now", minor=True),
+    Column(title="clients", meaning="iterators that read now", minor=True, rare=True),
     Column(title="produced", meaning="elements produced, over all passes"),
-    Column(title="consumed", meaning="elements consumed by all readers"),
+    Column(title="consumed", meaning="elements consumed by all readers", desk=True),
     Column(title="per s", meaning="elements produced each second", minor=True),
     Column(title=""),
 )
@@ -38,14 +38,14 @@ def row(view: View, job: JobStatus) -> TableRow:
     rates = view.rates.job(job.name)
     shown = view.job is not None and view.job.name == job.name
     cells = (
-        Cell(field="job", text=tag("b", job.name), value=job.name, title=job.pipeline),
+        Cell(field="job", text=name(job.name), value=job.name, title=job.pipeline),
         Cell(field="state", text=tag("span", job.state, class_=f"chip {job.state}"), value=job.state, title=_who(job)),
         Cell(field="mode", text=job.mode),
         Cell(field="pass", text=count(job.iteration + 1), value=job.iteration + 1),
         Cell(field="clients", text=count(job.clients), value=job.clients),
         Cell(field="produced", text=count(job.produced), value=job.produced),
         Cell(field="consumed", text=count(job.consumed), value=job.consumed),
-        Cell(field="rate", text=rate(rates.produced), value=round(rates.produced, 1)),
+        Cell(field="rate", text=view.per_s(rates.produced), value=round(rates.produced, 1)),
         Cell(field="do", text=_buttons(view, job), value=""),
     )
     return TableRow(kind="job", key=job.name, cells=cells, classes="shown" if shown else "")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.panels.tables import Cell, Column, TableRow, heading, table
+from dsnb.dashboard.panels.tables import Cell, Column, TableRow, age, heading, table
 from dsnb.dashboard.view import View
 from dsnb.monitor.snapshot import ConsumerStatus, RoundsStatus
-from dsnb.monitor.words import count, duration, plural
+from dsnb.monitor.words import count, plural
 
 COLUMNS = (
     Column(title="consumer", meaning="its index", number=False),
@@ -46,6 +46,6 @@ def _row(found: RoundsStatus, consumer: ConsumerStatus) -> TableRow:
         Cell(field="consumer", text=str(consumer.index), value=consumer.index, title=consumer.client_id or None),
         Cell(field="state", text=tag("span", consumer.state, class_=f"chip {state}"), value=consumer.state),
         Cell(field="round", text=count(consumer.round), value=consumer.round, level="warn" if behind else ""),
-        Cell(field="since", text=duration(consumer.since_s), value=round(consumer.since_s, 1)),
+        Cell(field="since", text=age(consumer.since_s), value=round(consumer.since_s, 1)),
     )
     return TableRow(kind="consumer", key=str(consumer.index), cells=cells)

@@ -34,7 +34,13 @@ def _picture(view: View, job: JobStatus) -> Html | None:
     span = span_of(found, now, view.choice.span_s)
     base = now - span - now % STEP_S
     lines = [_line(row, base, span, now, job) for row in found]
-    return tag("div", *lines, _clocks(now, span), _meanings(found), class_="timeline")
+    return tag(
+        "div",
+        *lines,
+        _clocks(now, span, live=view.replayed is None and not view.health.stale),
+        _meanings(found),
+        class_="timeline",
+    )
 
 
 def _line(row: Row, base: float, span: float, now: float, job: JobStatus) -> Html:
@@ -71,15 +77,20 @@ def _told(run: Run, job: JobStatus) -> str:
     return f"{which} of {source}: {grant.state}{took}{slow}{anew}"
 
 
-def _clocks(now: float, span: float) -> Html:
-    """The time of day under the picture, in steps that move with it."""
+def _clocks(now: float, span: float, *, live: bool) -> Html:
+    """The time of day under the picture, in steps that move with it; at the right end `now`, where it is so."""
     every = 15.0 * (span // 60) if span >= 60 else span / 3
     ticks = (
-        at for at in (now - now % every - every * step for step in range(5)) if now - span <= at <= now - 0.06 * span
+        at
+        for at in (now - now % every - every * step for step in range(5))
+        if now - span <= at <= now - (0.1 if live else 0.16) * span
     )
     shown = (tag("span", clock(at), style=f"right:{(now - at) / span:.2%}") for at in ticks)
     return tag(
-        "div", tag("div", *shown, tag("span", "now", class_="now"), class_="clocks"), class_="line", data_key="clocks"
+        "div",
+        tag("div", *shown, tag("span", "now" if live else clock(now), class_="now"), class_="clocks"),
+        class_="line",
+        data_key="clocks",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.controls import button
 from dsnb.dashboard.panels.places import CLOSE, Lane, Strip, layout, newest_tasks, round_up
+from dsnb.dashboard.panels.tables import name
 from dsnb.dashboard.view import WORST, View
 from dsnb.monitor.snapshot import JobStatus
 from dsnb.monitor.words import count
@@ -68,7 +69,7 @@ def _draw(view: View, job: JobStatus, lane: Lane, picture: Strip) -> Html:
         tag(
             "div",
             tag("i", class_="dot"),
-            tag("span", lane.trainer_id, title=lane.trainer_id),
+            name(lane.trainer_id),
             tag("em", manner, class_="chip", title=_MANNERS[manner]) if manner in _MANNERS else None,
             button(view, "send_away", "✕", job=job.name, trainer=lane.trainer_id),
             class_="who",

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsnb.dashboard.markup import Html, tag
+from dsnb.monitor.words import duration
+
+_SHORT, _TAIL = 12, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,7 @@ class Column:
         number: Whether it holds numbers: those stand right.
         minor: Whether a narrow page goes without it.
         rare: Whether a page that is not wide goes without it.
+        desk: Whether a phone goes without it.
     """
 
     title: str
@@ -24,11 +28,12 @@ class Column:
     number: bool = True
     minor: bool = False
     rare: bool = False
+    desk: bool = False
 
     @property
     def classes(self) -> str:
         """The style classes of its cells."""
-        wanted = {"num": self.number, "minor": self.minor, "rare": self.rare}
+        wanted = {"num": self.number, "minor": self.minor, "rare": self.rare, "desk": self.desk}
         return " ".join(name for name, so in wanted.items() if so)
 
 
@@ -72,6 +77,19 @@ def table(columns: Sequence[Column], rows: Iterable[TableRow]) -> Html:
 def heading(title: str, hint: str = "", right: Html | None = None) -> Html:
     """A panel's title, a line of what it shows, and what stands at its right."""
     return tag("div", tag("h2", title), tag("p", hint, class_="hint") if hint else None, right, class_="heading")
+
+
+def name(text: str, **attributes: object) -> Html:
+    """A name that a narrow place cuts in its middle: long names of one family differ at their end."""
+    there = {"title": text, **attributes}
+    if len(text) <= _SHORT:
+        return tag("b", tag("span", text), class_="name", **there)
+    return tag("b", tag("span", text[:-_TAIL]), tag("span", text[-_TAIL:]), class_="name", **there)
+
+
+def age(seconds: float) -> str:
+    """How long ago; what is less than a second old is new."""
+    return "now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
 def empty(text: str) -> Html:

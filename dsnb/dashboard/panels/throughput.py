@@ -27,7 +27,7 @@ from dsnb.dashboard.feed import KEEP, Moment
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import SPANS_S, View
 from dsnb.monitor.rates import JobRates, demand_words
-from dsnb.monitor.words import by_number, rate
+from dsnb.monitor.words import by_number
 
 COLOURS = ("#3b6ea8", "#4c94c0", "#5fb3b3", "#8cc7a1", "#7d8fc9", "#5b78b5", "#6aa5a0", "#9aa9b8")
 """Middle tones, which read on white and on black: a served figure does not hear of the page's theme."""
@@ -148,14 +148,14 @@ def _legend(view: View) -> Html:
         return tag("p", "No job yet.", class_="empty")
     rates = view.job_rates
     names = bands(view.recent, view.job.name)
-    keys = [_key(name, COLOURS[at], _band(rates, name, names)) for at, name in enumerate(names)]
+    keys = [_key(view, name, COLOURS[at], _band(rates, name, names)) for at, name in enumerate(names)]
     if rates.fastest is not None:
         keys.append(tag("span", "could take ", tag("b", demand_words(rates.fastest)), class_="key dashed"))
     return tag("div", *keys, class_="keys")
 
 
-def _key(name: str, paint: str, made: float) -> Html:
-    value = number(rate(made), "produced_rate", round(made, 1))
+def _key(view: View, name: str, paint: str, made: float) -> Html:
+    value = number(view.per_s(made), "produced_rate", round(made, 1))
     return tag("span", f"{name} ", value, class_="key", style=f"--key:{paint}", data_worker=name, data_key=name)
 
 

@@ -77,8 +77,9 @@ def rows(history: Sequence[Moment], job: str, since: float, now: float) -> tuple
     known = _together(history, job)
     begun = _begun(known, now)
     usual = _usual(known, begun)
-    runs = [_run(grant, at, usual, now) for grant, at in zip(known, begun, strict=True) if (grant.done or now) >= since]
-    runs = runs[-MOST:]
+    # What is in hand and waits for its turn has no place in time yet, and must not take one of the last places here.
+    seen = ((grant, at) for grant, at in zip(known, begun, strict=True) if (grant.done or now) >= since and at < now)
+    runs = [_run(grant, at, usual, now) for grant, at in seen][-MOST:]
     workers = sorted({run.grant.worker for run in runs}, key=by_number)
     return tuple(_row(name, [run for run in runs if run.grant.worker == name]) for name in workers)
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.cards import WAITS_A_BIT, WAITS_MUCH
-from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
+from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, name, table
 from dsnb.dashboard.view import View, colour
 from dsnb.monitor.rates import TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
-from dsnb.monitor.words import count, rate, share
+from dsnb.monitor.words import count, share
 
 COLUMNS = (
     Column(title="trainer", meaning="the id given in CrossTrainerCache, else the client's own", number=False),
     Column(title="elements", meaning="consumed so far"),
     Column(title="per s", meaning="consumed each second", minor=True),
     Column(title="waits", meaning="share of its time spent waiting in next()"),
-    Column(title="offset", meaning="first element not consumed, summed over tasks", minor=True),
+    Column(title="offset", meaning="first element not consumed, summed over tasks", minor=True, rare=True),
     Column(title="lag", meaning="produced and not consumed, summed over tasks"),
     Column(title="hits", meaning="lay in the cache because another trainer had asked first", minor=True),
-    Column(title="misses", meaning="were produced for this trainer", minor=True),
+    Column(title="misses", meaning="were produced for this trainer", minor=True, rare=True),
     Column(title="skipped", meaning="left the window before this trainer came to them"),
 )
 
@@ -39,7 +39,7 @@ def row(view: View, job: JobStatus, trainer: TrainerStatus) -> TableRow:
     cells = (
         _name(trainer),
         Cell(field="elements", text=count(trainer.elements), value=trainer.elements),
-        Cell(field="rate", text=rate(rates.consumed), value=round(rates.consumed, 1)),
+        Cell(field="rate", text=view.per_s(rates.consumed), value=round(rates.consumed, 1)),
         _wait(rates, trainer),
         Cell(field="offset", text=count(offset), value=offset),
         Cell(field="lag", text=count(trainer.lag), value=trainer.lag),
@@ -53,7 +53,7 @@ def row(view: View, job: JobStatus, trainer: TrainerStatus) -> TableRow:
 def _name(trainer: TrainerStatus) -> Cell:
     gone = tag("span", " left", class_="chip") if not trainer.clients else None
     many = tag("span", f" ×{trainer.clients}", class_="unit") if trainer.clients > 1 else None
-    text = tag("span", tag("i", class_="dot"), tag("b", trainer.trainer_id), many, gone, class_="who")
+    text = tag("span", tag("i", class_="dot"), name(trainer.trainer_id), many, gone, class_="who")
     return Cell(field="trainer", text=text, value=trainer.trainer_id, title=trainer.trainer_id)
 
 

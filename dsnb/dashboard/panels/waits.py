@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dsnb.dashboard.feed import Moment
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.cards import WAITS_A_BIT, WAITS_MUCH
-from dsnb.dashboard.panels.tables import empty, heading
+from dsnb.dashboard.panels.tables import empty, heading, name
 from dsnb.dashboard.view import View, colour
 from dsnb.monitor.rates import trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
@@ -35,7 +35,7 @@ class Part:
 
     Attributes:
         kind: "own" (its steps), "decode" (making elements of what came), "op0", "op1", "ops" (waits while workers run
-            operations) or "idle" (waits while they do not).
+            operations), "idle" (waits while they do not) or "fellow" (waits for another consumer's step).
     """
 
     kind: str
@@ -49,10 +49,20 @@ def waits(view: View) -> Html:
     title = heading("Waiting", "where each trainer's time goes")
     if job is None or not job.trainers:
         return join(title, empty("Nobody has read yet, so nobody has waited." if job else "No job yet."))
-    blame = causes(view, job)
+    blame = fellows(view, job) or causes(view, job)
     rows = (_row(view, job, trainer, blame) for trainer in job.trainers)
     unpacks = any((trainer_rates(view.job_rates, t.trainer_id).decode_share or 0) >= 0.02 for t in job.trainers)
     return join(title, tag("div", *rows, class_="waits"), _legend(blame, unpacks=unpacks))
+
+
+def fellows(view: View, job: JobStatus) -> tuple[Part, ...]:
+    """Whom the others wait for in a coordinated read: the consumers that do not wait themselves."""
+    if job.rounds is None:
+        return ()
+    known = [(t.trainer_id, trainer_rates(view.job_rates, t.trainer_id).wait_share) for t in job.trainers]
+    slow = [trainer for trainer, wait in known if wait is not None and wait <= WAITS_MUCH]
+    held = any(wait > WAITS_MUCH for _, wait in known if wait is not None)
+    return (Part(kind="fellow", name=" and ".join(slow), share=1.0),) if slow and held else ()
 
 
 def causes(view: View, job: JobStatus) -> tuple[Part, ...]:
@@ -104,7 +114,7 @@ def _row(view: View, job: JobStatus, trainer: TrainerStatus, blame: Sequence[Par
         told = join(number(share(wait), "wait", round(wait, 3)), tag("span", " waiting", class_="unit"))
     return tag(
         "div",
-        tag("div", tag("i", class_="dot"), tag("span", trainer.trainer_id, title=trainer.trainer_id), class_="who"),
+        tag("div", tag("i", class_="dot"), name(trainer.trainer_id), class_="who"),
         _past(view, job, trainer),
         _bar(parts(wait, rates.decode_share or 0.0, blame)) if wait is not None else tag("div", class_="time"),
         tag("div", told, class_=f"told {level}"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.controls import button, buttons
-from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, table
+from dsnb.dashboard.panels.tables import Cell, Column, TableRow, age, empty, heading, name, table
 from dsnb.dashboard.view import View
 from dsnb.monitor.snapshot import WorkerStatus
-from dsnb.monitor.words import by_number, count, duration, rate, share, size
+from dsnb.monitor.words import by_number, count, share, size
 
 COLUMNS = (
     Column(title="worker", meaning="in the order of arrival", number=False),
@@ -16,10 +16,10 @@ COLUMNS = (
     Column(title="produced", meaning="elements produced, over all jobs", minor=True),
     Column(title="per s", meaning="elements produced each second"),
     Column(title="sent", meaning="bytes handed to readers", minor=True, rare=True),
-    Column(title="window", meaning="bytes of elements held now, of what it may hold"),
+    Column(title="window", meaning="bytes of elements held now, of what it may hold", desk=True),
     Column(title="tasks", minor=True, rare=True),
     Column(title="errors", meaning="elements whose place is taken by an error", minor=True),
-    Column(title="heard", meaning="age of its last report"),
+    Column(title="heard", meaning="age of its last report", desk=True),
     Column(title=""),
 )
 LATE_S = 5.0
@@ -42,18 +42,18 @@ def row(view: View, worker: WorkerStatus) -> TableRow:
     rates = view.rates.worker(worker.uid)
     late = worker.heartbeat_age_s > LATE_S
     cells = (
-        Cell(
-            field="worker", text=tag("b", worker.name), value=worker.name, title=f"{worker.isolation}, {worker.address}"
-        ),
+        Cell(field="worker", text=name(worker.name), value=worker.name, title=f"{worker.isolation}, {worker.address}"),
         Cell(field="state", text=tag("span", worker.state, class_=f"chip {worker.state}"), value=worker.state),
-        Cell(field="busy", text=share(rates.busy), value=round(rates.busy, 3), bar=rates.busy),
+        Cell(
+            field="busy", text=share(rates.busy) if view.measured else "–", value=round(rates.busy, 3), bar=rates.busy
+        ),
         Cell(field="produced", text=count(worker.produced), value=worker.produced),
-        Cell(field="rate", text=rate(rates.produced), value=round(rates.produced, 1)),
+        Cell(field="rate", text=view.per_s(rates.produced), value=round(rates.produced, 1)),
         Cell(field="sent_bytes", text=size(worker.sent_bytes), value=worker.sent_bytes, title=_sent(rates.sent_bytes)),
         _window(worker),
         Cell(field="tasks", text=count(worker.tasks), value=worker.tasks),
         Cell(field="errors", text=count(worker.errors), value=worker.errors, level="bad" if worker.errors else ""),
-        Cell(field="heard", text=_age(worker.heartbeat_age_s), level="bad" if late else ""),
+        Cell(field="heard", text=age(worker.heartbeat_age_s), level="bad" if late else ""),
         Cell(field="do", text=_buttons(view, worker), value=""),
     )
     return TableRow(kind="worker", key=worker.name, cells=cells)
@@ -71,10 +71,6 @@ def _scale(view: View) -> Html | None:
 def _buttons(view: View, worker: WorkerStatus) -> Html:
     drain = button(view, "drain", "drain", worker=worker.name) if worker.state == "running" else None
     return buttons(drain, button(view, "remove", "remove", worker=worker.name))
-
-
-def _age(seconds: float) -> str:
-    return "now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
 def _sent(per_second: float) -> str:
