@@ -59,6 +59,7 @@ class WindowFrames:
         nbytes: Bytes of the frames in memory.
         encoded: Bytes of their encoded forms that are kept with them.
         evicted: Elements that were let go without having been released.
+        largest: Bytes of the largest frame so far.
         entries: The frames, the first `on_disk` of them on disk.
     """
 
@@ -67,6 +68,7 @@ class WindowFrames:
         self.nbytes = 0
         self.encoded = 0
         self.evicted = 0
+        self.largest = 0
         self.entries: list[Entry] = []
         self.on_disk = 0
         self._store = store
@@ -91,6 +93,7 @@ class WindowFrames:
         self.entries.append(Entry(self.head, count, nbytes, frame, failed, count))
         self.head += count
         self.nbytes += nbytes
+        self.largest = max(self.largest, nbytes)
 
     def charge(self, index: int, nbytes: int) -> None:
         """Count what is kept beside the frame that begins at an index, as long as it is in memory."""

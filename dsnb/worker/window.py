@@ -39,13 +39,12 @@ from bisect import insort
 from typing import Any
 
 from dsnb.wire.manner import Manner
+from dsnb.worker import invariants
 from dsnb.worker.frames import Entry, Store, WindowFrames
 from dsnb.worker.gathering import Gathering
 from dsnb.worker.places import Reader, Run, Taken, Trainer
 
 _FIRST_AHEAD = 128 << 10
-
-
 _USUAL = Manner()
 
 
@@ -118,20 +117,20 @@ class Window:
 
     def wants_more(self) -> bool:
         """Whether another frame should be produced now."""
-        if self.finished:
+        if self.finished or (self._unsent >= self._bound and self.frontier < self.head):
             return False
         if self._blocked():
+            self._make_room_for(self._needed)
+        if self._blocked() and not self._frames.can_spill():
             self._whole = False
             self._clear_disk()
-            if self._blocked():
-                return False
-        return self._unsent < self._bound or self.frontier == self.head
+            self._make_room_for(self._needed)
+        return not self._blocked()
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
         """Add a frame at the head; evicts from the tail what is over the capacity and not beyond the frontier."""
         charge = max(nbytes, count)  # elements without bytes still take room
-        while self.nbytes + charge > self.capacity and self._make_room():
-            pass
+        self._make_room_for(charge)
         self._frames.add(frame, count, charge, failed)
         self._unsent += charge
         self._stopped_at_bound |= self._unsent >= self._bound
@@ -146,6 +145,15 @@ class Window:
         if not self.keep or entry is None or entry.end > self.frontier or self._held(entry, "wait"):
             return False
         return not self._held(entry, "spill") or self._frames.can_spill()
+
+    @property
+    def _needed(self) -> int:
+        """Bytes that the next frame takes, by those before it; one that takes more comes on top, once."""
+        return min(self._frames.largest, self.capacity // 8)
+
+    def _make_room_for(self, nbytes: int) -> None:
+        while self.nbytes + nbytes > self.capacity and self._make_room():
+            pass
 
     def _make_room(self) -> bool:
         """Have the first frame in memory leave it, for the disk or for ever; False where it has to stay."""
@@ -236,8 +244,11 @@ class Window:
             self._clear_disk()
 
     def _blocked(self) -> bool:
-        """Whether a frame has no room because of a trainer; a frame is an eighth of the window at the most."""
-        return self.keep and self.nbytes + self.capacity // 8 > self.capacity and not self._can_make_room()
+        """Whether a trainer keeps room from the next frame, and to let go of the first one would not do."""
+        over, first = self.nbytes + self._needed - self.capacity, self._frames.first_in_memory
+        if over <= 0 or first is None or not any(trainer.holds for trainer in self.trainers.values()):
+            return False
+        return first.nbytes + first.encoded < over or not self._can_make_room()
 
     def _begin(self, manner: Manner) -> int:
         """Where a new trainer begins."""
@@ -386,14 +397,4 @@ class Window:
 
     def validate(self) -> None:
         """Check what must hold between any two calls."""
-        self._frames.validate(keep=self.keep)
-        assert self._unsent == self._frames.bytes_between(self.frontier, self.head), "unsent bytes are miscounted"
-        assert self.frontier <= self.head, "something was sent before it was produced"
-        for name, trainer in self.trainers.items():
-            assert trainer.next <= max(self.frontier, self.tail, trainer.since), "a trainer is beyond the frontier"
-            assert self.offset(name) <= max(self.head, trainer.next), "an offset is beyond the head"
-            assert trainer.hits + trainer.misses == trainer.consumed, "hits and misses do not make up the consumed"
-            assert all(self.readers[client].trainer == name for client in trainer.readers), "a reader is misplaced"
-        for reader in self.readers.values():
-            assert reader.consumed + sum(run.count for run in reader.runs) == reader.sent, "sent elements are missing"
-            assert reader.nbytes == sum(run.nbytes for run in reader.runs), "a reader's bytes are miscounted"
+        invariants.validate(self)

@@ -32,6 +32,7 @@ class BookedTrainer:
     hits: int = 0
     skipped: int = 0
     passed: int = 0
+    seen_consumed: int = 0
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class Disk:
         self.limit = limit
         self.frames: dict[int, BookedFrame] = {}
         self.nbytes = 0
+        self.was_full = False
 
     def put(self, frame: BookedFrame) -> int | None:
         assert frame.first not in self.frames, "a frame was spilled twice"
@@ -71,6 +73,7 @@ class Disk:
         self.nbytes -= self.frames.pop(place).charge
 
     def has_room(self) -> bool:
+        self.was_full |= self.nbytes >= self.limit
         return self.nbytes < self.limit
 
 
@@ -99,10 +102,13 @@ class Books:
         self.unconsumed: dict[int, int] = {}
         """Without the cache: how many elements of each frame nobody has consumed, by its first; those of them alone."""
         self.unconsumed_bytes = 0
+        self.largest = 0
         self.hits: set[tuple[str, int]] = set()
         """Elements that were in the window, asked for by another trainer, when this trainer was sent them."""
         self.sound = True
         """Whether all that must hold did hold after the last call."""
+        self.begins_at: int | None = None
+        """With `whole`: where the elements began after the last call, if one was there for whom all of them stay."""
 
     # ---- the producer
 
@@ -121,7 +127,9 @@ class Books:
             # which nobody was sent, to the frame, together with the new one.
             most = max(self.window.capacity, unsent + frame.charge)
             if any(trainer.holds for trainer in self.window.trainers.values()):
-                most += frame.charge  # only one frame, not all, may have been able to leave
+                # There was room for one like those before; what it is larger by comes on top, once.
+                most += max(0, frame.charge - min(self.largest, self.window.capacity // 8))
+            self.largest = max(self.largest, frame.charge)
             assert self.window.nbytes <= most, "more is in memory than the capacity and what nobody was sent"
         self._called()
 
@@ -207,6 +215,10 @@ class Books:
 
     def tidy(self, now: float) -> None:
         self.window.tidy(now)
+        for name, trainer in self.trainers.items():
+            alive = len(trainer.consumed) > trainer.seen_consumed
+            trainer.seen_consumed = len(trainer.consumed)
+            assert not (alive and self.window.trainers[name].waived), "one that reads again is still moved on"
         self.moved_on |= {name for name, there in self.window.trainers.items() if there.waived or there.gone}
         self._called()
 
@@ -285,6 +297,7 @@ class Books:
             self.check()
             return
         assert self.window.tail <= self.window.frontier <= self.window.head, "what nobody was sent is gone"
+        self._check_beginning()
         if reader is not None:
             self._check_trainer(reader.trainer)
             if reader.client in self.readers:  # or it has just left
@@ -302,6 +315,7 @@ class Books:
         held = min(holders, default=self.window.head)
         assert self.window.wants_more() or self.window.finished or min(self.window.frontier, held) < self.window.head
         self._check_disk(held)
+        self._check_beginning()
         for name in self.trainers:
             self._check_trainer(name)
         for reader in self.readers.values():
@@ -313,9 +327,17 @@ class Books:
     def _check_disk(self, held: int) -> None:
         on_disk = self.window._frames.entries[: self.window._frames.on_disk]
         assert [entry.first for entry in on_disk] == sorted(self.disk.frames), "the disk has what nobody knows of"
-        spills = any(there.holds and there.manner.on_lag == "spill" for there in self.window.trainers.values())
-        if not (self.whole and spills):
+        if not (self.whole and self._spills()):
             assert not on_disk or held < on_disk[0].end, "the disk has what nobody needs"
+
+    def _spills(self) -> bool:
+        return any(there.holds and there.manner.on_lag == "spill" for there in self.window.trainers.values())
+
+    def _check_beginning(self) -> None:
+        """Of data that have an end all stays while one is there that spills, unless the disk was full."""
+        stays = self.whole and self._spills() and not self.disk.was_full
+        assert self.begins_at in (None, self.window.base) or not stays, "the beginning was given up for nothing"
+        self.begins_at = self.window.base if stays else None
 
     def _check_reader(self, reader: BookedReader) -> None:
         there, trainer = self.window.readers[reader.client], self.trainers[reader.trainer]

@@ -250,6 +250,8 @@ class WholeMachine(SpillMachine):
     """Finite data: what is on disk stays for newcomers, until the disk is full."""
 
     whole = True
+    trainers = ("a", "b", "c", "d")
+    manners: Mapping[str, Manner] = {**SpillMachine.manners, "d": Manner(on_lag="wait", timeout_s=10.0)}
 
 
 MACHINES = (WindowMachine, FirstComeMachine, LargeElementsMachine, SpillMachine, MixedMachine, WholeMachine)
@@ -502,6 +504,24 @@ def test_the_producer_waits_for_a_trainer_that_asked_for_that() -> None:
     assert run_ahead(books, 50) == 2
 
 
+@pytest.mark.parametrize("on_lag", ["wait", "spill"])
+def test_frames_that_grow_take_no_more_than_the_capacity_while_one_is_waited_for(on_lag: str) -> None:
+    """As of a pipeline that begins slowly: its first frames are closed by their age, with little in them."""
+    books = lagging(on_lag)
+    books.disk.limit = 10
+    while books.window.wants_more() and books.window.head < 60:
+        books.append(1, 1)
+        read(books, "f")
+    for _ in range(500):
+        read(books, "s", 1)
+        while books.window.wants_more():
+            books.append(1, 10)
+            read(books, "f")
+        assert books.window.nbytes <= 80 + 9, "more than what the first large frame came with on top"
+    assert books.window.head > 500
+    assert books.window.trainers["slow"].skipped == 0
+
+
 def test_a_trainer_that_asked_for_it_is_served_from_disk_and_slows_nobody() -> None:
     books = lagging("spill")
     assert run_ahead(books, 50) == 50
@@ -535,6 +555,18 @@ def test_finite_data_stay_from_the_beginning_while_one_is_there_that_spills() ->
     assert read(books, "l") == list(range(150))
     assert run_ahead(books, 100) < 100, "the disk is full, and the slow one has not had everything"
     assert books.window.base > 0, "the beginning was given up for it"
+
+
+def test_finite_data_stay_from_the_beginning_also_when_the_producer_had_to_wait_for_another() -> None:
+    books = Books(capacity=80, ahead=1 << 20, keep=True, disk=1 << 20, whole=True)
+    books.manners["slow"], books.manners["held"] = Manner(on_lag="spill"), Manner(on_lag="wait")
+    for client, trainer in (("f", "fast"), ("s", "slow"), ("h", "held")):
+        books.attach(client, trainer)
+    for _ in range(5):
+        assert run_ahead(books, 50) < 50, "the one that is waited for holds up the producer"
+        read(books, "h")
+        read(books, "s")
+    assert books.window.base == 0
 
 
 def test_one_that_waits_and_gives_no_sign_of_life_is_moved_on_until_it_reads_again() -> None:
