@@ -64,8 +64,8 @@ class Frame:
         self.nbytes = sum(column.nbytes for column in columns)
         self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
         """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
-        self.on_encoded: Callable[[int], None] | None = None
-        """Learns how many bytes such messages take beside the frame."""
+        self.on_encoded: Callable[[int], bool] | None = None
+        """Whether so many bytes of such messages may be kept beside the frame; they count from then on."""
         self.shared: Any = None
         """Where the whole frame lies in shared memory, kept for the next reader too."""
         self._run = run
@@ -92,13 +92,17 @@ class Frame:
         columns = iter([column.rows(start, stop) for column in self.columns])
         return elements_of(self.structure, columns, stop - start, own_class_of)
 
-    def move_into(self, layouts: Sequence[Layout], body: Array) -> None:
-        """Have the columns be views of a body that holds them, so that they are not in memory twice.
+    @property
+    def movable(self) -> bool:
+        """Whether its columns may be views of a body that holds them.
 
         Not where readers in this process are given what was laid out, nor where views would cost time for each value.
         """
-        if self._run is None and all(isinstance(column, Dense) for column in self.columns):
-            self.columns = [column_from(layout, body, self.count) for layout in layouts]
+        return self._run is None and all(isinstance(column, Dense) for column in self.columns)
+
+    def move_into(self, layouts: Sequence[Layout], body: Array) -> None:
+        """Have the columns of a frame that is `movable` be views of a body, so that they are not in memory twice."""
+        self.columns = [column_from(layout, body, self.count) for layout in layouts]
 
     @property
     def schema(self) -> Schema:

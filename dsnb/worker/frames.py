@@ -95,13 +95,14 @@ class WindowFrames:
         self.nbytes += nbytes
         self.largest = max(self.largest, nbytes)
 
-    def charge(self, index: int, nbytes: int) -> None:
-        """Count what is kept beside the frame that begins at an index, as long as it is in memory."""
+    def charge(self, index: int, nbytes: int) -> bool:
+        """Count what is kept beside the frame that begins at an index; False where that is not in memory any more."""
         if index < self.tail:
-            return
+            return False
         entry = self.entry_at(index)
         entry.encoded += nbytes
         self.encoded += nbytes
+        return True
 
     def can_spill(self) -> bool:
         """Whether there is room on disk."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -241,9 +242,7 @@ class Task:
             return not self._stopped
 
     def frame_bytes(self) -> int:
-        if not self.order.cached:
-            return FRAME_BYTES
-        return max(1, min(FRAME_BYTES, self._window.capacity // 8))
+        return max(1, min(FRAME_BYTES, self._window.capacity // 8)) if self.order.cached else FRAME_BYTES
 
     def element_bytes(self) -> int:
         return self._most_bytes if self.order.cached else 1 << 62
@@ -258,23 +257,30 @@ class Task:
             if self._stopped:
                 return
             self._errors += frame.failure is not None
-            was_whole = not self._window.base
             if self.order.cached:
                 frame.on_encoded = self._charger(self._window.head)
-            self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
-            if was_whole and self._window.base and self.order.cached:
-                self._on_change()  # newcomers who want everything must not come here any more
+            with self._telling_when_torn():
+                self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
             self._pump_all()
 
-    def _charger(self, index: int) -> Callable[[int], None]:
-        """Counts what is kept beside a frame. It does not keep the task, which keeps the frame."""
+    @contextmanager
+    def _telling_when_torn(self) -> Iterator[None]:
+        """Tell when the first elements go: newcomers who want everything must not come here any more."""
+        was_whole = not self._window.base
+        yield
+        if was_whole and self._window.base and self.order.cached:
+            self._on_change()
+
+    def _charger(self, index: int) -> Callable[[int], bool]:
+        """Counts what is kept beside a frame, if it may be. It does not keep the task, which keeps the frame."""
         me = weakref.ref(self)
 
-        def charge(nbytes: int) -> None:
+        def charge(nbytes: int) -> bool:
             task = me()
-            if task is not None and isinstance(task._window, Window):
-                with task._changed:
-                    task._window.charge(index, nbytes)
+            if task is None:
+                return False
+            with task._changed:
+                return isinstance(task._window, Window) and task._window.charge(index, nbytes)
 
         return charge
 
@@ -293,9 +299,11 @@ class Task:
             return self._window.nbytes if idle or self._window.finished else None
 
     def resize(self, capacity: int) -> None:
-        """Change the bytes that the window may hold; what is over is let go with the next frame."""
-        with self._changed:
+        """Change the bytes that the window may hold; what is over is let go, also if no other frame will come."""
+        with self._changed, self._telling_when_torn():
             self._window.capacity = capacity
+            if isinstance(self._window, Window):
+                self._window.make_room()
 
     def stop(self, error: Exception) -> None:
         """End production and tell the readers why; waits shortly for the pipeline, unless user code holds it."""

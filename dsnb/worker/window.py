@@ -1,6 +1,4 @@
-"""What of a task's elements is in memory, who has had what, and what may be produced next.
-
-A pure core: no threads, no clock, no sockets.
+"""What of a task's elements is in memory, who has had what, and what may be produced next. A pure core.
 
 Theory of operation. A task produces one sequence of elements, numbered from 0. The window holds a contiguous piece of
 it as frames: `base` up to `tail` on disk, if anybody asked for that, and `tail` up to `head` in memory. *Trainers* walk
@@ -97,9 +95,10 @@ class Window:
         """Bytes in memory, encoded forms counted."""
         return self._frames.nbytes + self._frames.encoded
 
-    def charge(self, index: int, nbytes: int) -> None:
-        """Count the encoded form of the frame that begins at an index; the next frame makes room for it."""
-        self._frames.charge(index, nbytes)
+    def charge(self, index: int, nbytes: int) -> bool:
+        """Whether an encoded form of the frame that begins there may be kept; the next frame makes room for it."""
+        has_room = self.nbytes + nbytes <= self.capacity or (not self.finished and self._can_make_room())
+        return has_room and self._frames.charge(index, nbytes)
 
     @property
     def evicted(self) -> int:
@@ -120,20 +119,25 @@ class Window:
         if self.finished or (self._unsent >= self._bound and self.frontier < self.head):
             return False
         if self._blocked():
-            self._make_room_for(self._needed)
+            self.make_room(self._needed)
         if self._blocked() and not self._frames.can_spill():
             self._whole = False
             self._clear_disk()
-            self._make_room_for(self._needed)
+            self.make_room(self._needed)
         return not self._blocked()
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
         """Add a frame at the head; evicts from the tail what is over the capacity and not beyond the frontier."""
         charge = max(nbytes, count)  # elements without bytes still take room
-        self._make_room_for(charge)
+        self.make_room(charge)
         self._frames.add(frame, count, charge, failed)
         self._unsent += charge
         self._stopped_at_bound |= self._unsent >= self._bound
+
+    def make_room(self, nbytes: int = 0) -> None:
+        """Let go of what is over the capacity with so many bytes more, and not held."""
+        while self.nbytes + nbytes > self.capacity and self._make_room():
+            pass
 
     def finish(self) -> None:
         """Learn that the sequence has come to its end."""
@@ -150,10 +154,6 @@ class Window:
     def _needed(self) -> int:
         """Bytes that the next frame takes, by those before it; one that takes more comes on top, once."""
         return min(self._frames.largest, self.capacity // 8)
-
-    def _make_room_for(self, nbytes: int) -> None:
-        while self.nbytes + nbytes > self.capacity and self._make_room():
-            pass
 
     def _make_room(self) -> bool:
         """Have the first frame in memory leave it, for the disk or for ever; False where it has to stay."""

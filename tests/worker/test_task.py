@@ -279,6 +279,25 @@ def test_a_cached_task_stays_within_its_part_of_the_budget_also_when_it_gets_sma
     assert task.report().evicted > 0
 
 
+def test_a_task_that_has_ended_gives_bytes_back_and_says_that_its_beginning_is_gone(make: Make) -> None:
+    told: list[bool] = []
+    settings: dict[str, Any] = {"capacity": 64_000, "on_change": lambda: told.append(task.report().partial)}
+    task: Task = make(numbers(4000), cached=True, **settings)
+    sink = Collector()
+    reading = task.open(opening("a", trainer="a"), sink)
+
+    def read_on() -> bool:
+        reading.credit(UNLIMITED, sink.count, UNLIMITED)
+        return task.done
+
+    wait_for(read_on, what="the end")
+    before = task.report()
+    assert (before.partial, before.window_bytes) == (False, 32_000)
+    task.resize(9_000)
+    assert 0 < task.report().window_bytes <= 9_000
+    assert told == [False, True]  # at its end, and when the first elements went
+
+
 def test_a_report_adds_up(make: Make) -> None:
     task, sink = make(numbers(30).map(lambda x: x + 1)), Collector()
     reading = task.open(opening(), sink)

@@ -659,3 +659,27 @@ def test_what_is_kept_encoded_beside_a_frame_counts_and_makes_room_with_the_next
     books.window.charge(0, 350)
     assert books.window.nbytes == 750, "a frame that is gone has nothing beside it"
     books.window.validate()
+
+
+def test_an_encoded_form_is_not_kept_where_nothing_will_make_room_for_it() -> None:
+    books = filled(30, 30, capacity=1000)
+    read(books, "first")
+    assert books.window.charge(0, 300)
+    books.finish()
+    assert not books.window.charge(30, 300), "no frame will come"
+    assert books.window.charge(30, 50), "there is room"
+    assert books.window.nbytes == 950
+
+
+def test_a_window_that_gets_smaller_lets_go_at_once_of_what_nobody_holds() -> None:
+    books = filled(30, 30, 30, capacity=1000)
+    read(books, "first", 60)
+    window = books.window
+    window.finish()
+    window.capacity = 700
+    window.make_room()
+    assert (window.nbytes, window.tail) == (600, 30)
+    window.capacity = 100
+    window.make_room()
+    assert (window.nbytes, window.tail) == (300, 60), "what nobody was sent stays"
+    window.validate()

@@ -74,13 +74,12 @@ class PieceEncoder:
         if not (whole and self._keep and (form[0] or total <= PART)):
             return messages
         taken = tuple(messages)
-        frame.encoded = {**(frame.encoded or {}), form: taken}  # a new dict: other threads look into the old one
-        beside = sum(map(len, taken))
-        if total and len(taken) == 1 and not form[0]:
-            frame.move_into(layouts, np.frombuffer(taken[0], np.uint8)[-total:])
-            beside -= total
-        if frame.on_encoded is not None:
-            frame.on_encoded(beside)
+        moves = bool(total) and len(taken) == 1 and not form[0] and frame.movable
+        beside = sum(map(len, taken)) - (total if moves else 0)
+        if frame.on_encoded is None or frame.on_encoded(beside):
+            frame.encoded = {**(frame.encoded or {}), form: taken}  # a new dict: other threads look into the old one
+            if moves:
+                frame.move_into(layouts, np.frombuffer(taken[0], np.uint8)[-total:])
         return iter(taken)
 
     def notice(self, reply: frame_pb2.ReadReply) -> bytes:

@@ -580,13 +580,26 @@ def test_a_frame_whose_message_is_kept_is_not_in_memory_twice(checksum: bool) ->
 
 
 @pytest.mark.parametrize("codec", ["", "LZ4"])
-def test_what_is_kept_beside_a_frame_is_told_so_that_it_can_be_counted(codec: str) -> None:
-    piece = piece_of([np.arange(500.0) for _ in range(10)])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("element", [np.arange(500.0), "text" * 1000])
+def test_what_is_kept_beside_a_frame_is_told_so_that_it_can_be_counted(codec: str, packed: bool, element: Any) -> None:
+    (frame,) = frames_of([element] * 10, None, packed=packed)
+    assert isinstance(frame, Frame)
+    piece = Piece(frame, 0, 0, frame.count, 1)
     told: list[int] = []
-    piece.frame.on_encoded = told.append
+    frame.on_encoded = lambda nbytes: told.append(nbytes) is None
     making = encoder(codec, keep=True) if codec else PieceEncoder("task", keep=True)
     messages = list(making.encode(piece))
     list(making.encode(piece))
     whole = sum(map(len, messages))
-    # What is not compressed becomes the frame's own memory: only the header comes on top.
-    assert told == [whole if codec else whole - piece.frame.nbytes]
+    # Packed arrays that are not compressed become the frame's own memory: only the header comes on top.
+    moved = packed and not codec and isinstance(element, np.ndarray)
+    assert told == [whole - frame.nbytes if moved else whole]
+
+
+def test_what_may_not_be_kept_beside_a_frame_is_made_for_each_reader() -> None:
+    piece = piece_of([np.arange(500.0) for _ in range(10)])
+    piece.frame.on_encoded = lambda _nbytes: False
+    making = encoder("LZ4", keep=True)
+    assert list(making.encode(piece)) == list(making.encode(piece))
+    assert piece.frame.encoded is None
