@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json
-from dsnb.cli.report import size, table
+from dsnb.cli.report import table
+from dsnb.monitor.words import size
 
 if TYPE_CHECKING:
     from dsnb.cache.catalogue import Entry

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, add_token_file, token_of
-from dsnb.cli.report import size, table
+from dsnb.cli.report import table
+from dsnb.monitor.words import size
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands

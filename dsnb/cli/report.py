@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus, WorkerStatus
+from dsnb.monitor.words import duration, plural, size
 
 EVENTS = 5
 """How many of the newest events are shown."""
@@ -13,8 +14,7 @@ EVENTS = 5
 def report(snapshot: Snapshot) -> str:
     """The whole service: workers, jobs, and what happened lately."""
     lines = [f"{snapshot.service} at {snapshot.target}, up {duration(snapshot.time - snapshot.started)}"]
-    count = len(snapshot.workers)
-    lines += ["", f"{count} worker{'' if count == 1 else 's'}", *workers(snapshot.workers)]
+    lines += ["", plural(len(snapshot.workers), "worker"), *workers(snapshot.workers)]
     for job in snapshot.jobs:
         lines += ["", *job_lines(job)]
     if not snapshot.jobs:
@@ -49,13 +49,18 @@ def job_lines(job: JobStatus) -> Iterator[str]:
     yield f"job {job.name}: {job.mode}, iteration {job.iteration}, {job.state}"
     yield f"  {job.pipeline}"
     yield f"  {job.produced:,} elements produced, {job.consumed:,} consumed"
-    for split in job.splits:
-        lost = f", {split.lost} lost" if split.lost else ""
-        yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
+    yield from splits(job)
     for shard in job.shards:
         yield f"  shard {shard.shard} of {len(job.shards)}: {shard.state}{shard.worker and f' on {shard.worker}'}"
     header = ["trainer" if job.cached else "client", "elements", "hits", "misses", "lag", "skipped", "lost"]
     yield from table(header, list(map(trainer_row, job.trainers)))
+
+
+def splits(job: JobStatus) -> Iterator[str]:
+    """A line for each source whose splits a job hands out."""
+    for split in job.splits:
+        lost = f", {split.lost} lost" if split.lost else ""
+        yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
 
 
 def trainer_row(trainer: TrainerStatus) -> list[str]:
@@ -73,21 +78,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
         for row in (header, *rows)
     ]
-
-
-def size(count: int) -> str:
-    """Bytes in a unit that leaves at most four digits, as in `1.5 MB`."""
-    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if count >= limit:
-            return f"{count / limit:.3g} {unit}"
-    return f"{count} B"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them, as in `2 h 5 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.report import table
+from dsnb.cli.report import splits, table
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -80,13 +80,12 @@ def frame(before: Snapshot, after: Snapshot, width: int) -> list[str]:
     """Everything as lines of text, none longer than the terminal."""
     from dsnb.monitor.rates import rates
     from dsnb.monitor.verdict import verdicts
-    from dsnb.monitor.words import duration
+    from dsnb.monitor.words import SIGNS, duration
 
     between = rates(before, after)
     lines = [f"{after.service} at {after.target}, up {duration(after.time - after.started)}", ""]
-    signs = {"good": "·", "warn": "!", "bad": "!!"}
     for one in verdicts(before, after):
-        lines += textwrap.wrap(f"{signs[one.level]} {one}", width, subsequent_indent="   ")
+        lines += textwrap.wrap(f"{SIGNS[one.level]} {one}", width, subsequent_indent="  ")
     for job in after.jobs:
         lines += ["", *_job(job, between)]
     if not after.jobs:
@@ -101,9 +100,7 @@ def _job(job: JobStatus, between: Rates) -> Iterator[str]:
     its = between.job(job.name)
     yield f"job {job.name} ({job.mode}, {job.state}): {rate(its.produced)} produced, {rate(its.consumed)} consumed"
     yield f"  {job.pipeline}"
-    for split in job.splits:
-        lost = f", {split.lost} lost" if split.lost else ""
-        yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
+    yield from splits(job)
     header = [
         "trainer" if job.cached else "client",
         "takes",

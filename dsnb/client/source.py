@@ -74,9 +74,9 @@ class FromService(Operation):
         """Another reader of the job may have had all of a pass."""
         return bool(self.options.job_name)
 
-    @property
-    def repeatable(self) -> bool:
+    def repeatable_under(self, *, deterministic: bool) -> bool:
         """Workers hand out what is ready."""
+        del deterministic
         return False
 
     @property

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from dsnb.dashboard.controls import Reach, Requests
 from dsnb.dashboard.feed import Source
-from dsnb.errors import NotFoundError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import watch_snapshots
-from dsnb.wire.discovery import find, token_for
+from dsnb.wire.discovery import locate
 
 INTERVAL_S = 0.5
 
@@ -50,11 +49,5 @@ def shared_requests(name: str, reach: Reach) -> Requests:
 
 def _reach(service: str | None, token: str | None) -> tuple[str, str]:
     """The target and token of a service, by name, address or as the only one there is."""
-    try:
-        found = find(service)
-    except NotFoundError:
-        # An address need not be one of this user's own services: it may run on another machine.
-        if service is None or ":" not in service:
-            raise
-        return service, token or token_for(service)
+    found = locate(service)
     return found.target, token or found.token

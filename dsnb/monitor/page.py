@@ -13,7 +13,7 @@ from itertools import pairwise
 from dsnb.monitor.rates import rates
 from dsnb.monitor.snapshot import GrantStatus, JobStatus, Snapshot
 from dsnb.monitor.verdict import Verdict
-from dsnb.monitor.words import by_number, count, duration, rate, share, size
+from dsnb.monitor.words import by_number, count, duration, html_table, rate, share, size
 
 _WIDE, _HIGH, _ROW = 900, 180, 22
 _POINTS = 400
@@ -167,11 +167,7 @@ def _events(last: Snapshot) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return '<p class="soft">none</p>'
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><tr>{top}</tr>{body}</table></div>'
+    return f'<div class="wide">{html_table(header, rows)}</div>' if rows else '<p class="soft">none</p>'
 
 
 def _clock(epoch: float) -> str:

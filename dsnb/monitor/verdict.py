@@ -20,10 +20,7 @@ from dsnb.monitor.case import Case, who
 from dsnb.monitor.causes import BUSY, CAUSES, Cause, decoding
 from dsnb.monitor.rates import rates
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
-from dsnb.monitor.words import count, duration, plural, rate, share, size
-
-WAITS_A_BIT, WAITS_MUCH = 0.05, 0.10
-"""Below the first nobody need look; above the second training is held up by its input."""
+from dsnb.monitor.words import count, duration, level_of, plural, rate, share, size
 
 LEAST_SPAN_S = 1.0
 """Two snapshots that are nearer to one another tell nothing reliable."""
@@ -96,12 +93,12 @@ def _of_job(case: Case) -> Iterator[Verdict]:
 def _input(case: Case) -> Verdict:
     """Whether the job is held up by its input, and by what."""
     assert case.waiter is not None
-    if case.wait < WAITS_A_BIT:
+    how = level_of(case.wait)
+    if how == "good":
         cause = decoding(case)
         return _not_bound(case) if cause is None else _held_up(case, "warn", "is held up by its reader", cause)
-    much = case.wait > WAITS_MUCH
     cause = next(found for rule in CAUSES if (found := rule(case)) is not None)
-    return _held_up(case, "bad" if much else "warn", "is input-bound" if much else "is a little input-bound", cause)
+    return _held_up(case, how, "is input-bound" if how == "bad" else "is a little input-bound", cause)
 
 
 def _held_up(case: Case, level: str, how: str, cause: Cause) -> Verdict:

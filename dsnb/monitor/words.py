@@ -1,9 +1,15 @@
-"""Numbers as a person reads them: `12,480`, `4 %`, `3.2 MB`, `2 min`."""
+"""Numbers as a person reads them: `12,480`, `4 %`, `3.2 MB`, `2 min`; signs, levels and tables that go with them."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from html import escape
 
+SIGNS = {"good": "✓", "warn": "!", "bad": "✕"}
+"""What stands before a verdict of each level: not by colour alone."""
+WAITS_A_BIT, WAITS_MUCH = 0.05, 0.10
+"""Below the first nobody need look; above the second training is held up by its input."""
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -22,6 +28,11 @@ def share(part: float | None) -> str:
     if part is None:
         return "–"
     return "<1 %" if 0 < part < 0.005 else f"{part * 100:.0f} %"
+
+
+def level_of(wait: float) -> str:
+    """What it means to wait such a part of one's time: "good", "warn" or "bad"."""
+    return "good" if wait < WAITS_A_BIT else "warn" if wait <= WAITS_MUCH else "bad"
 
 
 def size(number: float) -> str:
@@ -71,3 +82,10 @@ def sentence(text: str) -> str:
 def plural(number: int, word: str) -> str:
     """`1 element`, `2 elements`; irregular plurals are none of ours."""
     return f"{count(number)} {word}" if number == 1 else f"{count(number)} {word}s"
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that reads well without style or script."""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dsnb.errors import NotFoundError, PermissionDeniedError
+from dsnb.errors import PermissionDeniedError
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook.service import DataService
 from dsnb.wire import discovery
-from dsnb.wire.channel import split_target
 
 
 def connect(service: str | DataService | None = None, token: str | None = None) -> DataService:
@@ -29,21 +28,10 @@ def connect(service: str | DataService | None = None, token: str | None = None) 
     """
     if isinstance(service, DataService):
         service = service.target
-    name, target, found = _locate(service)
-    shown = token if token is not None else found
+    found = discovery.locate(service)
+    shown = token if token is not None else found.token
     try:
-        snapshot = fetch_snapshot(target, shown)
+        snapshot = fetch_snapshot(found.target, shown)
     except PermissionDeniedError as error:
         raise PermissionDeniedError(error.what, did="nothing was opened", hint=error.hint) from None
-    return DataService(snapshot.service or name, target, shown)
-
-
-def _locate(service: str | None) -> tuple[str, str, str]:
-    try:
-        connection = discovery.find(service)
-        return connection.name, connection.target, connection.token
-    except NotFoundError:
-        if service is None or ":" not in service:
-            raise
-    address = split_target(service)
-    return address, f"grpc://{address}", discovery.token_for(address)
+    return DataService(snapshot.service or found.name, found.target, shown)

@@ -14,12 +14,12 @@ from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
 from dsnb.monitor.verdict import Verdict
 from dsnb.monitor.watch import watch_snapshots
+from dsnb.monitor.words import SIGNS, html_table, plural, size
 
 if TYPE_CHECKING:
     from dsnb.dashboard.server import DashboardServer
 
 _MOST_JOBS = 8
-_SIGNS = {"good": "✓", "warn": "!", "bad": "✕"}
 _BAR = 10
 
 
@@ -31,8 +31,7 @@ def head(name: str, target: str) -> str:
 def summary(snapshot: Snapshot) -> str:
     """One line of how the service is."""
     read = [job for job in snapshot.jobs if job.state == "running"]
-    workers = len(snapshot.workers)
-    parts = [f"{workers} worker{'' if workers == 1 else 's'}", f"{len(read)} of {len(snapshot.jobs)} jobs running"]
+    parts = [plural(len(snapshot.workers), "worker"), f"{len(read)} of {len(snapshot.jobs)} jobs running"]
     skipped = sum(trainer.skipped for job in snapshot.jobs for trainer in job.trainers)
     lost = sum(job.lost_splits for job in snapshot.jobs)
     parts += [f"<b>{skipped:,} elements skipped</b>"] if skipped else []
@@ -47,7 +46,7 @@ def tables(snapshot: Snapshot) -> str:
 
 def sentences(found: Iterable[Verdict]) -> str:
     """What limits each job, and what to change."""
-    return "".join(f"<p>{_SIGNS[one.level]} <b>{escape(one.text)}</b> {escape(one.remedy)}</p>" for one in found)
+    return "".join(f"<p>{SIGNS[one.level]} <b>{escape(one.text)}</b> {escape(one.remedy)}</p>" for one in found)
 
 
 def unreachable(why: str) -> str:
@@ -81,10 +80,9 @@ def _workers(snapshot: Snapshot) -> str:
     if not snapshot.workers:
         return "<p>No workers: <code>svc.scale(2)</code> starts two.</p>"
     rows = [
-        [w.name, w.state, w.isolation, str(w.tasks), f"{w.produced:,}", f"{w.cache_bytes / 1e6:,.1f} MB"]
-        for w in snapshot.workers
+        [w.name, w.state, w.isolation, str(w.tasks), f"{w.produced:,}", size(w.cache_bytes)] for w in snapshot.workers
     ]
-    return _table(["worker", "state", "runs as", "tasks", "elements produced", "in memory"], rows)
+    return html_table(["worker", "state", "runs as", "tasks", "elements produced", "in memory"], rows)
 
 
 def _job(job: JobStatus) -> str:
@@ -97,7 +95,9 @@ def _job(job: JobStatus) -> str:
         [t.trainer_id, f"{t.elements:,}", _wait(t), f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]
         for t in job.trainers
     ]
-    return title + (_table(["trainer", "elements", "waits", "lag", "hits", "misses", "skipped"], rows) if rows else "")
+    return title + (
+        html_table(["trainer", "elements", "waits", "lag", "hits", "misses", "skipped"], rows) if rows else ""
+    )
 
 
 def _wait(trainer: TrainerStatus) -> str:
@@ -107,12 +107,6 @@ def _wait(trainer: TrainerStatus) -> str:
     part = min(1.0, trainer.wait_ns / trainer.active_ns)
     full = round(part * _BAR)
     return "█" * full + "░" * (_BAR - full) + f" {part * 100:.0f} %"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>{body}</table>"
 
 
 class LazyDashboard:

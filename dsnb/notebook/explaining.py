@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from html import escape
 
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.verdict import Verdict, verdicts
+from dsnb.notebook.display import sentences
 
 _NOTHING = "No job was read long enough to say anything of it."
 
@@ -26,8 +26,7 @@ class Explanation(tuple[Verdict, ...]):
         return "\n".join(map(str, self)) or _NOTHING
 
     def _repr_html_(self) -> str:
-        rows = [f"<p><b>{escape(one.level)}</b>: {escape(one.text)} <i>{escape(one.remedy)}</i></p>" for one in self]
-        return "".join(rows) or f"<p>{_NOTHING}</p>"
+        return sentences(self) or f"<p>{_NOTHING}</p>"
 
 
 def watch_and_explain(status: Callable[[], Snapshot], seconds: float) -> Explanation:

@@ -13,8 +13,6 @@ from dsnb.pipeline.engine.bookmarks import no_position
 from dsnb.pipeline.graph import inputs_first
 from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.operations.cache import Cache
-from dsnb.pipeline.operations.interleave import Interleave
-from dsnb.pipeline.operations.map import Map
 from dsnb.pipeline.operations.with_options import options_of
 
 Identity = list[list[str]]
@@ -69,19 +67,15 @@ def difference(mine: Identity, its: Identity) -> str:
 
 
 def _obstacles(operation: Operation, remembers: bool) -> Iterator[str]:
-    loose = options_of(operation).deterministic is False
+    ordered = options_of(operation).deterministic is not False
     for step in walk(operation):
         if step.remembered:
             if not remembers:
                 yield f"{step.name} inside of a distributed pipeline hands out what is ready first"
-        elif not step.repeatable or (loose and _follows_options(step)):
+        elif not step.repeatable_under(deterministic=ordered):
             yield f"{step.name} hands out what is ready first (deterministic=False)"
         if isinstance(step, Cache):
             yield from _unrecorded(step)
-
-
-def _follows_options(step: Operation) -> bool:
-    return isinstance(step, Map | Interleave) and step.deterministic is None and step.calls not in (None, 1)
 
 
 def _unrecorded(cache: Cache) -> Iterator[str]:

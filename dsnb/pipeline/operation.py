@@ -119,9 +119,13 @@ class Operation:
         """Whether each element is made of one split's alone, whatever the others are; sources apart."""
         return self.elementwise
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether this operation gives the same elements again from the same input and the same entropy."""
+    def repeatable_under(self, *, deterministic: bool) -> bool:
+        """Whether this operation gives the same elements again from the same input and the same entropy.
+
+        Args:
+            deterministic: What holds for operations that were not told whether order matters.
+        """
+        del deterministic
         return True
 
     @property

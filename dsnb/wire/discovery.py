@@ -42,6 +42,15 @@ class Connection:
     lasting: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """A service as a caller needs it; its name is its address where nothing else is known of it."""
+
+    name: str
+    target: str
+    token: str
+
+
 _KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str, "lasting": bool}
 
 
@@ -249,6 +258,25 @@ def find(service: str | None = None) -> Connection:
     if not found:
         raise NotFoundError("no dsnb service of this user runs here", hint="start one: svc = dsnb.start()")
     raise NotFoundError(f"{len(found)} services run here and none was named", hint=_list(found))
+
+
+def locate(service: str | None = None) -> Reached:
+    """Where a service is and what to show it; an address need not be one of this user's own: it may be elsewhere.
+
+    Args:
+        service: A name or a target; None for the only one that runs.
+
+    Raises:
+        NotFoundError: none runs, none fits, or several run and none was named.
+    """
+    try:
+        found = find(service)
+    except NotFoundError:
+        if service is None or ":" not in service:
+            raise
+        address = split_target(service)
+        return Reached(name=address, target=f"grpc://{address}", token=token_for(address))
+    return Reached(name=found.name, target=found.target, token=found.token)
 
 
 def serving(target: str) -> Connection | None:

@@ -81,7 +81,7 @@ def test_rm_removes_one_or_all(cache: Path, capsys: pytest.CaptureFixture[str]) 
 def test_size_counts_all_bytes(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     total = told(capsys, "size", cache, "--json")["bytes"]
     assert total == sum(entry["nbytes"] for entry in told(capsys, "ls", cache, "--json")["recordings"])
-    assert "KB" in told(capsys, "size", cache)
+    assert "kB" in told(capsys, "size", cache)
 
 
 @pytest.mark.parametrize("action", ["ls", "verify", "rm", "size"])

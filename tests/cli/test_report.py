@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from dsnb.cli.report import duration, job_lines, report, size, table
+from dsnb.cli.report import job_lines, report, table
 from dsnb.monitor.snapshot import (
     EventStatus,
     JobStatus,
@@ -69,7 +67,7 @@ FULL = Snapshot(
 
 def test_an_empty_service_is_reported_in_words() -> None:
     assert report(EMPTY).splitlines() == [
-        "default at grpc://127.0.0.1:5050, up 1 min",
+        "default at grpc://127.0.0.1:5050, up 60 s",
         "",
         "0 workers",
         "",
@@ -79,7 +77,7 @@ def test_an_empty_service_is_reported_in_words() -> None:
 
 def test_a_busy_service_is_reported_whole() -> None:
     assert report(FULL).splitlines()[:14] == [
-        "default at grpc://127.0.0.1:5050, up 1 min",
+        "default at grpc://127.0.0.1:5050, up 60 s",
         "",
         "1 worker",
         "  name  address         state    tasks  produced  sent  cache",
@@ -104,20 +102,6 @@ def test_only_the_newest_events_are_reported() -> None:
 
 def test_a_table_without_rows_is_no_table() -> None:
     assert table(["a", "b"], []) == []
-
-
-@pytest.mark.parametrize(
-    "count,text", [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (1_234_567, "1.23 MB"), (512_000_000_000, "512 GB")]
-)
-def test_sizes_read_well(count: int, text: str) -> None:
-    assert size(count) == text
-
-
-@pytest.mark.parametrize(
-    "seconds,text", [(-1.0, "0 s"), (59.4, "59 s"), (60.0, "1 min"), (3599.0, "59 min"), (7500.0, "2 h 5 min")]
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_shards_are_told_with_their_workers() -> None:

@@ -47,3 +47,11 @@ def test_workers_are_ordered_by_number() -> None:
 def test_sentences_begin_and_end_as_sentences() -> None:
     assert words.sentence("nothing answers") == "Nothing answers."
     assert words.sentence("svc = dsnb.start()") == "svc = dsnb.start()"
+
+
+def test_waiting_has_three_levels_with_a_sign_each() -> None:
+    assert [words.SIGNS[words.level_of(wait)] for wait in (0.0, 0.05, 0.1, 0.11)] == ["✓", "!", "!", "✕"]
+
+
+def test_a_table_shows_what_users_wrote_as_text() -> None:
+    assert words.html_table(["a"], [["<b>"]]) == "<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>"

@@ -9,10 +9,7 @@ from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
 from dsnb.monitor.rates import demand_words, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
-from dsnb.monitor.words import count, plural, share
-
-WAITS_A_BIT, WAITS_MUCH = 0.05, 0.10
-"""Below the first nobody need look; above the second training is held up by its input."""
+from dsnb.monitor.words import WAITS_MUCH, count, level_of, plural, share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +112,10 @@ def _waiting(view: View, job: JobStatus) -> Card:
         big, small = tag("span", "–"), join("nobody reads now")
         return Card(name="waiting", question="Who waits for data?", level="plain", big=big, small=small)
     trainer, wait = worst
-    level = "good" if wait < WAITS_A_BIT else "warn" if wait <= WAITS_MUCH else "bad"
     verdict = {"good": "training is not held up", "warn": "borderline", "bad": "training is held up by its input"}
     big = join(number(share(wait), "worst-wait", round(wait, 3)), tag("span", " of its time", class_="unit"))
-    small = join(tag("b", trainer.trainer_id), f" waits most: {verdict[level]}")
-    return Card(name="waiting", question="Who waits for data?", level=level, big=big, small=small)
+    small = join(tag("b", trainer.trainer_id), f" waits most: {verdict[level_of(wait)]}")
+    return Card(name="waiting", question="Who waits for data?", level=level_of(wait), big=big, small=small)
 
 
 def _worst_wait(view: View, job: JobStatus) -> tuple[TrainerStatus, float] | None:

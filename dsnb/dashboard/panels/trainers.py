@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
-from dsnb.dashboard.panels.cards import WAITS_A_BIT, WAITS_MUCH
 from dsnb.dashboard.panels.tables import Cell, Column, TableRow, empty, heading, name, table
 from dsnb.dashboard.view import View, colour
 from dsnb.monitor.rates import TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
-from dsnb.monitor.words import count, share
+from dsnb.monitor.words import count, level_of, share
 
 COLUMNS = (
     Column(title="trainer", meaning="the id given in CrossTrainerCache, else the client's own", number=False),
@@ -63,8 +62,9 @@ def _wait(rates: TrainerRates, trainer: TrainerStatus) -> Cell:
     if now is None:
         ever = min(1.0, trainer.wait_ns / trainer.active_ns) if trainer.active_ns else None
         return Cell(field="wait", text=share(ever), value=round(ever or 0.0, 3), bar=ever, title="over all its time")
-    level = "good" if now < WAITS_A_BIT else "warn" if now <= WAITS_MUCH else "bad"
-    return Cell(field="wait", text=share(now), value=round(now, 3), level=level, bar=now, title="of the last seconds")
+    return Cell(
+        field="wait", text=share(now), value=round(now, 3), level=level_of(now), bar=now, title="of the last seconds"
+    )
 
 
 def _skipped(trainer: TrainerStatus, rates: TrainerRates) -> Cell:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.view import View
 from dsnb.monitor.verdict import Verdict, verdicts
+from dsnb.monitor.words import SIGNS
 
 MOST = 3
-_SIGNS = {"good": "✓", "warn": "!", "bad": "✕"}
-"""Not by colour alone."""
 
 
 def verdict(view: View) -> Html:
@@ -27,7 +26,7 @@ def of_job(view: View) -> tuple[Verdict, ...]:
 def _line(found: Verdict) -> Html:
     return tag(
         "article",
-        tag("i", _SIGNS[found.level], class_="sign", aria_hidden="true"),
+        tag("i", SIGNS[found.level], class_="sign", aria_hidden="true"),
         tag("p", tag("b", found.text), tag("span", found.remedy) if found.remedy else None),
         class_=f"card verdict {found.level}",
         data_level=found.level,

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from dsnb.dashboard.feed import Moment
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.panels.cards import WAITS_A_BIT, WAITS_MUCH
 from dsnb.dashboard.panels.tables import empty, heading, name
 from dsnb.dashboard.view import View, colour
 from dsnb.monitor.rates import trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
-from dsnb.monitor.words import share
+from dsnb.monitor.words import WAITS_MUCH, level_of, share
 
 COLUMNS = 30
 """Of the picture of the past: two seconds each in the last minute, ten in the last five."""
@@ -108,7 +107,7 @@ def columns(history: Iterable[Moment], job: str, trainer_id: str, span_s: int) -
 def _row(view: View, job: JobStatus, trainer: TrainerStatus, blame: Sequence[Part]) -> Html:
     rates = trainer_rates(view.job_rates, trainer.trainer_id)
     wait = rates.wait_share
-    level = "" if wait is None else "good" if wait < WAITS_A_BIT else "warn" if wait <= WAITS_MUCH else "bad"
+    level = "" if wait is None else level_of(wait)
     told = tag("span", "not reading now", class_="unit")
     if wait is not None:
         told = join(number(share(wait), "wait", round(wait, 3)), tag("span", " waiting", class_="unit"))

@@ -106,9 +106,7 @@ class Cache(Unchanged):
     def _build_split(self, context: BuildContext) -> Stage:
         self.split_provider()
         (provider,) = split_providers(self.inputs[0])
-        recording = SplitRecording(
-            self.shelf("splits"), begin_of(self.inputs[0], shared=context.shared), provider.count
-        )
+        recording = SplitRecording(self.shelf("splits"), begin_of(self.inputs[0], context), provider.count)
         try:
             return SplitCacheStage(self.name, self.inputs[0], context, recording, Pipeline, self.chunk_bytes)
         except BaseException:
@@ -166,16 +164,17 @@ def _unseeded(operation: Operation) -> Iterator[Operation]:
             yield operation
 
 
-def begin_of(operation: Operation, *, shared: bool) -> Begin:
+def begin_of(operation: Operation, context: BuildContext) -> Begin:
     """What to say of a pipeline when its recording begins.
 
     Args:
         operation: The pipeline.
-        shared: Whether others record other parts of it, and all have to draw alike.
+        context: How it is run: whether others record other parts of it, and all have to draw alike; and whether order
+            matters where an operation was not told.
     """
     return Begin(
-        entropy=FIXED if shared else secrets.randbits(64),
-        repeatable=all(step.repeatable for step in walk(operation)),
+        entropy=FIXED if context.shared else secrets.randbits(64),
+        repeatable=all(step.repeatable_under(deterministic=context.deterministic) for step in walk(operation)),
         pipeline=described(operation),
     )
 
@@ -217,7 +216,7 @@ class CacheStage(Stage):
         self._context = BuildContext(entropy=context.entropy, prompt=context.prompt, shared=context.shared)
         self._pipeline: Pipeline | None = None
         plan = Plan(
-            begin=begin_of(self._operation, shared=context.shared),
+            begin=begin_of(self._operation, context),
             open=self._open,
             chunk_bytes=operation.chunk_bytes,
             lease_s=operation.lease_s,

@@ -38,10 +38,10 @@ class Interleave(Operation):
         """With the function's name."""
         return f"interleave({function_name(self.function)})"
 
-    @property
-    def repeatable(self) -> bool:
+    def repeatable_under(self, *, deterministic: bool) -> bool:
         """Unless several threads hand on what is ready."""
-        return self.deterministic is not False or self.calls in (None, 1)
+        ordered = deterministic if self.deterministic is None else self.deterministic
+        return ordered or self.calls in (None, 1)
 
     @property
     def keeps_splits(self) -> bool:

@@ -43,10 +43,10 @@ class Map(Operation):
         """It is."""
         return True
 
-    @property
-    def repeatable(self) -> bool:
+    def repeatable_under(self, *, deterministic: bool) -> bool:
         """Unless several threads hand on what is ready."""
-        return self.deterministic is not False or self.calls in (None, 1)
+        ordered = deterministic if self.deterministic is None else self.deterministic
+        return ordered or self.calls in (None, 1)
 
     def build(self, context: BuildContext) -> Stage:
         """A serial or a parallel stage."""

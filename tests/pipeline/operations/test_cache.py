@@ -14,7 +14,8 @@ import pytest
 from dsnb.errors import CacheWarning, CancelledError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import restore, serialise
-from dsnb.pipeline.operations.cache import Cache
+from dsnb.pipeline.operation import BuildContext
+from dsnb.pipeline.operations.cache import Cache, begin_of
 from tests.pipeline.driving import context, drain, outcomes
 from tests.support.waiting import wait_for
 
@@ -615,3 +616,11 @@ def test_a_stage_that_is_drained_twice_stays_at_its_end(calls: Calls, where: str
     stage = squares(calls, 5).cache(where).operation.build(context())
     assert len(drain(stage, [2])) == 5
     stage.close()
+
+
+def test_a_recording_knows_that_its_order_is_free_where_the_options_of_the_pipeline_say_so() -> None:
+    def said(deterministic: bool, calls: int) -> bool:
+        data = Dataset.range(3).map(lambda x: x, calls)
+        return begin_of(data.operation, BuildContext(entropy=0, deterministic=deterministic)).repeatable
+
+    assert [said(True, 2), said(False, 2), said(False, 1)] == [True, False, True]
