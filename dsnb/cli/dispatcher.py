@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
@@ -47,6 +48,12 @@ def add_to(commands: Commands) -> None:
         "the modes FILE, DATA, FILE_OR_DATA and HINT number them (default: those that are there when a pass begins)",
     )
     parser.add_argument(
+        "--consumer-timeout-ms",
+        type=int,
+        metavar="N",
+        help="how long a consumer of a coordinated read waits for a round before it says for whom (default: 2 minutes)",
+    )
+    parser.add_argument(
         "--record", metavar="FILE", help="keep what the dashboard shows in this file, for reports and to play it back"
     )
     add_token_file(
@@ -73,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
             work_dir=args.work_dir,
             worker_addresses=args.worker_address,
         )
+        if args.consumer_timeout_ms is not None:
+            config = replace(config, consumer_timeout_ms=args.consumer_timeout_ms)
         serve(config, args)
     return 0
 

@@ -302,7 +302,7 @@ class CoordinatedStage(Stage):
             f"waits for {whom or 'nobody any more: it was a moment ago'}",
             did="nothing was given up: the next `next` goes on waiting",
             hint="start a consumer that is gone again, with its consumer_index: it takes its place among the others; "
-            "DispatcherConfig(consumer_timeout_ms=...) says how long to wait",
+            "dsnb.start(consumer_timeout_ms=...) or DispatcherConfig(consumer_timeout_ms=...) says how long to wait",
         )
 
     # ---- the tending thread

@@ -38,6 +38,7 @@ class ClusterSettings:
     cross_trainer_cache_size_bytes: int | None = None
     max_readers: int | None = None
     shared_memory_bytes: int | None = None
+    consumer_timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.isolation not in {"thread", "process"}:
@@ -72,6 +73,8 @@ class Cluster:
         config = DispatcherConfig(
             port=settings.port, host=settings.host, token=settings.token, name=name, work_dir=settings.work_dir
         )
+        if settings.consumer_timeout_ms is not None:
+            config = replace(config, consumer_timeout_ms=settings.consumer_timeout_ms)
         self.dispatcher = DispatchServer(config)
         self.dispatcher.owned_by(self)
         try:

@@ -29,6 +29,7 @@ def start(
     cross_trainer_cache_size_bytes: int | None = None,
     max_readers: int | None = None,
     shared_memory_bytes: int | None = None,
+    consumer_timeout_ms: int | None = None,
     replace: bool = False,
 ) -> DataService:
     """Start a data service: a dispatcher in this process, and workers as its threads or processes.
@@ -52,6 +53,8 @@ def start(
             ResourceExhaustedError.
         shared_memory_bytes: Most bytes of shared memory for each worker, through which other processes of this host
             read; 256 MiB if left out (or a quarter of the host's memory), 0 for none.
+        consumer_timeout_ms: How long a consumer of a coordinated read waits for a round before it raises an error that
+            says for whom; two minutes if left out.
         replace: Whether a changed service takes the place of one that is being read, too.
 
     Returns:
@@ -80,6 +83,7 @@ def start(
         cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes,
         max_readers=max_readers,
         shared_memory_bytes=shared_memory_bytes,
+        consumer_timeout_ms=consumer_timeout_ms,
     )
     forks.check_grpc()
     with _lock:

@@ -82,6 +82,15 @@ class RoundsMachine(RuleBasedStateMachine):
     def a_consumer_comes(self, at: int) -> None:
         self.world.join(at % self.world.count)
 
+    @rule(consumers=st.integers(1, 4), at=st.integers(0, 3))
+    def the_job_is_cancelled(self, consumers: int, at: int) -> None:
+        """Its name is free for any number of consumers; now and then, for most schedules should get somewhere."""
+        if at == 0 and self.world.consumers:
+            self.world.cancel()
+            self.world.count = consumers
+            for index in range(consumers):
+                self.world.join(index)
+
     @rule()
     def the_dispatcher_dies(self) -> None:
         self.world.restart()

@@ -47,6 +47,19 @@ def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
     close(others)
 
 
+def test_how_long_a_consumer_waits_is_said_where_the_service_is_started() -> None:
+    with dsnb.start(workers=0, name="patience", consumer_timeout_ms=100) as service:
+        elements = iter(numbers_in_rounds(1, service)[0])
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError, match="waits for a worker: the service has none") as raised:
+            next(elements)
+        assert time.monotonic() - began < 60.0
+        assert "dsnb.start(consumer_timeout_ms=...)" in raised.value.hint
+        close(elements)
+    with pytest.raises(InvalidArgumentError, match="consumer_timeout_ms is 0"):
+        dsnb.start(workers=0, name="impatience", consumer_timeout_ms=0)
+
+
 def test_a_consumer_that_stands_still_is_named_with_the_time(cluster: Cluster) -> None:
     with Consumers(numbers_in_rounds(3, cluster.service)) as consumers:
         consumers.rounds(5)
