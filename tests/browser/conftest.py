@@ -1,7 +1,7 @@
 """A real browser on a real service: Debian's Chromium, driven by Playwright.
 
-Where either is missing the tests are skipped with that reason, or fail under `DSNB_REQUIRE_ALL=1`. Screenshots go to
-the folder that `DSNB_ARTEFACTS` names, else to pytest's temporary one.
+Where either is missing the tests are skipped with that reason, or fail under `DSNB_REQUIRE_ALL=1`. Screenshots are kept
+in the folder that `DSNB_ARTEFACTS` names, else in `build/screenshots` of the checkout.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import dsnb
+from tests.support.processes import ROOT
 from tests.support.requires import require, require_module
 from tests.support.waiting import wait_for
 
@@ -29,8 +30,9 @@ _ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
     "--disable-quic",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",  # another host's name for this machine, as a tunnel gives it
 ]
-_OF_THE_MACHINE = ("http://127.0.0.1:", "http://localhost:", "ws://127.0.0.1:", "data:", "blob:")
+_OF_THE_MACHINE = ("http://127.0.0.1:", "http://localhost:", "ws://127.0.0.1:", "data:", "blob:", "http://hub.example:")
 OnLag = Literal["skip", "wait", "spill"]
 _WIDE: Any = {"width": 1440, "height": 1000}
 
@@ -105,13 +107,16 @@ def chromium(tmp_path: Path) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def tab(chromium: BrowserContext) -> Tab:
-    return Tab(chromium.pages[0])
+def tab(chromium: BrowserContext) -> Iterator[Tab]:
+    """The browser's first tab; whatever a test does with it, nothing may have been asked of another machine."""
+    tab = Tab(chromium.pages[0])
+    yield tab
+    assert tab.strangers() == []
 
 
 @pytest.fixture
-def artefacts(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("DSNB_ARTEFACTS") or tmp_path / "screenshots")
+def artefacts() -> Path:
+    folder = Path(os.environ.get("DSNB_ARTEFACTS") or ROOT / "build" / "screenshots")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -126,12 +131,19 @@ class Training:
         self.failure: BaseException | None = None
 
     def begin(
-        self, trainer_id: str, *, pause: float, job: str = "train", on_lag: OnLag = "skip", fails: bool = False
+        self,
+        trainer_id: str,
+        *,
+        pause: float,
+        job: str = "train",
+        mode: str = "parallel_epochs",
+        on_lag: OnLag = "skip",
+        fails: bool = False,
     ) -> None:
         """Read like a training loop whose step takes `pause` seconds; one that `fails` keeps its error."""
         numbers = dsnb.Dataset.range(10_000).map(_square).batch(10).repeat()
         cache = dsnb.CrossTrainerCache(trainer_id, on_lag=on_lag)
-        shared = dsnb.distribute("parallel_epochs", self._service, job_name=job, cross_trainer_cache=cache)
+        shared = dsnb.distribute(mode, self._service, job_name=job, cross_trainer_cache=cache)
         read = self._read_until_it_fails if fails else self._read
         thread = threading.Thread(target=read, args=(numbers.apply(shared), pause), name=f"trainer {trainer_id}")
         self._threads.append(thread)

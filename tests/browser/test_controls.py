@@ -69,15 +69,20 @@ def test_a_job_is_paused_resumed_and_cancelled(
     assert tab.complaints == []
 
 
-def test_workers_are_added_drained_and_removed(tab: Tab, service: dsnb.DataService, served: Any) -> None:
+def test_workers_are_added_drained_and_removed(
+    tab: Tab, service: dsnb.DataService, served: Any, artefacts: Path
+) -> None:
     tab.open(served.url)
     press(tab, "scale", workers="3")
     service.wait_until(lambda now: names(now) == ["w0", "w1", "w2"])
+    tab.page.screenshot(path=artefacts / "scaled.png", full_page=True)
     press(tab, "drain", worker="w1")
     service.wait_until(lambda now: names(now) == ["w0", "w2"])
     press(tab, "remove", grave=True, worker="w0")
     service.wait_until(lambda now: names(now) == ["w2"])
     tab.wait("document.querySelectorAll('tr[data-worker]').length === 1")
+    press(tab, "scale", workers="0")
+    service.wait_until(lambda now: not now.workers)
     assert tab.complaints == []
 
 

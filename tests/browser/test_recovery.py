@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import dsnb
-from tests.browser.conftest import Tab
+from tests.browser.conftest import Tab, Training, read_some
+from tests.support.cluster import Cluster
 from tests.support.processes import ROOT, PythonProcess, python
 from tests.support.waiting import wait_for
 
@@ -45,6 +46,32 @@ def test_a_killed_service_is_stale_and_a_returned_one_resumes(tab: Tab, artefact
             second.ended()
     finally:
         server.stop()
+
+
+def test_a_restarted_dispatcher_is_found_again_and_the_job_goes_on(tab: Tab, tmp_path: Path, artefacts: Path) -> None:
+    from dsnb.dashboard.server import start_in_thread
+    from dsnb.dashboard.source import source_for
+
+    shown = {"consumed": ("[data-card='sharing']", "consumed")}
+    with Cluster(workers=1, dispatcher={"work_dir": str(tmp_path / "work")}) as cluster:
+        server = start_in_thread(source_for(cluster.address, cluster.dispatcher.token))
+        training = Training(cluster.service)
+        try:
+            training.begin("a", pause=0.02)
+            read_some(cluster.service, "a", 10)
+            tab.open(server.url)
+            wait_for(lambda: tab.values(shown)["consumed"] >= 10, what="the page to show what is read")
+            cluster.dispatcher.stop()
+            wait_for(lambda: tab.state() == "stale", what="the page to say that it is stale", timeout=20)
+            before = tab.values(shown)["consumed"]
+            cluster.restart_dispatcher()
+            wait_for(lambda: tab.state() == "live", what="the page to find the dispatcher again", timeout=20)
+            wait_for(lambda: tab.values(shown)["consumed"] > before, what="what was read meanwhile", timeout=20)
+            assert tab.text("[data-field='banner']") == ""
+            tab.page.screenshot(path=artefacts / "after_a_restart.png", full_page=True)
+        finally:
+            training.end()
+            server.stop()
 
 
 def test_a_page_without_its_server_says_so_and_comes_back(tab: Tab, service: dsnb.DataService) -> None:
