@@ -135,6 +135,11 @@ class WindowFrames:
         self._store.drop(entry.place)
         self.on_disk -= 1
 
+    def let_go(self) -> None:
+        """Keep no frame any longer; what is counted stays, for a last report."""
+        for entry in self.entries:
+            entry.frame = None
+
     def drop_to_first_in_memory(self) -> None:
         """Let the first frame in memory go, and all on disk before it."""
         while self.on_disk:

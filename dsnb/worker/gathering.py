@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from dsnb.errors import DeadlineExceededError
 from dsnb.worker.places import Trainer
 
 
@@ -33,3 +34,13 @@ class Gathering:
             self._since = None
             return True
         return False
+
+
+def incomplete(job: str, here: Sequence[str]) -> DeadlineExceededError:
+    """What those who came are told when the others did not come in time."""
+    return DeadlineExceededError(
+        f"not all trainers that were to start together have come to job {job!r}; here are {', '.join(map(repr, here))}",
+        did="nobody was given anything",
+        hint="start the others within the timeout of CrossTrainerCache(..., start_together=n, timeout=seconds), "
+        "or lower n",
+    )

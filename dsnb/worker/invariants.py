@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def validate(window: Window) -> None:
     """Check a window."""
-    frames = window._frames
+    frames = window.frames
     frames.validate(keep=window.keep)
     assert window._unsent == frames.bytes_between(window.frontier, window.head), "unsent bytes are miscounted"
     assert window.frontier <= window.head, "something was sent before it was produced"

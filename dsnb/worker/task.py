@@ -11,11 +11,12 @@ from dataclasses import replace
 from functools import partial
 
 from dsnb.elements.frame import Frame
-from dsnb.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
+from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import TaskOrder, TaskReport
-from dsnb.wire.transfer.handover import Opening, Piece, Sink
+from dsnb.wire.transfer.handover import Opening, Piece, Sink, prepare
+from dsnb.worker.gathering import incomplete
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import FRAME_BYTES, Producer
@@ -80,6 +81,7 @@ class Task:
         self._producer = Producer(
             f"dsnb-task-{order.task_id}", build, self, note, packed=packed, begin=partial(begin_at, order)
         )
+        self._packed = packed and not order.consumers
         self._feed = feed
         self._on_change = on_change
         self._started = self._stopped = self._end_noted = False
@@ -181,13 +183,7 @@ class Task:
 
     def _give_up_gathering(self, window: Window) -> None:
         here = sorted({window.readers[client].trainer for client in self._readings})
-        error = DeadlineExceededError(
-            f"not all trainers that were to start together have come to job {self.order.job_name!r}; here are "
-            f"{', '.join(map(repr, here))}",
-            did="nobody was given anything",
-            hint="start the others within the timeout of CrossTrainerCache(..., start_together=n, timeout=seconds), "
-            "or lower n",
-        )
+        error = incomplete(self.order.job_name, here)
         for reading in list(self._readings.values()):
             self.leave(reading.client)
             reading.sink.fail(error)
@@ -253,6 +249,8 @@ class Task:
                 self._feed.settle(self._window.head + count)
 
     def add(self, frame: Frame) -> None:
+        for reading in list(self._readings.values()) if self._packed else ():  # not under the lock: it takes long
+            prepare(reading.sink, Piece(frame, self._window.head, 0, frame.count, self.order.incarnation))
         with self._changed:
             if self._stopped:
                 return
@@ -314,6 +312,8 @@ class Task:
             self._changed.notify_all()
             readings = list(self._readings.values())
             self._readings.clear()
+            if isinstance(self._window, Window):
+                self._window.frames.let_go()  # now: they may lie in shared memory
             if self._spill is not None:
                 self._spill.close()
         if self._producer.stage is not None:

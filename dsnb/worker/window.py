@@ -69,7 +69,7 @@ class Window:
         self.trainers: dict[str, Trainer] = {}
         self.readers: dict[str, Reader] = {}
         self._whole = whole
-        self._frames = WindowFrames(store)
+        self.frames = WindowFrames(store)
         self.gathering = Gathering()
         self._unsent = 0
         self._ahead_now = min(ahead, _FIRST_AHEAD)
@@ -78,38 +78,38 @@ class Window:
     @property
     def head(self) -> int:
         """The number of elements produced so far; the index of the next."""
-        return self._frames.head
+        return self.frames.head
 
     @property
     def tail(self) -> int:
         """The first element in memory; `head` where there is none."""
-        return self._frames.tail
+        return self.frames.tail
 
     @property
     def base(self) -> int:
         """The first element that is kept, in memory or on disk; `head` where there is none."""
-        return self._frames.base
+        return self.frames.base
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory, encoded forms counted."""
-        return self._frames.nbytes + self._frames.encoded
+        return self.frames.nbytes + self.frames.encoded
 
     def charge(self, index: int, nbytes: int) -> bool:
         """Whether an encoded form of the frame that begins there may be kept; the next frame makes room for it."""
         has_room = self.nbytes + nbytes <= self.capacity or (not self.finished and self._can_make_room())
-        return has_room and self._frames.charge(index, nbytes)
+        return has_room and self.frames.charge(index, nbytes)
 
     @property
     def evicted(self) -> int:
         """Elements that were let go to make room."""
-        return self._frames.evicted
+        return self.frames.evicted
 
     @property
     def done(self) -> bool:
         """Whether everything was produced and, by all that are there, consumed."""
         if not self.keep:
-            return self.finished and not self._frames.entries
+            return self.finished and not self.frames.entries
         return self.finished and all(t.gone or self.offset(name) >= self.head for name, t in self.trainers.items())
 
     # ---- the producer's side
@@ -120,7 +120,7 @@ class Window:
             return False
         if self._blocked():
             self.make_room(self._needed)
-        if self._blocked() and not self._frames.can_spill():
+        if self._blocked() and not self.frames.can_spill():
             self._whole = False
             self._clear_disk()
             self.make_room(self._needed)
@@ -130,7 +130,7 @@ class Window:
         """Add a frame at the head; evicts from the tail what is over the capacity and not beyond the frontier."""
         charge = max(nbytes, count)  # elements without bytes still take room
         self.make_room(charge)
-        self._frames.add(frame, count, charge, failed)
+        self.frames.add(frame, count, charge, failed)
         self._unsent += charge
         self._stopped_at_bound |= self._unsent >= self._bound
 
@@ -145,24 +145,24 @@ class Window:
 
     def _can_make_room(self) -> bool:
         """Whether the first frame in memory may leave it."""
-        entry = self._frames.first_in_memory
+        entry = self.frames.first_in_memory
         if not self.keep or entry is None or entry.end > self.frontier or self._held(entry, "wait"):
             return False
-        return not self._held(entry, "spill") or self._frames.can_spill()
+        return not self._held(entry, "spill") or self.frames.can_spill()
 
     @property
     def _needed(self) -> int:
         """Bytes that the next frame takes, by those before it; one that takes more comes on top, once."""
-        return min(self._frames.largest, self.capacity // 8)
+        return min(self.frames.largest, self.capacity // 8)
 
     def _make_room(self) -> bool:
         """Have the first frame in memory leave it, for the disk or for ever; False where it has to stay."""
-        entry = self._frames.first_in_memory
+        entry = self.frames.first_in_memory
         if entry is None or not self._can_make_room():
             return False
         if self._held(entry, "spill"):
-            return self._frames.spill_first()
-        self._frames.drop_to_first_in_memory()  # nobody needs this one, so nobody needs those before it
+            return self.frames.spill_first()
+        self.frames.drop_to_first_in_memory()  # nobody needs this one, so nobody needs those before it
         return True
 
     def _held(self, entry: Entry, *manners: str) -> bool:
@@ -176,8 +176,8 @@ class Window:
 
     def _clear_disk(self) -> None:
         """Let go of the frames on disk that nobody needs any more."""
-        while self._frames.on_disk and not self._held(self._frames.entries[0], "spill", "wait"):
-            self._frames.drop_first()
+        while self.frames.on_disk and not self._held(self.frames.entries[0], "spill", "wait"):
+            self.frames.drop_first()
 
     # ---- the readers' side
 
@@ -245,7 +245,7 @@ class Window:
 
     def _blocked(self) -> bool:
         """Whether a trainer keeps room from the next frame, and to let go of the first one would not do."""
-        over, first = self.nbytes + self._needed - self.capacity, self._frames.first_in_memory
+        over, first = self.nbytes + self._needed - self.capacity, self.frames.first_in_memory
         if over <= 0 or first is None or not any(trainer.holds for trainer in self.trainers.values()):
             return False
         return first.nbytes + first.encoded < over or not self._can_make_room()
@@ -287,12 +287,12 @@ class Window:
             self._note_starving(reader)
             return None
         reader.starved = False
-        entry = self._frames.entry_at(run.first)
+        entry = self.frames.entry_at(run.first)
         reader.runs.append(run)
         reader.sent += run.count
         reader.nbytes += run.nbytes
         trainer.spilled += run.count if entry.place is not None else 0
-        return Taken(self._frames.frame_of(entry), run.first, run.first - entry.first, run.count)
+        return Taken(self.frames.frame_of(entry), run.first, run.first - entry.first, run.count)
 
     def at_end(self, client: str) -> bool:
         """Whether nothing more will come for this reader."""
@@ -309,7 +309,7 @@ class Window:
 
     def lag_bytes(self, trainer_id: str) -> int:
         """Bytes of what was produced and a trainer has not consumed, as far as it is kept."""
-        return self._frames.bytes_between(self.offset(trainer_id), self.head)
+        return self.frames.bytes_between(self.offset(trainer_id), self.head)
 
     # ---- inside
 
@@ -336,7 +336,7 @@ class Window:
                 run.cut(gone)
                 trainer.skipped += gone
             if run.count:
-                entry = self._frames.entry_at(run.first)
+                entry = self.frames.entry_at(run.first)
                 part = run.cut(min(run.count, room, entry.end - run.first))
                 if not run.count:
                     trainer.returned.pop(0)
@@ -349,7 +349,7 @@ class Window:
         trainer.next = first = self._next(trainer)
         if first >= self.head:
             return None
-        entry = self._frames.entry_at(first)
+        entry = self.frames.entry_at(first)
         count = min(room, entry.end - first)
         run = Run(first, count, entry.nbytes * count // entry.count, self.frontier)
         trainer.next = first + count
@@ -359,7 +359,7 @@ class Window:
     def _advance(self, place: int) -> None:
         """Learn that a trainer is at that place, which may be further than any other's."""
         if place > self.frontier:
-            self._unsent -= self._frames.bytes_between(self.frontier, place)
+            self._unsent -= self.frames.bytes_between(self.frontier, place)
             self.frontier = place
 
     def _floor(self, trainer: Trainer) -> int:
@@ -370,7 +370,7 @@ class Window:
         """A trainer's next element: in memory, and past errors that happened before it came."""
         at = max(trainer.next, self._floor(trainer))
         while at < min(self.head, trainer.since):
-            entry = self._frames.entry_at(at)
+            entry = self.frames.entry_at(at)
             if not entry.failed:
                 break
             at = entry.end
@@ -392,7 +392,7 @@ class Window:
             trainer.hits += hits
             trainer.misses += part.count - hits
             if not self.keep:
-                self._frames.release(part)
+                self.frames.release(part)
         self._clear_disk()
 
     def validate(self) -> None:

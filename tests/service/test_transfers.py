@@ -273,7 +273,7 @@ for number, image in enumerate(images):
 def check_killed(times: int, seed: int) -> None:
     """Kill readers in the midst of it; the worker's memory is all free again, and it serves on."""
     chance = random.Random(seed)
-    with Cluster(0) as cluster:
+    with Cluster(0, dispatcher={"client_timeout_ms": 3000}) as cluster:  # the task of one that is gone goes then
         worker = cluster.add_worker(remote=True, shared_memory_bytes=32 * MIB)
         dsnb.register_dataset(cluster.service, images(), dataset_id="images")
         for number in range(times):

@@ -325,7 +325,7 @@ class Books:
         self.sound = True
 
     def _check_disk(self, held: int) -> None:
-        on_disk = self.window._frames.entries[: self.window._frames.on_disk]
+        on_disk = self.window.frames.entries[: self.window.frames.on_disk]
         assert [entry.first for entry in on_disk] == sorted(self.disk.frames), "the disk has what nobody knows of"
         if not (self.whole and self._spills()):
             assert not on_disk or held < on_disk[0].end, "the disk has what nobody needs"

@@ -151,7 +151,7 @@ def test_what_was_kept_for_a_job_goes_with_it_and_what_it_told_last_stays(cluste
     first(50, (element[0] for element in elements))
     elements.close()  # type: ignore[attr-defined]
     (task,) = worker._tasks.values()
-    kept = [weakref.ref(entry.frame) for entry in task._window._frames.entries]  # type: ignore[union-attr]
+    kept = [weakref.ref(entry.frame) for entry in task._window.frames.entries]  # type: ignore[union-attr]
     before = task.report()
     assert before.head >= 50
     cluster.service.cancel("train")

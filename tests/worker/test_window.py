@@ -454,8 +454,8 @@ def test_elements_without_bytes_still_take_room() -> None:
 @pytest.mark.parametrize(
     "disorder,told",
     [
-        (lambda window: setattr(window._frames, "nbytes", 7), "bytes are miscounted"),
-        (lambda window: setattr(window._frames, "head", 99), "the last frame does not end at the head"),
+        (lambda window: setattr(window.frames, "nbytes", 7), "bytes are miscounted"),
+        (lambda window: setattr(window.frames, "head", 99), "the last frame does not end at the head"),
         (lambda window: setattr(window, "frontier", 2), "unsent bytes are miscounted"),
         (lambda window: setattr(window.trainers["a"], "consumed", 1), "hits and misses do not make up the consumed"),
         (lambda window: setattr(window.trainers["a"], "next", 50), "a trainer is beyond the frontier"),

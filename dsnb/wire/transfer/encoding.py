@@ -11,7 +11,7 @@ compressed by themselves; a checksum, on request, covers all of a message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -119,11 +119,20 @@ def _checksum(head: bytes | memoryview, buffers: Sequence[Any]) -> int:
     return digest.intdigest()
 
 
-def describe(task_id: str, piece: Piece) -> tuple[bytes, list[Any], int]:
-    """A piece for a transfer that carries its body apart: what it is, the buffers of its body, and their bytes."""
+class Described(NamedTuple):
+    """A piece for a transfer that carries its body apart: what it is, how its body lies, and the body's buffers."""
+
+    head: bytes
+    layouts: Sequence[Layout]
+    buffers: list[Any]
+    nbytes: int
+
+
+def describe(task_id: str, piece: Piece) -> Described:
+    """Take a piece apart."""
     layouts, buffers, total = lay_out(piece.frame.columns, piece.start, piece.start + piece.count)
     head = frame_pb2.ReadReply(header=_header(task_id, piece, layouts), total=total).SerializeToString()
-    return head, buffers, total
+    return Described(head, layouts, buffers, total)
 
 
 def restore(head: bytes, body: Body) -> Piece:

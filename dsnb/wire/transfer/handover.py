@@ -189,3 +189,10 @@ class Endpoint(Protocol):
 def ears_of(sink: Sink) -> Ears | None:
     """Who listens for a sink; None where that takes a thread."""
     return getattr(sink, "ears", None)
+
+
+def prepare(sink: Sink, piece: Piece) -> None:
+    """Have a sink do what takes long before a piece that may be delivered soon; not under a lock of others."""
+    ahead = getattr(sink, "prepare", None)
+    if ahead is not None:
+        ahead(piece)

@@ -56,6 +56,7 @@ class Memory:
         forks.keep_from_children(self._file)
         forks.keep_from_children(self.descriptor)
         self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
+        self._view = memoryview(self._map).toreadonly()
 
     def reserve(self, end: int) -> None:
         """Make sure of all pages up to a place.
@@ -78,6 +79,10 @@ class Memory:
             to[place : place + len(part)] = part
             place += len(part)
 
+    def root(self, at: int, nbytes: int) -> Bytes:
+        """A piece, as an array that all views of it have for their base."""
+        return np.frombuffer(self._view, np.uint8, nbytes, at)
+
     def forget(self) -> None:
         """Give all pages back to the system; they are reserved anew when they are needed."""
         if self.reserved:
@@ -90,8 +95,8 @@ class Memory:
         for descriptor in (self._file, self.descriptor):
             forks.leave_to_children(descriptor)
             os.close(descriptor)
-        self._bytes = np.empty(0, np.uint8)
-        with suppress(BufferError):  # a frame is being written at this moment; it goes with its last use
+        self._bytes, self._view = np.empty(0, np.uint8), memoryview(b"")
+        with suppress(BufferError):  # a frame lies there, or is being written at this moment; it goes with its last use
             self._map.close()
 
 

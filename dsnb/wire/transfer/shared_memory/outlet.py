@@ -71,12 +71,17 @@ class ReaderOutlet:
 
     # ---- the sink
 
+    def prepare(self, piece: Piece) -> None:
+        """Write a frame that may be delivered soon: that takes long, and need not hold others up then."""
+        if self._pool is not None and piece.nbytes >= SMALL and not self._closed:
+            self._pool.prepare(self._task_id, piece)
+
     def deliver(self, piece: Piece) -> None:
         if self._closed:
             return
         slab = self._slab_for(piece)
         if slab is None:
-            head, buffers, nbytes = describe(self._task_id, piece)
+            head, _, buffers, nbytes = describe(self._task_id, piece)
             self.send([HEAD.pack(Kind.BODY, len(head), 0, nbytes, 0, 0), head, *buffers])
             return
         place = piece.start << 32 | piece.count

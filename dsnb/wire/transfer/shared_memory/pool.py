@@ -1,7 +1,13 @@
 """Frames in a worker's memory: each written once, and kept while somebody looks at it or may yet ask for it.
 
 A slab has as many *holds* as there are notices of it that were not released. One without a hold stays where it is as
-long as its frame lives, for the next reader, and goes when its frame does or when the room is needed.
+long as its frame lives, for the next reader.
+
+A frame whose columns can be views *moves into* its slab, so that it is in memory once, and counted once: by the
+window that keeps it. Its slab is free when nobody looks at those views any more, which a weak reference to their root
+tells, as in readers. Others, and those for which three quarters of the memory are taken so, lie in the slab besides:
+then the slab goes with the frame, or earlier when the room is needed; the window counts it as long as it keeps the
+frame, or does not have it kept for another reader.
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +36,20 @@ class Slab:
         head: What the frame is; the same for all its readers.
         holds: Notices that were given out and not released.
         frame: The frame, as long as it lives.
+        moved: Whether the frame has moved in.
+        needed: Dies with the worker's need of the slab: the root of the frame's columns, or the frame. None where it
+            is not to be kept for another reader.
+        dropped: Whether it is no more.
     """
 
     at: int
     nbytes: int
     head: bytes
-    holds: int = 1
-    frame: weakref.ref[Frame] | None = None
+    holds: int
+    frame: weakref.ref[Frame]
+    moved: bool = False
+    needed: weakref.ref[Any] | None = None
+    dropped: bool = False
 
     @property
     def pages(self) -> int:
@@ -48,6 +62,7 @@ class Pool:
 
     Args:
         size: Most bytes of memory.
+        unused: Called when the memory may have come out of use since `rest`; in any thread, in the midst of anything.
 
     Raises:
         OSError: the system refuses it.
@@ -56,16 +71,24 @@ class Pool:
         short: What the system said when it had less memory than `size`; empty if it has not.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, unused: Callable[[], None] = lambda: None) -> None:
         self.size = whole_pages(size)
         self.memory = Memory(self.size)
         self.short = ""
+        self._unused = unused
+        self._resting = False
         self._free = FreeList(self.size)
+        self._moved_bytes = 0
         self._lock = threading.Lock()
         self._idle: dict[Slab, None] = {}
-        """Slabs without a hold whose frames live, the one that was released longest ago first."""
+        """Slabs without a hold whose frames lie elsewhere too, the one that was released longest ago first."""
         self._gone: deque[Slab] = deque()
-        """Slabs whose frames have died since the last look. Filled in the midst of anything, so without a lock."""
+        """Slabs that the worker has needed no more since the last look. Filled in the midst of anything: no lock."""
+
+    def prepare(self, task_id: str, piece: Piece) -> None:
+        """Write a whole frame that will be asked for, if it can move in."""
+        if piece.frame.shared is None and piece.frame.movable and self._may_move(piece.frame.nbytes):
+            self._write(task_id, piece, holds=0)
 
     def hold(self, task_id: str, piece: Piece) -> Slab | None:
         """The slab of a piece's frame with one hold more, written if it is not there yet; None if there is no room.
@@ -74,6 +97,7 @@ class Pool:
         """
         frame = piece.frame
         with self._lock:
+            self._resting = False
             self._collect()
             slab: Slab | None = frame.shared
             if slab is not None:
@@ -81,25 +105,14 @@ class Pool:
                 self._idle.pop(slab, None)
                 return slab
         whole = Piece(frame, piece.index - piece.start, 0, frame.count, piece.incarnation)
-        head, buffers, nbytes = describe(task_id, whole)
-        with self._lock:
-            at = self._take(nbytes)
-        if at is None:
-            return None
-        self.memory.write(at, buffers, nbytes)  # without the lock: others need not wait, and nobody knows of it yet
-        slab = Slab(at, nbytes, head)
-        slab.frame = weakref.ref(frame, self._mourner(slab))
-        frame.shared = slab
-        return slab
+        return self._write(task_id, whole, holds=1)
 
     def release(self, slab: Slab, holds: int = 1) -> None:
         """Take holds back."""
         with self._lock:
             slab.holds -= holds
             if not slab.holds:
-                self._idle[slab] = None
-                if slab.frame is None or slab.frame() is None:
-                    self._drop(slab)
+                self._settle(slab)
             self._collect()
 
     @property
@@ -115,8 +128,9 @@ class Pool:
         return self.size - self.free_bytes
 
     def rest(self) -> None:
-        """Give the memory back to the system while nobody reads."""
+        """Give the memory back to the system while nobody reads, as soon as nothing lies there."""
         with self._lock:
+            self._resting = True
             self._collect()
             while self._idle:
                 self._drop(next(iter(self._idle)))
@@ -126,7 +140,35 @@ class Pool:
     def close(self) -> None:
         """Let go of the memory."""
         with self._lock:
+            self._resting = False
             self.memory.close()
+
+    def _write(self, task_id: str, whole: Piece, holds: int) -> Slab | None:
+        head, layouts, buffers, nbytes = describe(task_id, whole)
+        with self._lock:
+            self._collect()
+            at = self._take(nbytes)
+        if at is None:
+            return None
+        self.memory.write(at, buffers, nbytes)  # without the lock: others need not wait, and nobody knows of it yet
+        frame = whole.frame
+        slab = Slab(at, nbytes, head, holds, weakref.ref(frame))
+        if frame.movable and self._may_move(nbytes):
+            root = self.memory.root(at, nbytes)
+            slab.needed, slab.moved = weakref.ref(root, self._mourner(slab)), True
+            frame.move_into(layouts, root)
+            with self._lock:
+                self._moved_bytes += slab.pages
+        elif frame.on_encoded is None or frame.on_encoded(slab.pages):
+            slab.needed = weakref.ref(frame, self._mourner(slab))
+        else:
+            return slab  # for this reader: the window has no room to keep it for others
+        frame.shared = slab
+        return slab
+
+    def _may_move(self, nbytes: int) -> bool:
+        """Whether a frame may have its only place here: some room is for what readers hold and nobody else needs."""
+        return self._moved_bytes + nbytes <= self.size // 4 * 3
 
     # ---- under the lock
 
@@ -148,21 +190,36 @@ class Pool:
         return at
 
     def _collect(self) -> None:
-        """Take back the slabs of frames that are gone, unless somebody still looks at them."""
+        """Take back the slabs that the worker needs no more, unless a reader still looks at them."""
         while self._gone:
             slab = self._gone.popleft()
-            if slab in self._idle:
+            if not slab.holds:
                 self._drop(slab)
 
+    def _settle(self, slab: Slab) -> None:
+        """Learn that no reader looks at a slab."""
+        if slab.needed is None or slab.needed() is None:
+            self._drop(slab)
+        elif not slab.moved:
+            self._idle[slab] = None
+
     def _drop(self, slab: Slab) -> None:
-        """Have no slab there any more; it has no hold."""
-        del self._idle[slab]
-        frame = slab.frame() if slab.frame is not None else None
-        if frame is not None:
+        """Have no slab there any more; it has no hold. The second call does nothing."""
+        if slab.dropped:
+            return
+        slab.dropped = True
+        self._idle.pop(slab, None)
+        frame = slab.frame()
+        if frame is not None and frame.shared is slab:
             frame.shared = None
-        slab.frame = None
+        if slab.moved:
+            self._moved_bytes -= slab.pages
         self._free.give(slab.at, slab.nbytes)
 
     def _mourner(self, slab: Slab) -> Any:
-        gone = self._gone
-        return lambda _ref: gone.append(slab)
+        def mourn(_ref: object) -> None:
+            self._gone.append(slab)
+            if self._resting:
+                self._unused()
+
+        return mourn

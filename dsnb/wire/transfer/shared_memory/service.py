@@ -169,6 +169,9 @@ class SharedMemoryService:
         if reader.admitted:
             reader.admitted = False
             self._admission.leave()
+        self._rest()
+
+    def _rest(self) -> None:
         if not self._readers and self._pool is not None and self._running:  # at the end readers may still look at it
             self._pool.rest()
 
@@ -237,7 +240,7 @@ class SharedMemoryService:
         with self._pool_lock:
             if self._pool is None and self._size:
                 try:
-                    self._pool = Pool(self._size)
+                    self._pool = Pool(self._size, lambda: self._later(self._rest))
                 except OSError as error:
                     reader.refuse(f"the worker's system refuses shared memory ({error.strerror or error})")
                     return None

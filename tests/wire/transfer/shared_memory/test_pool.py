@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dsnb.elements.columns import lay_out
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.wire.transfer.encoding import restore
 from dsnb.wire.transfer.handover import Piece
@@ -124,3 +126,96 @@ def test_a_slab_holds_its_whole_frame_whatever_part_is_asked_for_first(pool: Poo
     whole = restore(slab.head, Mapping(pool.memory.descriptor, SIZE).root(slab.at, slab.nbytes))
     assert (whole.index, whole.count) == (100, 8)
     assert np.array_equal(np.stack(list(whole.elements())), rows)
+
+
+# ---- frames that move in
+
+
+def movable(pages: int, value: int = 0) -> Piece:
+    (frame,) = frames_of([np.full(pages * PAGE, value, np.uint8)], None, packed=True)
+    assert isinstance(frame, Frame)
+    return Piece(frame, 100, 0, 1, 1)
+
+
+def test_a_frame_that_moves_in_is_in_memory_once_and_takes_its_room_as_long_as_it_lives(pool: Pool) -> None:
+    source = np.full(2 * PAGE, 7, np.uint8)
+    (frame,) = frames_of([source], None, packed=True)
+    assert isinstance(frame, Frame)
+    gone = weakref.ref(source)
+    del source
+    piece = Piece(frame, 100, 0, 1, 1)
+    pool.prepare("t", piece)
+    assert gone() is None, "what was laid out is nowhere else"
+    assert (next(iter(piece.elements())) == 7).all()
+    slab = held(pool, piece)
+    assert np.array_equal(elements(pool, slab), list(piece.elements()))
+    pool.release(slab)
+    pool.rest()
+    assert pool.used_bytes == 2 * PAGE
+    del piece, frame
+    assert pool.used_bytes == 0
+
+
+def test_a_reader_keeps_the_slab_of_a_frame_that_moved_in_and_is_gone(pool: Pool) -> None:
+    piece = movable(2, 7)
+    slab = held(pool, piece)
+    del piece
+    assert pool.used_bytes == 2 * PAGE
+    assert np.array_equal(elements(pool, slab), [np.full(2 * PAGE, 7, np.uint8)])
+    pool.release(slab)
+    assert pool.used_bytes == 0
+
+
+def test_a_frame_that_moves_on_leaves_its_slab_and_may_come_again(pool: Pool) -> None:
+    """As where a reader over gRPC has it encoded."""
+    piece = movable(2, 7)
+    pool.prepare("t", piece)
+    layouts, buffers, _ = lay_out(piece.frame.columns, 0, 1)
+    piece.frame.move_into(layouts, np.frombuffer(b"".join(buffers), np.uint8))
+    del buffers
+    assert pool.used_bytes == 0
+    assert np.array_equal(elements(pool, held(pool, piece)), [np.full(2 * PAGE, 7, np.uint8)])
+
+
+def test_no_frame_that_lives_here_alone_makes_room_for_another_and_a_quarter_is_left_for_those_beside(
+    pool: Pool,
+) -> None:
+    alone = [movable(6, 1), movable(6, 2)]
+    beside = movable(4, 3)
+    for piece in (*alone, beside):
+        pool.release(held(pool, piece))
+    pool.prepare("t", movable(1, 4))
+    last = held(pool, movable(4, 5))  # for which only what lies elsewhere too goes
+    assert [piece.frame.shared is None for piece in (*alone, beside)] == [False, False, True]
+    assert [int(next(iter(piece.elements()))[-1]) for piece in (*alone, beside)] == [1, 2, 3]
+    assert pool.hold("t", movable(1, 6)) is None
+    pool.release(last)
+
+
+def test_what_lies_beside_its_frame_is_counted_with_it_and_what_moved_in_is_not_counted_twice(pool: Pool) -> None:
+    charged: list[int] = []
+
+    def charge(nbytes: int) -> bool:
+        charged.append(nbytes)
+        return len(charged) == 1
+
+    for piece in (there := [piece_of(2), movable(2), piece_of(2)]):
+        piece.frame.on_encoded = charge
+        pool.release(held(pool, piece))
+    assert charged == [2 * PAGE, 2 * PAGE]
+    assert pool.used_bytes == 4 * PAGE, "the last one may not be kept beside its frame"
+    assert there[2].frame.shared is None
+
+
+def test_memory_is_given_back_when_the_last_frame_goes_after_the_last_reader() -> None:
+    told: list[int] = []
+    pool = Pool(SIZE, lambda: told.append(1))
+    piece = movable(2)
+    pool.release(held(pool, piece))
+    pool.rest()
+    assert (pool.memory.reserved, told) == (2 * PAGE, [])
+    del piece
+    assert told == [1]
+    pool.rest()
+    assert pool.memory.reserved == 0
+    pool.close()
