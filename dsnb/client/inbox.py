@@ -42,6 +42,8 @@ class Hold:
         """Up to where the worker was told what is consumed."""
         self.untold_bytes = 0
         self.buffered_bytes = 0
+        self.newest_bytes = 0
+        """Of the piece that came last."""
         self.was_full = False
         """Whether as much as may be was on its way, since `max_bytes` was last raised."""
         self._inbox = inbox
@@ -49,6 +51,7 @@ class Hold:
     def fill(self, nbytes: int) -> None:
         """Count bytes that arrived."""
         self.buffered_bytes += nbytes
+        self.newest_bytes = nbytes
         # Half is taken for full: a piece more would not fit, or was on its way when the reader consumed.
         self.was_full |= 2 * self.buffered_bytes >= self.max_bytes
 

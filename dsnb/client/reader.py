@@ -29,6 +29,8 @@ from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply
 from dsnb.wire.methods import CONFIRM_END, POSITION
 
 _CONFIRM_S = 0.2
+_LINGER_S = 0.002
+"""How long the first wait for a piece is, before all that was consumed is told."""
 _POSITION_S = 5.0
 _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
@@ -160,8 +162,9 @@ class ReadStage(Stage):
         self._handed = max(0, self._handed - unread)
         self._confirm()
         self._active_ns = self._clock() - self._began
-        if self._ended and self._connections is not None:
-            self._connections.keep((self._channel.address, *self._tasks.addresses()), self._token)
+        kept, self._connections = self._connections, None  # a stage that is over may be kept for long
+        if self._ended and kept is not None:
+            kept.keep((self._channel.address, *self._tasks.addresses()), self._token)
         try:
             self._tasks.close()
             self._control.close()
@@ -222,7 +225,7 @@ class ReadStage(Stage):
 
     def _wait(self) -> bool:
         """Wait until there is a piece; False when the pass is over. Does the housekeeping meanwhile."""
-        starved = False
+        turns = 0
         try:
             while True:
                 self._inbox.hear()
@@ -235,16 +238,26 @@ class ReadStage(Stage):
                     if not self._inbox.ready:
                         self._waits.start()
                 if not stirred:
-                    if not starved:
-                        starved = True
-                        self._tasks.starving()
-                    self._tasks.settle(time.monotonic())  # the last moment to ask for more
-                if not self._look_after():
+                    turns += 1
+                    self._tell(first=turns == 1)
+                if not self._look_after(_LINGER_S if turns == 1 else 1.0):
                     return False
         finally:
             self.wait_ns += self._waits.stop()
 
-    def _look_after(self) -> bool:
+    def _tell(self, *, first: bool) -> None:
+        """Before a wait: ask for more; of what was consumed the workers hear when something does not come at once.
+
+        A worker has far more room than what is untold here, so it is not held up, and hears once of many frames.
+        """
+        now = time.monotonic()
+        if first:
+            self._tasks.starving()
+            self._tasks.grant(now)
+        else:
+            self._tasks.settle(now)
+
+    def _look_after(self, most_s: float) -> bool:
         """Act on what has come, or wait a little for something to come; False when the pass is over."""
         now = time.monotonic()
         self._hear_news()
@@ -256,13 +269,14 @@ class ReadStage(Stage):
             self._tasks.try_refused()
             raise self._lasting.pop(0)
         if self._tasks.all_ended:
+            self._tasks.tell_consumed()
             if self._confirmed_end(now):
                 self._ended = True
                 self._marks.end(self._position)
                 return False
             due = min(due, self._confirm_at)
         self._check_alive(now)
-        self._inbox.wait(max(0.001, due - now))
+        self._inbox.wait(max(0.001, min(most_s, due - now)))
         return True
 
     def _hear_news(self) -> None:

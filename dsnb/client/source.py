@@ -130,7 +130,9 @@ class FromService(Operation):
     def _stage(self, dataset_id: str, *how: Any) -> Stage:
         if self.options.consumers:
             return CoordinatedStage(self.service, dataset_id, self.options)
-        return ReadStage(self.service, dataset_id, self.options, *how, connections=self.connections)
+        # What is read again will be read once more; most datasets are read once, and leave no connection behind.
+        again = self.connections if how[0] else None
+        return ReadStage(self.service, dataset_id, self.options, *how, connections=again)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process counts its own passes, finds the token by itself, and does without the pipeline.

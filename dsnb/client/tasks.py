@@ -252,15 +252,24 @@ class TaskTable:
 
     def settle(self, now: float) -> None:
         """Grant what has become free and tell all workers what was consumed."""
-        self._top_up(now)
+        self.grant(now)
         self.tell_consumed()
+
+    def grant(self, now: float) -> None:
+        """Grant what has become free."""
+        self._top_up(now)
 
     def starving(self) -> None:
         """The reader has nothing left and waits: let tasks have more on their way that had all they may."""
         for hold in self._holds.values():
             if hold.was_full:
                 hold.was_full = False
-                hold.max_bytes = min(hold.share_bytes, 2 * hold.max_bytes)
+                hold.max_bytes = min(self._most_bytes(hold), 2 * hold.max_bytes)
+
+    def _most_bytes(self, hold: Hold) -> int:
+        """A task's share; over a stream that nothing else fills, enough for a second large element to be on its way."""
+        alone = len(self._holds) == 1 and hold.transfer == "grpc"
+        return max(hold.share_bytes, hold.newest_bytes + 1) if alone else hold.share_bytes
 
     def tell_consumed(self) -> None:
         """Tell all workers what was consumed. From any thread: the counters only grow."""

@@ -41,8 +41,10 @@ def test_each_loop_is_the_jobs_next_pass(cluster: Cluster) -> None:
     assert cluster.job("j").iteration == 2
 
 
-def test_a_pass_that_came_to_its_end_leaves_its_connections_to_the_next_one(cluster: Cluster) -> None:
+def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cluster: Cluster) -> None:
     dataset = distributed(cluster, dsnb.Dataset.range(3), data_transfer_protocol="grpc")
+    numbers(dataset)
+    assert {address for address, _ in channels._channels} == {cluster.address}, "the worker's own is left"
     numbers(dataset)
     used = dict(channels._channels)
     assert {address for address, _ in used} == {cluster.address, cluster.workers[0].address}

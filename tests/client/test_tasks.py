@@ -11,7 +11,7 @@ import pytest
 
 from dsnb.client.inbox import Inbox
 from dsnb.client.options import ReadOptions, ShardingPolicy
-from dsnb.client.tasks import TaskTable, check_protocol
+from dsnb.client.tasks import BUFFER_BYTES, TaskTable, check_protocol
 from dsnb.errors import (
     DataLossWarning,
     FailedPreconditionError,
@@ -408,3 +408,16 @@ def test_credit_moves_at_once_when_a_reading_breaks(workers: list[Worker]) -> No
     client.tasks.set_tasks((workers[1].info(), workers[0].info()))
     assert client.read(50) == list(range(50)), "the only credit lay at a worker that cannot be reached"
     client.tasks.close()
+
+
+@pytest.mark.parametrize("others, most", [(0, (64 << 20) + 1), (1, BUFFER_BYTES // 2)])
+def test_a_second_large_element_may_be_on_its_way_over_a_stream_that_nothing_else_fills(others: int, most: int) -> None:
+    tasks = TaskTable(Inbox(), "client", ReadOptions(mode=ShardingPolicy.OFF, protocol="grpc"), "token")
+    tasks.set_tasks(tuple(TaskInfo(task_id=f"t{n}") for n in range(1 + others)))
+    hold = tasks._holds["t0"]
+    hold.transfer = "grpc"
+    for _ in range(20):  # starving again and again, one element after the other
+        hold.fill(64 << 20)
+        tasks.consumed(hold, 1, 64 << 20)
+        tasks.starving()
+    assert hold.max_bytes == most
