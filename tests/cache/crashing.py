@@ -120,7 +120,7 @@ def crash(scene: Alone, folder: Path, kills: list[tuple[Passing, int]]) -> str:
         if status == 1:
             return "a victim met an error"
         died += status == -signal.SIGKILL
-    return ended(scene, folder, LENGTH + scene.lost_by_a_death * died)
+    return ended(scene, folder, scene.most_calls(len(kills), died))
 
 
 def ended(scene: Alone, folder: Path, most: int) -> str:
@@ -149,7 +149,7 @@ def stopped(scene: Alone, folder: Path, target: Passing, number: int) -> str:
     woken = os.waitstatus_to_exitcode(os.waitpid(sleeper, 0)[1])
     if (other, woken) != (0, 0):
         return f"the other run ended with {other}, the woken one with {woken}"
-    return ended(scene, folder, LENGTH + scene.lost_by_a_death + 1)
+    return ended(scene, folder, scene.most_calls(2, 1) + 1)
 
 
 def asleep(scene: Alone, every: str) -> dict[str, str]:

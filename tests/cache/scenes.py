@@ -6,7 +6,9 @@ Each scene has a scenario, which victims play, and an end, which the next runs p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +37,32 @@ def dataset(
         with open(calls, "ab", buffering=0) as file:
             file.write(b".")
         if beats and x == LENGTH // 2:
-            wait_for(lambda: list(Path(cache).glob("*/*/beat/*")), what="a beat", timeout=20.0)
+            wait_for(lambda: pulse_shown(cache), what="a beat", timeout=20.0)
         return np.arange(width) + x
 
     numbers = dsnb.Dataset.range(first, first + LENGTH)
     return numbers.map(row).cache(cache, chunk_bytes=CHUNK * 8 * width, lease_seconds=LEASE_S, limit_bytes=limit)
+
+
+def pulse_shown(cache: str) -> bool:
+    """Whether a writer has shown that it lives."""
+    if not cache.startswith("redis://"):
+        return any(Path(cache).glob("*/*/beat/*"))
+    with on_server(cache) as client:
+        return any(client.scan_iter("dsnb:*:beat"))
+
+
+@contextmanager
+def on_server(url: str) -> Iterator[Any]:
+    """A connection to look with."""
+    import redis
+
+    client = redis.Redis.from_url(url)
+    try:
+        yield client
+    finally:
+        client.close()
+        client.connection_pool.disconnect()
 
 
 def check(elements: Iterator[np.ndarray], count: int, first: int = 0) -> None:
@@ -78,7 +101,10 @@ class Alone:
 
     before: tuple[Passing, ...] = ()
     """Where victims die before the scenario begins, so that there is something to clear away."""
-    lost_by_a_death = CHUNK
+
+    def most_calls(self, struck: int, deaths: int) -> int:
+        """How often the function may run in runs that were struck, so many of which died, and one that was not."""
+        return LENGTH + CHUNK * deaths
 
     def play(self, folder: Path) -> None:
         self._read(folder, LENGTH // 3)
@@ -100,9 +126,12 @@ class Crowded(Alone):
     """Three pipelines in a directory that holds two: one is evicted for the next."""
 
     before = (("segment sync", "before"), ("used rename", "before"))
-    lost_by_a_death = 100 * LENGTH  # what was evicted is made again
     width = 1000
     limit = 900_000
+
+    def most_calls(self, struck: int, deaths: int) -> int:
+        """What was evicted is made again by the next run, by none twice; those before died with their first chunk."""
+        return CHUNK * len(self.before) + 3 * LENGTH * (struck + 1)
 
     def play(self, folder: Path) -> None:
         for first in (0, 100, 200):
@@ -148,7 +177,7 @@ class OnRedis(Alone):
         self._url = url
 
     def _read(self, folder: Path, count: int) -> None:
-        ds = dataset(folder, self._where(folder))
+        ds = dataset(folder, self._where(folder), beats=True)
         check(iter(ds.take(-1 if count == LENGTH else count)), count)
 
     def _where(self, folder: Path) -> str:
@@ -157,10 +186,7 @@ class OnRedis(Alone):
 
     def wrong(self, folder: Path) -> str:
         """What is not named by a record and would never expire, or is named and would."""
-        import redis
-
-        client = redis.Redis.from_url(self._where(folder))
-        try:
+        with on_server(self._where(folder)) as client:
             logs = list(client.scan_iter("dsnb:*:log"))
             records = [decode(data) for log in logs for name, data in client.hgetall(log).items() if name != b"id"]
             named = {f"dsnb:data:{place.name}:0" for record in records if isinstance(record, Chunk)
@@ -169,7 +195,4 @@ class OnRedis(Alone):
             beats = list(client.scan_iter("dsnb:*:beat"))
             found = [*sorted(named ^ kept), *map(str, beats), *map(str, logs[1:])]
             client.flushdb()
-        finally:
-            client.close()
-            client.connection_pool.disconnect()
         return f"left over or not kept: {found}" if found else ""
