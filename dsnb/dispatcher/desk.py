@@ -168,7 +168,7 @@ class Desk:
                 self._order(instruction.worker, WorkerOrder(drain=True))
             case e.TellCancelled():
                 if (mailbox := self.clients.get(instruction.client_id)) is not None:
-                    mailbox.messages.put(ClientUpdate(cancelled_by=instruction.by))
+                    mailbox.messages.put(ClientUpdate(state=True, cancelled_by=instruction.by))
             case e.ReleaseClient():
                 self._order(instruction.worker, WorkerOrder(clients_gone=(instruction.client_id,)))
             case e.TellClients():

@@ -69,9 +69,8 @@ def said(core: Context, event: e.ConsumerSaid) -> None:
 def review(core: Context) -> Exception | None:
     """Do what is due in all coordinated passes; a mistake of ours in one of them holds up none of the others."""
     bug = None
-    passes = [(job, iteration) for job in core.state.jobs.values() for iteration in job.iterations.values()]
-    for job, iteration in passes:
-        if iteration.rounds is not None:
+    for job in core.state.jobs.values():
+        for iteration in job.iterations.values() if job.consumers else ():
             try:
                 _review(core, job, iteration)
             except Exception as mistake:  # noqa: BLE001 - a bug may be anything

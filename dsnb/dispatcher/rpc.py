@@ -187,7 +187,7 @@ class DispatcherService:
             desk.client_reported(first)
             client = desk.core.state.clients[first.client_id]
             if client.cancelled:
-                mailbox.messages.put(m.ClientUpdate(cancelled_by=client.cancelled))
+                mailbox.messages.put(m.ClientUpdate(state=True, cancelled_by=client.cancelled))
             else:
                 mailbox.messages.put(desk.update(client.job, client.number, losses_heard=first.losses_heard))
         context.add_callback(lambda: mailbox.messages.put(None))

@@ -69,7 +69,7 @@ class WorkerServer:
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._disk = SpillLimit(config.spill_size_bytes)
-        self._going: list[Task] = []
+        self._going: list[Task] = []  # dropped ones whose pipelines have not ended yet
         self._fetching: dict[str, int] = {}
         """Tasks that readers asked for before their order came, with how many ask."""
         self._overtaken: set[str] = set()
