@@ -32,7 +32,7 @@ import dsnb  # noqa: E402 - from this checkout, whatever is installed
 IMAGES = ROOT / "docs" / "images"
 DEMO_S = 14.0
 FRAMES, EVERY_S, SHOWN_MS = 56, 0.3, 110
-COLOURS = 96
+COLOURS = 128
 WINDOW_BYTES, ELEMENT = 3_000_000, 2000
 """A window of 375 elements: it fills before the eyes."""
 
@@ -121,9 +121,14 @@ def shoot(page: Page) -> Image.Image:
 
 
 def save(frames: list[Image.Image], path: Path) -> None:
-    """All frames in one size and with one palette, which keeps what does not move the same in all."""
+    """All frames in one size and with one palette of all, which keeps what does not move the same in each."""
     width, height = frames[-1].size
-    palette = frames[-1].quantize(COLOURS)
+    looks = frames[:: len(frames) // 6]
+    together = Image.new("RGB", (width, height * len(looks)), "white")
+    for at, frame in enumerate(looks):
+        together.paste(frame, (0, at * height))
+    # By coverage, or the marks, which are small, would take the colours of what is large.
+    palette = together.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE)
     framed = [Image.new("RGB", (width, height), "white") for _ in frames]
     for canvas, frame in zip(framed, frames, strict=True):
         canvas.paste(frame, (0, 0))

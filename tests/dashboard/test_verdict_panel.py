@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dsnb.dashboard.panels.verdict import of_job, verdict
+from dsnb.dashboard.panels.verdict import _line, of_job, verdict
 from dsnb.dashboard.view import Choice
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.monitor.verdict import verdicts
+from dsnb.monitor.verdict import Verdict, verdicts
 from tests.dashboard.snapshots import SECOND, job, seen, snapshot, trainer, worker
 
 
@@ -37,3 +37,8 @@ def test_a_silent_service_has_no_verdict() -> None:
     assert verdict(seen(at(1, 0.5), at(5, 0.5), age_s=20.0)) == ""
     assert verdict(seen(at(1, 0.5))) == ""
     assert verdict(seen()) == ""
+
+
+def test_what_is_to_be_typed_is_code_and_markup_of_names_is_none() -> None:
+    found = Verdict(level="bad", cause="c", job="j", subject="s", text="t", remedy="Say `dsnb <x>` or not.")
+    assert "<span>Say <code>dsnb &lt;x&gt;</code> or not.</span>" in _line(found)

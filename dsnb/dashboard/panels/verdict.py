@@ -27,9 +27,14 @@ def _line(found: Verdict) -> Html:
     return tag(
         "article",
         tag("i", SIGNS[found.level], class_="sign", aria_hidden="true"),
-        tag("p", tag("b", found.text), tag("span", found.remedy) if found.remedy else None),
+        tag("p", tag("b", found.text), tag("span", *_prose(found.remedy)) if found.remedy else None),
         class_=f"card verdict {found.level}",
         data_level=found.level,
         data_verdict=found.cause,
         data_key=f"{found.cause}.{found.subject}",
     )
+
+
+def _prose(text: str) -> list[Html]:
+    """Words, and code where they stand between backticks."""
+    return [tag("code", part) if at % 2 else join(part) for at, part in enumerate(text.split("`"))]
