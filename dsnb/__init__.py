@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dsnb.elements.spec import TensorSpec as TensorSpec
     from dsnb.errors import DataLossWarning as DataLossWarning
     from dsnb.notebook.connect import connect as connect
+    from dsnb.notebook.progress import progress as progress
     from dsnb.notebook.service import DataService as DataService
     from dsnb.notebook.start import start as start
     from dsnb.pipeline.dataset import Dataset as Dataset
@@ -77,6 +78,7 @@ _HOMES = {
     "errors": "dsnb.errors",
     "from_dataset_id": "dsnb.client.distribute",
     "parse_example": "dsnb.pipeline.tfrecord.example",
+    "progress": "dsnb.notebook.progress",
     "register_dataset": "dsnb.client.distribute",
     "serialize_example": "dsnb.pipeline.tfrecord.example",
     "start": "dsnb.notebook.start",

@@ -1,4 +1,4 @@
-"""The command line: `dsnb demo`, `dispatcher`, `worker`, `dashboard`, `status`, `top`, `jobs`, `doctor` and so on.
+"""The command line: `dsnb demo`, `dispatcher`, `worker`, `dashboard`, `status`, `top`, `report`, `jobs` and so on.
 
 Each command has a module with `add_to(commands)`, which declares its options, and `run(args)`, which does it. Whatever
 takes long to import is imported by `run`, so that `--help` answers at once.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import dsnb
-from dsnb.cli import cache, dashboard, demo, dispatcher, doctor, jobs, status, top, worker
+from dsnb.cli import cache, dashboard, demo, dispatcher, doctor, jobs, run_page, status, top, worker
 from dsnb.errors import DsnbError, InvalidArgumentError
 
 DESCRIPTION = "A data service for machine-learning input pipelines that begins in a notebook cell."
@@ -79,6 +79,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsnb {dsnb.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, dispatcher, worker, dashboard, status, top, jobs, cache, doctor):
+    for module in (demo, dispatcher, worker, dashboard, status, top, run_page, jobs, cache, doctor):
         module.add_to(commands)
     return parser

@@ -26,6 +26,7 @@ EXAMPLES = """\
   dsnb dispatcher                                    on a free port; `dsnb worker` finds it
   dsnb dispatcher --port 5050 --name digits          then `dsnb.connect("digits")` in a notebook
   dsnb dispatcher --port 5050 --work-dir digits      killed and started again, it carries on
+  dsnb dispatcher --record run.db                    what the dashboard shows is kept, to be played again
   dsnb dispatcher --token-file token                 the file is made; take it to where workers are"""
 
 
@@ -54,7 +55,9 @@ def add_to(commands: Commands) -> None:
         help="how long a consumer of a coordinated read waits for a round before it says for whom (default: 2 minutes)",
     )
     parser.add_argument(
-        "--record", metavar="FILE", help="keep what the dashboard shows in this file, for reports and to play it back"
+        "--record",
+        metavar="FILE",
+        help="keep what the dashboard shows in this file, for `dsnb report` and `dsnb dashboard --replay`",
     )
     add_token_file(
         parser,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsnb import errors
+from dsnb.client.options import ReadOptions
 from dsnb.errors import CancelledError, DataLossWarning, DeadlineExceededError, DsnbWarning, UnavailableError
 from dsnb.wire.messages import JoinReply
 
@@ -31,6 +32,17 @@ def warn_of(joined: JoinReply) -> None:
             f"svc.resume({joined.job_name!r})",
             DsnbWarning,
         )
+
+
+def warn_losing(options: ReadOptions) -> None:
+    """Say that a trainer has begun to miss elements."""
+    errors.warn(
+        f"trainer {options.trainer_id!r} of job {options.job_name!r} begins to lose data: it is behind the others and "
+        "fell out of the window. What it misses is counted, and the rest goes on. "
+        'CrossTrainerCache(on_lag="wait") or "spill" loses nothing; a larger window, '
+        "start(cross_trainer_cache_size_bytes=...), gives it more time",
+        DataLossWarning,
+    )
 
 
 def warn_unconfirmed(address: str, seconds: float) -> None:

@@ -359,7 +359,7 @@ class ReadStage(Stage):
         self._losses_heard += len(update.losses)
         if update.state:
             self._clock.pause(paused=update.paused)
-        if update.state or update.losses:
+        if update.state or update.losses or update.losing:
             self._inbox.update(update)
 
     def _report(self, number: int, leaving: bool) -> ClientReport:

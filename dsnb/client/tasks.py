@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from dsnb import errors
+from dsnb.client import notices
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
 from dsnb.client.options import ReadOptions, ShardingPolicy
@@ -103,6 +104,8 @@ class TaskTable:
         self.lost += sum(max(1, loss.splits) for loss in losses)
         for loss in losses:
             self._announce(loss)
+        if any(update.losing for update in updates):
+            notices.warn_losing(self._options)
 
     def set_tasks(self, tasks: tuple[TaskInfo, ...]) -> None:
         """Read these tasks and no others; of them only local workers' where that was asked for."""

@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="thread",
         help="where the workers live: in this process, or in processes of their own (default: thread)",
     )
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        default="",
+        help="keep what the dashboard shows in this file, for `dsnb report` and `dsnb dashboard --replay`",
+    )
     defaults = DemoOptions()
     for name, text in OPTION_HELP.items():
         default = getattr(defaults, name)

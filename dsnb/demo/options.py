@@ -20,6 +20,7 @@ class DemoOptions:
         deadline: Seconds after which training counts as failed.
         dashboard: Whether to serve the dashboard meanwhile.
         hold: Seconds to keep the service and the dashboard open at the end, to look at them.
+        record: A file to keep what the dashboard shows in; empty for none.
 
     Example:
         >>> DemoOptions(batches=100, dashboard=False).workers
@@ -33,6 +34,7 @@ class DemoOptions:
     deadline: float = 120.0
     dashboard: bool = True
     hold: float = 0.0
+    record: str = ""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("batches", 1), ("deadline", 0), ("hold", 0)):

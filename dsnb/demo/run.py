@@ -54,6 +54,8 @@ def run(options: DemoOptions, say: Callable[[str], None], show: Callable[[DemoRe
             options.workers, name=name, isolation=options.isolation, cross_trainer_cache_size_bytes=WINDOW_BYTES
         ) as service,
     ):
+        if options.record:
+            service.record(options.record)
         url = service.dashboard_url() if options.dashboard else ""
         say(f"{options.workers} workers started" + (f"; dashboard: {url}" if url else ""))
         show(_train(service, folder, options, say))

@@ -198,6 +198,11 @@ class Desk:
             if mailbox is not None:
                 mailbox.messages.put(update)
 
+    def _tell_trainer(self, job: str, trainer_id: str, update: ClientUpdate) -> None:
+        for client in self.core.state.clients.values():
+            if (client.job, client.trainer_id) == (job, trainer_id) and client.client_id in self.clients:
+                self.clients[client.client_id].messages.put(update)
+
     def _forget_gone(self) -> None:
         """Let go of what belongs to workers, clients and jobs that the state no longer has."""
         state = self.core.state
@@ -327,6 +332,7 @@ class Desk:
                     'CrossTrainerCache(on_lag="wait") or "spill" loses nothing, a larger window gives it more time',
                     "warning",
                 )
+                self._tell_trainer(job, trainer_id, ClientUpdate(losing=True))
             self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done, clients=clients, partial=partial))
             mailbox = self.workers.get(report.uid)
             if mailbox is not None:

@@ -16,19 +16,16 @@ _LOOK_S = 2.0
 _LOOKS = 8
 
 
-def write_report(path: str | os.PathLike[str], kept: str | None, status: Callable[[], Snapshot]) -> str:
+def write_report(path: str | os.PathLike[str], snapshots: Sequence[Snapshot]) -> str:
     """Write the page of a run; returns the path.
 
     Args:
         path: Of the page.
-        kept: A file that keeps the run; None to look for a few seconds.
-        status: Looks at the service.
+        snapshots: Of the run, the oldest first; at least one.
 
     Raises:
         FailedPreconditionError: the page cannot be written.
     """
-    snapshots = _kept(kept) if kept is not None else []
-    snapshots += _look(status) if len(snapshots) < 2 else [status()]
     text = page(snapshots, _said(snapshots))
     try:
         with open(path, "w", encoding="utf-8") as file:
@@ -42,7 +39,30 @@ def write_report(path: str | os.PathLike[str], kept: str | None, status: Callabl
     return os.path.abspath(path)
 
 
-def _kept(path: str) -> list[Snapshot]:
+def kept(path: str) -> list[Snapshot]:
+    """What a file kept of a run.
+
+    Raises:
+        FailedPreconditionError: it is something else, or nothing was kept yet.
+        NotFoundError: there is no such file.
+    """
+    snapshots = _so_far(path)
+    if not snapshots:
+        raise FailedPreconditionError(
+            f"{path} keeps nothing of a run yet",
+            did="no report was written",
+            hint="a snapshot is written each second; try again",
+        )
+    return snapshots
+
+
+def watched(path: str | None, status: Callable[[], Snapshot]) -> list[Snapshot]:
+    """A run until now: what a file has kept of it so far, if that is much, else a look of a few seconds."""
+    before = _so_far(path) if path is not None else []
+    return [*before, status()] if len(before) > 1 else [*before, *_look(status)]
+
+
+def _so_far(path: str) -> list[Snapshot]:
     with RunReader(path) as reader:
         return list(reader.between(0.0, time.time()))
 

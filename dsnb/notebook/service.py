@@ -21,7 +21,7 @@ from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster, ClusterSettings
 from dsnb.notebook.explaining import Explanation, watch_and_explain
-from dsnb.notebook.reporting import write_report
+from dsnb.notebook.reporting import watched, write_report
 from dsnb.notebook.whole import whole
 from dsnb.notebook.widget import Card
 from dsnb.wire import discovery, forks
@@ -170,7 +170,7 @@ class DataService:
             UnavailableError: the service does not answer.
         """
         kept = self._writers[-1].path if self._writers else None
-        return write_report(path, kept, self.status)
+        return write_report(path, watched(kept, self.status))
 
     def scale(self, workers: int) -> None:
         """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.

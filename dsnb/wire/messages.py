@@ -182,6 +182,7 @@ class ClientUpdate:
     cancelled_by: str = ""
     rounds: RoundsUpdate | None = None
     paused: bool = False
+    losing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

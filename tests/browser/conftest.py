@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -156,9 +157,10 @@ class Training:
             thread.join(20)
 
     def _read(self, batches: dsnb.Dataset, pause: float) -> None:
-        for _ in batches:
-            if self._end.wait(pause):
-                return
+        with iter(batches) as elements:
+            while not self._end.wait(pause):
+                with suppress(dsnb.DataLossWarning):  # an error here, and a slow one reads on behind it
+                    next(elements)
 
     def _read_until_it_fails(self, batches: dsnb.Dataset, pause: float) -> None:
         try:

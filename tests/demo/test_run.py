@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from dsnb.monitor.run_file import RunReader
 from tests.support.processes import PythonProcess, runs
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
@@ -31,11 +32,13 @@ def demo(temporary: Path, *options: str, dashboard: bool = False) -> Iterator[Py
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """What the demo prints for a script: its figures, and its progress."""
-    temporary = tmp_path_factory.mktemp("temporary")
-    with demo(temporary, "--json") as process:
+    temporary, kept = tmp_path_factory.mktemp("temporary"), tmp_path_factory.mktemp("kept") / "run.db"
+    with demo(temporary, "--json", "--record", str(kept)) as process:
         assert process.ended(timeout=100) == 0
         figures: dict[str, Any] = json.loads(process.stdout)  # one object and nothing else
         assert list(temporary.iterdir()) == []
+        with RunReader(kept) as run:
+            assert {job.name for job in run.at(run.times()[-1]).jobs} == {"digits"}
         return figures, process.stderr
 
 

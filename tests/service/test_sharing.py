@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
+from dsnb.errors import DataLossWarning, DeadlineExceededError, InvalidArgumentError, NotFoundError
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
 from dsnb.notebook.service import DataService
 from tests.support.transfers import TRANSFERS
@@ -97,8 +98,13 @@ def test_one_that_skips_is_told_when_it_will_fall_off(service: DataService) -> N
 
     wait_for(about_to_fall, what="the slow trainer to drift", timeout=30.0)
     read(fast, 1000)
-    read(slow, 50)
-    assert seen(service, "slow").skipped > 500
+    begins = "trainer 'slow' of job 'job' begins to lose data: .*on_lag=.wait."
+    with pytest.warns(DataLossWarning, match=begins) as warned:
+        wait_for(lambda: read(fast, 500) and read(slow, 5) and warned.list, what="the warning", timeout=30.0)
+    assert warned.list[0].filename == __file__  # at the line that reads, not inside of dsnb
+    read(fast, 1000)
+    read(slow, 5)
+    assert seen(service, "slow").skipped > 500  # and not a word more: warnings are errors here
     slow.close()
     fast.close()
 
@@ -158,7 +164,9 @@ def test_one_can_be_sent_away_by_hand(service: DataService) -> None:
     service.send_away("job", "slow")
     service.wait_until(lambda now: spilled_bytes(now) == 0)
     assert any("'slow' of job 'job' was sent away" in event.text for event in service.status().events)
-    first = read(slow, 40)[-1]  # what it had got before, and then what is there
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)
+        first = read(slow, 40)[-1]  # what it had got before, and then what is there
     assert first > 400
     assert seen(service, "slow").skipped > 300
     with pytest.raises(NotFoundError, match="no trainer 'nobody'") as caught:

@@ -307,7 +307,7 @@ class RoundsUpdate(_message.Message):
     def __init__(self, halt: _Optional[int] = ..., lineups: _Optional[_Iterable[_Union[Lineup, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class ClientUpdate(_message.Message):
-    __slots__ = ("tasks", "finished", "losses", "collect", "state", "cancelled_by", "rounds", "paused")
+    __slots__ = ("tasks", "finished", "losses", "collect", "state", "cancelled_by", "rounds", "paused", "losing")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +316,7 @@ class ClientUpdate(_message.Message):
     CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    LOSING_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     finished: bool
     losses: _containers.RepeatedCompositeFieldContainer[Loss]
@@ -324,7 +325,8 @@ class ClientUpdate(_message.Message):
     cancelled_by: str
     rounds: RoundsUpdate
     paused: bool
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., collect: _Optional[int] = ..., state: bool = ..., cancelled_by: _Optional[str] = ..., rounds: _Optional[_Union[RoundsUpdate, _Mapping]] = ..., paused: bool = ...) -> None: ...
+    losing: bool
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., collect: _Optional[int] = ..., state: bool = ..., cancelled_by: _Optional[str] = ..., rounds: _Optional[_Union[RoundsUpdate, _Mapping]] = ..., paused: bool = ..., losing: bool = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("task_id", "worker", "splits", "reason")
