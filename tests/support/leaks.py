@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from dsnb.wire import discovery
 from tests.support.sockets import describe_socket
 
 GRACE = 20.0
+_SLABS = "/memfd:dsnb-slabs"
 
 Keys = frozenset[Hashable]
 
@@ -75,6 +76,14 @@ def _descriptors() -> Iterator[tuple[int, str]]:
             yield int(link.name), target
 
 
+def _slabs() -> list[tuple[int, str]]:
+    return [key for key in _descriptors() if key[1].startswith(_SLABS)]
+
+
+def _other_descriptors() -> list[tuple[int, str]]:
+    return [key for key in _descriptors() if not key[1].startswith(_SLABS)]
+
+
 def _describe_descriptor(key: Hashable) -> str:
     assert isinstance(key, tuple)
     number, target = key
@@ -103,7 +112,8 @@ KINDS = {
 if Path("/proc/self/fd").exists():  # elsewhere than on Linux the rest cannot be told without more tools
     KINDS |= {
         "child processes": Kind(look=_children),
-        "descriptors": Kind(look=_descriptors, describe=_describe_descriptor),
+        "descriptors": Kind(look=_other_descriptors, describe=_describe_descriptor),
+        "slabs": Kind(look=_slabs, describe=_describe_descriptor),
         "shared memory": Kind(look=lambda: _files("/dev/shm", "*dsnb*")),
     }
 
@@ -120,23 +130,23 @@ def census() -> dict[str, Keys]:
     return {name: frozenset(kind.look()) for name, kind in KINDS.items()}
 
 
-def leftovers(before: dict[str, Keys]) -> dict[str, list[Hashable]]:
-    """What is there now, was not `before`, does not go away by itself, and has not been told of."""
+def leftovers(before: dict[str, Keys], later: Iterable[str] = ()) -> dict[str, list[Hashable]]:
+    """What is there now, was not `before`, does not go away by itself, and has not been told of; some kinds `later`."""
     deadline = time.monotonic() + GRACE
-    found = _new_since(before)
+    found = _new_since(before, later)
     while found and time.monotonic() < deadline:
         # An iterator that nobody holds releases its stream when it is collected; a thread that ends may have held one.
         gc.collect()
         time.sleep(0.02)
-        found = _new_since(before)
+        found = _new_since(before, later)
     return found
 
 
-def _new_since(before: dict[str, Keys]) -> dict[str, list[Hashable]]:
+def _new_since(before: dict[str, Keys], later: Iterable[str] = ()) -> dict[str, list[Hashable]]:
     new = {name: [key for key in now - before[name] if key not in _told] for name, now in census().items()}
     if "descriptors" in new:
         new["descriptors"] = _without_grpc(new["descriptors"])
-    return {name: keys for name, keys in new.items() if keys}
+    return {name: keys for name, keys in new.items() if keys and name not in later}
 
 
 def _without_grpc(descriptors: list[Hashable]) -> list[Hashable]:
@@ -157,23 +167,27 @@ def _without_grpc(descriptors: list[Hashable]) -> list[Hashable]:
 
 @contextmanager
 def nothing_left(
-    what: str, except_for: Iterable[str] = (), excused: Callable[[], bool] = lambda: False
+    what: str,
+    except_for: Iterable[str] = (),
+    excused: Callable[[], bool] = lambda: False,
+    later: Sequence[str] = (),
 ) -> Iterator[None]:
     """Fail with a description of all that the body left behind; each thing is told of once.
 
     Args:
         what: Who is to blame, as in "this test" or "a fixture of this module".
         except_for: Kinds that are not looked at.
+        later: Kinds that a later look, at the end of something longer, is for.
         excused: Asked at the end; if true, what is left is passed over, now and later.
     """
     before = census()
     yield
     if excused():
-        _told.update(*_new_since(before).values())
+        _told.update(*_new_since(before, later).values())
         return
     spared = set(except_for)
     lines = []
-    for name, keys in leftovers(before).items():
+    for name, keys in leftovers(before, later).items():
         lines += [f"{name}: {KINDS[name].describe(key)}" for key in keys if name not in spared]
         _told.update(keys)
     if lines:
