@@ -240,7 +240,7 @@ class ReadStage(Stage):
                 if not stirred:
                     turns += 1
                     self._tell(first=turns == 1)
-                if not self._look_after(_LINGER_S if turns == 1 else 1.0):
+                if not self._look_after(_LINGER_S if turns == 1 and self._tasks.untold else 1.0):
                     return False
         finally:
             self.wait_ns += self._waits.stop()

@@ -274,6 +274,11 @@ class TaskTable:
         alone = len(self._holds) == 1 and hold.transfer == "grpc"
         return max(hold.share_bytes, hold.newest_bytes + 1) if alone else hold.share_bytes
 
+    @property
+    def untold(self) -> bool:
+        """Whether a worker does not know of all that was consumed."""
+        return any(hold.told < hold.account.consumed for hold in self._holds.values())
+
     def tell_consumed(self) -> None:
         """Tell all workers what was consumed. From any thread: the counters only grow."""
         for hold in list(self._holds.values()):
