@@ -17,6 +17,7 @@ from dsnb.monitor.words import by_number, count, duration, html_table, rate, sha
 
 _WIDE, _HIGH, _ROW = 900, 180, 22
 _POINTS = 400
+_STRETCHED = 'preserveAspectRatio="none" role="img"'
 _STYLE = """
 :root{--ink:#1c2733;--soft:#667585;--line:#d8dfe6;--back:#fff;--card:#f5f7f9;--made:#3b6ea8;--used:#e0762f;--good:#2e8b57;
 --warn:#b7791f;--bad:#c0392b}
@@ -31,7 +32,9 @@ h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.3
 th{text-align:left;color:var(--soft);font-weight:500}
 td,th{padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);white-space:nowrap}
 td:last-child{white-space:normal}
-svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:12px system-ui,sans-serif}
+svg{width:100%;display:block}svg *{vector-effect:non-scaling-stroke}.plot{height:180px}
+.ends,.splits{color:var(--soft);font-size:.8rem}.ends{display:flex;justify-content:space-between}
+.splits{display:grid;grid-template-columns:max-content 1fr;gap:2px .6rem;align-items:center}.splits svg{height:18px}
 .made{stroke:var(--made);fill:none;stroke-width:1.8}.used{stroke:var(--used);fill:none;stroke-width:1.8}
 .axis{stroke:var(--line)}rect{stroke:var(--back)}.done{fill:var(--made)}.lost{fill:var(--bad)}.hand{fill:var(--used)}.dropped{fill:var(--line)}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 1em}
@@ -120,11 +123,10 @@ def _throughput(job: str, snapshots: Sequence[Snapshot]) -> str:
     return (
         f'<p><span class="key" style="background:var(--made);margin-left:0"></span>produced'
         f'<span class="key" style="background:var(--used)"></span>consumed, at most {rate(most)}</p>'
-        f'<svg viewBox="0 0 {_WIDE} {_HIGH + 20}" role="img" aria-label="throughput">'
+        f'<svg class="plot" viewBox="0 0 {_WIDE} {_HIGH}" {_STRETCHED} aria-label="throughput">'
         f'<line class="axis" x1="0" x2="{_WIDE}" y1="{_HIGH}" y2="{_HIGH}"/>'
-        f"{line('made', (its.produced for _, its in points))}{line('used', (its.consumed for _, its in points))}"
-        f'<text x="0" y="{_HIGH + 16}">{_clock(first)}</text>'
-        f'<text x="{_WIDE}" y="{_HIGH + 16}" text-anchor="end">{_clock(last)}</text></svg>'
+        f"{line('made', (its.produced for _, its in points))}{line('used', (its.consumed for _, its in points))}</svg>"
+        f'<div class="ends"><span>{_clock(first)}</span><span>{_clock(last)}</span></div>'
     )
 
 
@@ -133,24 +135,28 @@ def _splits(grants: Sequence[GrantStatus]) -> str:
     workers = sorted({grant.worker for grant in grants}, key=by_number)
     first = min(grant.given for grant in grants)
     last = max(max(grant.done, grant.given) for grant in grants)
-    scale = (_WIDE - 60) / max(1e-9, last - first)
+    rows = "".join(
+        f"<span>{escape(worker)}</span>{_runs([grant for grant in grants if grant.worker == worker], first, last)}"
+        for worker in workers
+    )
+    return f'<p>The newest splits, by worker</p><div class="splits">{rows}</div>'
+
+
+def _runs(grants: Sequence[GrantStatus], first: float, last: float) -> str:
+    """One worker's runs of splits, as bars that fit any width; words are no part of the picture, which is stretched."""
+    scale = _WIDE / max(1e-9, last - first)
     bars = []
     for grant in grants:
-        until, row = grant.done or last, workers.index(grant.worker)
-        kind = {"in hand": "hand"}.get(grant.state, grant.state)
+        until, kind = grant.done or last, {"in hand": "hand"}.get(grant.state, grant.state)
         words = (
             f"splits {grant.first} to {grant.end - 1} on {grant.worker}: {grant.state}, {duration(until - grant.given)}"
         )
         bars.append(
-            f'<rect class="{kind}" x="{60 + (grant.given - first) * scale:.1f}" y="{row * _ROW + 4}" '
-            f'width="{max(1.5, (until - grant.given) * scale - 1):.1f}" height="{_ROW - 8}" rx="2">'
+            f'<rect class="{kind}" x="{(grant.given - first) * scale:.1f}" y="0" '
+            f'width="{max(1.5, (until - grant.given) * scale - 1):.1f}" height="{_ROW}">'
             f"<title>{escape(words)}</title></rect>"
         )
-    names = "".join(f'<text x="0" y="{at * _ROW + 16}">{escape(name)}</text>' for at, name in enumerate(workers))
-    return (
-        "<p>The newest splits, by worker</p>"
-        f'<svg viewBox="0 0 {_WIDE} {len(workers) * _ROW}" role="img" aria-label="splits">{names}{"".join(bars)}</svg>'
-    )
+    return f'<svg viewBox="0 0 {_WIDE} {_ROW}" {_STRETCHED} aria-label="splits">{"".join(bars)}</svg>'
 
 
 def _workers(last: Snapshot) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 import dsnb
 from dsnb.errors import FailedPreconditionError
+from dsnb.monitor.page import page
+from dsnb.monitor.snapshot import Snapshot
 from tests.support.cluster import Cluster
 from tests.support.reading import first
 from tests.support.waiting import wait_for
@@ -45,3 +48,21 @@ def test_a_page_without_a_recording_tells_of_the_next_seconds(tmp_path: Path) ->
         assert "reported" in (tmp_path / "run.html").read_text(encoding="utf-8")
         with pytest.raises(FailedPreconditionError, match="cannot be written"):
             service.report(tmp_path / "none" / "run.html")
+
+
+def test_words_are_no_part_of_the_pictures_which_are_stretched_to_any_width() -> None:
+    with dsnb.start(workers=1, name="wide") as service:
+        data = dsnb.Dataset.range(500).map(slow).apply(dsnb.distribute("distributed_epoch", service))
+        with iter(data) as elements:
+            first(5, elements)
+            text = page([service.status(), *(service.wait_until(grown(at)) for at in (10, 20))], ())
+    assert 'class="ends"' in text
+    assert "<text" not in text
+    pictures = re.findall(r"<svg[^>]*>", text)
+    assert len(pictures) >= 2
+    assert all('preserveAspectRatio="none"' in picture for picture in pictures)
+
+
+def grown(at: int) -> Callable[[Snapshot], bool]:
+    """Whether so many elements were made."""
+    return lambda now: now.jobs[0].produced >= at
