@@ -26,6 +26,14 @@ _LOOKS_BACK_S = 6.0
 """Seconds over which the verdict is found."""
 _JOIN_S = 5.0
 
+_STYLE = (
+    "<style>.dsnb-card p { margin: 6px 0 2px; line-height: 1.4 }"
+    " .dsnb-card :is(th, td) { padding: 1px 18px 1px 0; text-align: left; line-height: 1.6; white-space: nowrap;"
+    " font-variant-numeric: tabular-nums } .dsnb-card th { font-weight: 500; opacity: 0.7 }"
+    " .dsnb-card a { text-decoration: underline }</style>"
+)
+"""A front end dresses the tables of a cell's output, and those of a widget not at all."""
+
 
 def in_a_notebook() -> bool:
     """Whether this process is a kernel whose front end may show widgets."""
@@ -132,6 +140,8 @@ class Widgets:
             min=0, max=MOST_WORKERS, description="workers", continuous_update=False, disabled=True
         )
         self._slider.observe(self._moved, names="value")
+        for html in (self._head, self._body):
+            html.add_class("dsnb-card")
         row = widgets.HBox([self._slider, self._words])
         self._box = widgets.VBox([self._head, row, self._body])
 
@@ -148,7 +158,7 @@ class Widgets:
             self._slider.max = max(MOST_WORKERS, workers)
             self._slider.value = workers
         _set(self._head, head)
-        _set(self._body, body)
+        _set(self._body, _STYLE + body)
 
     def say(self, words: str) -> None:
         """Say something beside the slider."""

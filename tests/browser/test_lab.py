@@ -58,6 +58,8 @@ def test_a_running_cell_freezes_neither_the_dashboard_nor_the_card(tab: Tab, tmp
         wait_for(lambda: card(tab) != on_card, what="the card to move while the cell runs", timeout=30)
         assert "the cell is over" not in text(tab), "the cell ended before the looks at it"
         tab.page.screenshot(path=artefacts / "lab.png")
+        tab.page.locator(".jp-OutputArea .widget-vbox").first.scroll_into_view_if_needed()
+        tab.page.screenshot(path=artefacts / "card.png")
         (tmp_path / "enough").touch()
         run(tab)
         wait_for(lambda: "all is over" in text(tab), what="the notebook to end", timeout=30)
