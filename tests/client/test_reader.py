@@ -62,8 +62,8 @@ def pull(stage: ReadStage, count: int) -> list[int]:
 
 
 def waits(stage: ReadStage) -> bool:
-    """Whether a reader waits for something to come."""
-    return bool(stage._inbox.changed._waiters)  # type: ignore[attr-defined]
+    """Whether a reader waits for something to come, in whatever way its transfer has."""
+    return stage._waits._state[1] is not None
 
 
 def rest(stage: ReadStage) -> list[int]:
