@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dsnb.dashboard.feed import Moment
+from dsnb.dashboard.feed import KEEP, Feed, Moment
+from dsnb.dashboard.view import Choice, view
 from tests.dashboard.snapshots import SECOND, job, seen, snapshot, task, trainer
 from tests.support.requires import require_module
 
@@ -68,3 +69,17 @@ def test_only_new_points_are_streamed_and_another_job_begins_anew(chart: Any) ->
     assert list(one.source.data["produced"]) == [10, 20]
     one.update(seen(snapshot(jobs=(job("other"),))), since(found), 5.0)
     assert list(one.source.data["produced"]) == [0, 0]
+
+
+def test_a_page_that_stays_open_holds_no_more_than_the_ring() -> None:
+    require_module("panel")
+    from dsnb.dashboard.panels.throughput import Chart
+
+    feed, chart = Feed(lambda _stop: iter(())), Chart()
+    for seq in range(1, 4 * KEEP):
+        feed.take(snapshot(seq, jobs=(job(produced=seq, tasks=(task(head=seq),)),)))
+        if seq % 100 == 0:
+            history = feed.since(0.0)
+            chart.update(view(history, feed.health(), Choice()), feed.since, feed.clock())
+            assert len(history) <= KEEP
+            assert {len(column) for column in chart.source.data.values()} == {min(seq - 1, KEEP)}
