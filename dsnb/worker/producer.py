@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsnb.elements.columns import COPY_BELOW
 from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
@@ -25,22 +24,9 @@ from dsnb.worker.overdue import Overdue
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
-_SLAB_BYTES = 4 << 20
-_SLAB_ELEMENTS = 16
 _AGE_S = 0.003
 _RUN_S = 0.001
 _RUN_ELEMENTS = 4096
-
-
-def slab_bytes(element_bytes: int) -> int:
-    """Most bytes of a frame that all its readers have through shared memory.
-
-    A hand-over costs the same whatever it carries, so large elements come several at a time. Not too many of those that
-    are views: one that is kept holds them all.
-    """
-    if element_bytes < COPY_BELOW:
-        return FRAME_BYTES
-    return max(FRAME_BYTES, min(_SLAB_BYTES, _SLAB_ELEMENTS * element_bytes))
 
 
 class Outlet(Protocol):
@@ -50,8 +36,8 @@ class Outlet(Protocol):
         """Wait until another frame is wanted; False when production must stop."""
         ...
 
-    def frame_bytes(self, element_bytes: int) -> int:
-        """Most bytes of one frame of elements of that size; a single one may be larger, up to `element_bytes`."""
+    def frame_bytes(self) -> int:
+        """Most bytes of one frame; a single element may be larger, up to `element_bytes`."""
         ...
 
     def element_bytes(self) -> int:
@@ -166,7 +152,7 @@ class Producer(threading.Thread):
 
     def _most(self) -> int:
         """Elements of one frame, by the size of the newest."""
-        return max(1, min(FRAME_ELEMENTS, self._outlet.frame_bytes(self._element_bytes) // self._element_bytes))
+        return max(1, min(FRAME_ELEMENTS, self._outlet.frame_bytes() // self._element_bytes))
 
     def _gather(self, run: Run, began: float) -> None:
         if not self._pending:
@@ -196,7 +182,7 @@ class Producer(threading.Thread):
 
     def _add(self, frame: Frame) -> None:
         """Add a frame, in pieces where it came out larger than one may be."""
-        limit = self._outlet.frame_bytes(max(1, frame.nbytes // frame.count))
+        limit = self._outlet.frame_bytes()
         if frame.nbytes <= limit or frame.count == 1:
             if frame.nbytes > self._outlet.element_bytes():
                 self._add_failure(self._too_large(frame))

@@ -19,12 +19,12 @@ from dsnb.wire.transfer.handover import Opening, Piece, Sink, prepare
 from dsnb.worker.gathering import incomplete
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
-from dsnb.worker.producer import FRAME_BYTES, Producer, slab_bytes
+from dsnb.worker.producer import FRAME_BYTES, Producer
 from dsnb.worker.reporting import see, stage_reports, trainer_reports
 from dsnb.worker.round_robin import RoundRobin, ended
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
-from dsnb.worker.task_reading import TaskReading, all_share
+from dsnb.worker.task_reading import TaskReading
 from dsnb.worker.window import Window
 
 _ALL = ""
@@ -237,9 +237,8 @@ class Task:
             self._changed.wait_for(lambda: self._stopped or (not self._paused and self._window.wants_more()))
             return not self._stopped
 
-    def frame_bytes(self, element_bytes: int) -> int:
-        most = slab_bytes(element_bytes) if self._packed and all_share(self._readings) else FRAME_BYTES
-        return max(1, min(most, self._window.capacity // 8)) if self.order.cached else most
+    def frame_bytes(self) -> int:
+        return max(1, min(FRAME_BYTES, self._window.capacity // 8)) if self.order.cached else FRAME_BYTES
 
     def element_bytes(self) -> int:
         return self._most_bytes if self.order.cached else 1 << 62
@@ -391,7 +390,8 @@ class Task:
     @property
     def read(self) -> bool:
         """Whether somebody reads it."""
-        return bool(self._readings)
+        with self._changed:
+            return bool(self._readings)
 
     @property
     def done(self) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Protocol
 
 from dsnb.wire.link import LinkReport
-from dsnb.wire.transfer.handover import Opening, Sink, prepares
+from dsnb.wire.transfer.handover import Opening, Sink
 
 
 class Keeper(Protocol):
@@ -67,8 +66,3 @@ class TaskReading:
 
     def leave(self, consumed: int) -> None:
         self._task.leave(self.client, consumed, self)
-
-
-def all_share(readings: Mapping[str, TaskReading]) -> bool:
-    """Whether there are readers, and all of them find frames in this worker's memory. From any thread."""
-    return bool(readings) and all(prepares(reading.sink) for reading in list(readings.values()))

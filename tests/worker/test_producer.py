@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsnb.elements.columns import COPY_BELOW
 from dsnb.elements.frame import Frame
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, Producer, slab_bytes
+from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for
 
@@ -36,8 +35,7 @@ class Shelf:
             self._changed.wait_for(lambda: self._stopped or len(self.frames) < self.room)
             return not self._stopped
 
-    def frame_bytes(self, element_bytes: int) -> int:
-        del element_bytes
+    def frame_bytes(self) -> int:
         return self._frame_bytes
 
     def element_bytes(self) -> int:
@@ -255,10 +253,3 @@ def test_it_tells_up_to_where_what_was_made_will_be(produce: Produce) -> None:
     shelf = made_of(produce, Dataset.range(5000).map(failing_at(40)))
     assert shelf.on_their_way == sorted(shelf.on_their_way)
     assert shelf.on_their_way[-1] == 5000
-
-
-def test_large_elements_go_several_to_a_slab_and_one_that_is_kept_holds_no_more_than_sixteen() -> None:
-    sizes = [8, COPY_BELOW - 1, COPY_BELOW, 256 << 10, 1 << 20, 3 << 20, 5 << 20]
-    counts = [slab_bytes(size) // size for size in sizes]
-    assert [slab_bytes(size) for size in sizes[:2]] == [FRAME_BYTES] * 2, "of small ones copies are handed out"
-    assert counts[2:] == [16, 16, 4, 1, 0], "one that is larger than a frame may be always goes"

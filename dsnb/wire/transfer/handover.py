@@ -191,12 +191,8 @@ def ears_of(sink: Sink) -> Ears | None:
     return getattr(sink, "ears", None)
 
 
-def prepares(sink: Sink) -> bool:
-    """Whether a sink puts a whole frame where all readers of its kind find it."""
-    return hasattr(sink, "prepare")
-
-
 def prepare(sink: Sink, piece: Piece) -> None:
-    """Have a sink do that before a piece that may be delivered soon: it takes long. Not under a lock of others."""
-    if prepares(sink):
-        sink.prepare(piece)  # type: ignore[attr-defined] # only some have it
+    """Have a sink do what takes long before a piece that may be delivered soon; not under a lock of others."""
+    ahead = getattr(sink, "prepare", None)
+    if ahead is not None:
+        ahead(piece)
