@@ -189,8 +189,11 @@ def test_a_pass_that_one_reader_gives_up_goes_on_for_the_others(cluster: Cluster
     """Its task has ended for that reader alone, which is not for the dispatcher to hear."""
     reader, other = (stage_of(cluster, dsnb.Dataset.range(100), max_outstanding_requests=1) for _ in range(2))
     got = pull(reader, 1)
-    [sink] = reader._tasks._sinks.values()
+    [sink], [hold] = reader._tasks._sinks.values(), reader._tasks._holds.values()
+    assert hold.reading is not None
+    reading = hold.reading
     sink.fail(DataLossError("a damaged message arrived"))
+    reading.leave(hold.account.consumed)  # one that fails by itself has ended before it says so
     with pytest.raises(DataLossError):
         pull(reader, 100)
     assert rest(reader) == []
