@@ -156,7 +156,7 @@ def test_what_was_kept_for_a_job_goes_with_it_and_what_it_told_last_stays(cluste
     assert before.head >= 50
     cluster.service.cancel("train")
     wait_for(lambda: not any(frame() for frame in kept), what="the window's frames to go, though the task is kept here")
-    assert (task.report().head, task.report().splits_done) == (before.head, before.splits_done)
+    assert task.report().head >= before.head, "it may have gone on until it was dropped, and forgets nothing of that"
 
 
 def test_a_worker_asked_for_a_task_that_nobody_ordered_says_so(cluster: Cluster) -> None:
