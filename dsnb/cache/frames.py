@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ import xxhash
 
 from dsnb.elements.columns import Buffer, Column, Dense, Layout, Ragged, Text, check_layouts, column_from, lay_out
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.elements.structure import LEAF, elements_of, from_json, to_json
+from dsnb.elements.structure import LEAF, Structure, elements_of, from_json, to_json
 from dsnb.errors import DataLossError
 
 FRAME_BYTES: Final = 2 << 20
@@ -160,12 +161,21 @@ def _decode(data: np.ndarray[Any, Any]) -> Frame:
     length = int.from_bytes(data[len(_MAGIC) : start].tobytes(), "little")
     if data[: len(_MAGIC)].tobytes() != _MAGIC or start + length > len(data):
         raise DataLossError("a frame is damaged")
-    count, structure, columns, total = json.loads(data[start : start + length].tobytes())
-    layouts = [_layout(column) for column in columns]
+    count, structure, layouts, total = _header(data[start : start + length].tobytes())
     body = data[start + length + -(start + length) % _ALIGN :]
-    if check_layouts(layouts, count) != total or len(body) != total:
+    if len(body) != total:
         raise DataLossError("a frame is damaged")
-    return Frame(from_json(structure), [column_from(layout, body, count) for layout in layouts], count)
+    return Frame(structure, [column_from(layout, body, count) for layout in layouts], count)
+
+
+@lru_cache(maxsize=64)
+def _header(text: bytes) -> tuple[int, Structure, tuple[Layout, ...], int]:
+    """Elements, structure, layouts and bytes of a frame. Most frames of a recording have the same ones."""
+    count, structure, columns, total = json.loads(text)
+    layouts = tuple(_layout(column) for column in columns)
+    if check_layouts(layouts, count) != total:
+        raise DataLossError("a frame is damaged")
+    return count, from_json(structure), layouts, total
 
 
 def _layout(column: Sequence[Any]) -> Layout:

@@ -26,6 +26,7 @@ import json
 from bisect import bisect_right
 from dataclasses import asdict, dataclass, fields
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, Final
 
 import xxhash
@@ -152,8 +153,9 @@ def encode(record: Record) -> bytes:
     return b"%s\n%s\n" % (line, xxhash.xxh3_64_hexdigest(line).encode())
 
 
+@lru_cache(maxsize=512)
 def decode(data: bytes) -> Record:
-    """The record that `encode` wrote.
+    """The record that `encode` wrote. Each pass over a recording asks for its records again: so the last ones are kept.
 
     Raises:
         FailedPreconditionError: a newer version of dsnb wrote it.
