@@ -29,8 +29,6 @@ from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply
 from dsnb.wire.methods import CONFIRM_END, POSITION
 
 _CONFIRM_S = 0.2
-_LINGER_S = 0.002
-"""How long the first wait for a piece is, before all that was consumed is told."""
 _POSITION_S = 5.0
 _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
@@ -225,7 +223,7 @@ class ReadStage(Stage):
 
     def _wait(self) -> bool:
         """Wait until there is a piece; False when the pass is over. Does the housekeeping meanwhile."""
-        turns = 0
+        starved = False
         try:
             while True:
                 self._inbox.hear()
@@ -238,26 +236,16 @@ class ReadStage(Stage):
                     if not self._inbox.ready:
                         self._waits.start()
                 if not stirred:
-                    turns += 1
-                    self._tell(first=turns == 1)
-                if not self._look_after(_LINGER_S if turns == 1 and self._tasks.untold else 1.0):
+                    if not starved:
+                        starved = True
+                        self._tasks.starving()
+                    self._tasks.settle(time.monotonic())  # the last moment to ask for more
+                if not self._look_after():
                     return False
         finally:
             self.wait_ns += self._waits.stop()
 
-    def _tell(self, *, first: bool) -> None:
-        """Before a wait: ask for more; of what was consumed the workers hear when something does not come at once.
-
-        A worker has far more room than what is untold here, so it is not held up, and hears once of many frames.
-        """
-        now = time.monotonic()
-        if first:
-            self._tasks.starving()
-            self._tasks.grant(now)
-        else:
-            self._tasks.settle(now)
-
-    def _look_after(self, most_s: float) -> bool:
+    def _look_after(self) -> bool:
         """Act on what has come, or wait a little for something to come; False when the pass is over."""
         now = time.monotonic()
         self._hear_news()
@@ -276,7 +264,7 @@ class ReadStage(Stage):
                 return False
             due = min(due, self._confirm_at)
         self._check_alive(now)
-        self._inbox.wait(max(0.001, min(most_s, due - now)))
+        self._inbox.wait(max(0.001, due - now))
         return True
 
     def _hear_news(self) -> None:

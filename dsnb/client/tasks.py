@@ -255,12 +255,8 @@ class TaskTable:
 
     def settle(self, now: float) -> None:
         """Grant what has become free and tell all workers what was consumed."""
-        self.grant(now)
-        self.tell_consumed()
-
-    def grant(self, now: float) -> None:
-        """Grant what has become free."""
         self._top_up(now)
+        self.tell_consumed()
 
     def starving(self) -> None:
         """The reader has nothing left and waits: let tasks have more on their way that had all they may."""
@@ -273,11 +269,6 @@ class TaskTable:
         """A task's share; over a stream that nothing else fills, enough for a second large element to be on its way."""
         alone = len(self._holds) == 1 and hold.transfer == "grpc"
         return max(hold.share_bytes, hold.newest_bytes + 1) if alone else hold.share_bytes
-
-    @property
-    def untold(self) -> bool:
-        """Whether a worker does not know of all that was consumed."""
-        return any(hold.told < hold.account.consumed for hold in self._holds.values())
 
     def tell_consumed(self) -> None:
         """Tell all workers what was consumed. From any thread: the counters only grow."""
