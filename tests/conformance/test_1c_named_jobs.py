@@ -33,10 +33,15 @@ def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str,
     elif way == "at once":
         got = at_once([lambda client=client: list(client) for client in clients])
     else:
+
+        def readers() -> int:
+            return sum(worker.readers for worker in made.status().workers)
+
         got = [first(500, clients[0])]
+        wait_for(lambda: readers() == 2, what="both to be known")
         clients[0].close()
         # What it had and did not read goes to whoever reads on; nobody's end waits for it to come back.
-        wait_for(lambda: sum(worker.readers for worker in made.status().workers) == 1, what="the first to have left")
+        wait_for(lambda: readers() == 1, what="the first to have left")
         got.append(list(clients[1]))
 
     assert sorted(numbers(joined(got))) == list(range(1000))
