@@ -153,9 +153,9 @@ def encode(record: Record) -> bytes:
     return b"%s\n%s\n" % (line, xxhash.xxh3_64_hexdigest(line).encode())
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=512)  # each pass over a recording asks for its records again, twice
 def decode(data: bytes) -> Record:
-    """The record that `encode` wrote. Each pass over a recording asks for its records again: so the last ones are kept.
+    """The record that `encode` wrote.
 
     Raises:
         FailedPreconditionError: a newer version of dsnb wrote it.

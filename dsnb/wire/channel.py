@@ -96,18 +96,16 @@ class Channel:
                 passing = isinstance(stated, UnavailableError | CancelledError)  # a server that stops cancels its calls
                 if passing and stated.hint:  # the server's own words are better than ours
                     told = stated
-                late = time.monotonic() - deadline
-                if (
-                    late > _HELD_S
-                ):  # something held this interpreter, and perhaps the server in it: that time is no wait
-                    deadline += late
-                    if passing or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                        continue
+                timed_out = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                if time.monotonic() - deadline > _HELD_S and (passing or timed_out):
+                    # Something held this interpreter, and perhaps the server in it: nobody has had that time.
+                    deadline = time.monotonic() + left
+                    continue
                 out_of_time = time.monotonic() >= deadline - 0.01
                 if passing and not out_of_time:
                     time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
                     continue
-                if passing or (out_of_time and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED):
+                if passing or (out_of_time and timed_out):
                     raise told or self._unreachable(timeout) from None
                 raise stated from stated.__cause__
             except ValueError as error:  # "Cannot invoke RPC on closed channel!"

@@ -252,7 +252,13 @@ class _Line:
             yield head, text, _NOTHING
 
     def _look_at(self, size: int) -> None:
-        """Map the memory whose descriptor came."""
+        """Map the memory whose descriptor came.
+
+        Raises:
+            SharedMemoryRefused: it did not come.
+        """
+        if not self._descriptors:  # the system leaves it out where a process has as many as it may
+            raise SharedMemoryRefused("this process may open no more files, and so cannot have the worker's memory")
         try:
             self._mapping = Mapping(self._descriptors[0], size)
             self._at_once = min(_AT_ONCE, size // 8)

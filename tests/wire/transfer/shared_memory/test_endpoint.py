@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import threading
 
@@ -266,3 +267,21 @@ def test_an_interrupt_while_a_message_is_taken_breaks_the_reading_so_that_it_is_
         there.used(0)
         reader.close()
         assert lines() == 0
+
+
+def test_a_reader_that_may_open_no_more_files_is_refused_shared_memory() -> None:
+    with door() as there:
+        reader = ListeningReader(there.uid)
+        there.worker.sink()  # so the memory is on its way
+        usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, usual[1]))
+        try:
+            wait_for(lambda: reader.look() or reader.errors, what="the end to be heard")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        assert isinstance(reader.errors[0], SharedMemoryRefused)
+        assert "may open no more files" in str(reader.errors[0])
+        reader.close()
+    assert lines() == 0
