@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.environments import ROOT
-from benchmarks.peers.serving import ANSWER, Figures, Task
+from benchmarks.peers.serving import ANSWER, Figures, Task, processor_seconds
 
 MARK = "DSNB_BENCHMARK_CHILD"
 _END_S = 15.0
+_LOOK_S = 0.5
+_RESTLESS = 0.25
+"""Processors that a contender must not need while it waits for its turn."""
 _RAISED = re.compile(r"[\w.]+(Error|Exception|Warning): ")
 
 
@@ -73,7 +76,16 @@ class Contender:
         except OSError as error:
             raise ContenderError(self._why("went away")) from error
 
-    def end(self) -> None:
+    def restless(self) -> bool:
+        """Whether it computes without having been asked to."""
+        before = self._processor_seconds()
+        time.sleep(_LOOK_S)
+        return self._processor_seconds() - before > _RESTLESS * _LOOK_S
+
+    def _processor_seconds(self) -> float:
+        return processor_seconds(marked(self.mark))
+
+    def close(self) -> None:
         """Let it leave; what is still there after a while is killed."""
         with contextlib.suppress(OSError):
             _pipe(self._process.stdin).close()

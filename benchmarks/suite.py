@@ -6,7 +6,8 @@
     python -m benchmarks --page                 the page again from the results that are there
 
 Contenders of a workload take turns. Each runs in processes of its own and in an environment of its own, which is built
-on first use (`python -m benchmarks.environments` builds all).
+on first use (`python -m benchmarks.environments` builds all). One that computes while it has nothing to do would take
+the processor from the others: it is started for each of its turns, and ended behind it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks import photos
 from benchmarks.children import Contender, ContenderError
 from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError, folder, python_of, versions_of
+from benchmarks.peers.serving import Figures
 from benchmarks.report import page, unmet
 from benchmarks.results import Measured, Store, begin
 from benchmarks.sections import write_section
@@ -56,35 +59,48 @@ def measure(workload: Workload, plan: Plan) -> Measured:
     """Measure one workload; who cannot take part, or falls out, is noted with the reason."""
     measured = begin(min(plan.runs, workload.runs))
     with contextlib.ExitStack() as stack:
-        there: dict[str, Contender] = {}
+        there: dict[str, Callable[[], Figures]] = {}
         for name, entry in workload.entries.items():
             with _noting(measured, name, plan):
-                there[name] = _start(entry, workload, plan, stack)
-                there[name].ready()
+                there[name] = _taking_turns(partial(_start, entry, workload, plan), stack)
                 measured.samples[name] = []
-        there = {name: one for name, one in there.items() if name in measured.samples}
         for run in range(measured.runs):
             _one_round(there, run, measured, plan)
     measured.samples = {name: found for name, found in measured.samples.items() if found}
     return measured
 
 
-def _start(entry: Entry, workload: Workload, plan: Plan, stack: contextlib.ExitStack) -> Contender:
+def _taking_turns(start: Callable[[], Contender], stack: contextlib.ExitStack) -> Callable[[], Figures]:
+    """Have a contender there, and what makes a measurement with it."""
+    with contextlib.ExitStack() as mine:
+        made = mine.enter_context(contextlib.closing(start()))
+        made.ready()
+        if not made.restless():
+            stack.push(mine.pop_all())
+            return made.measure
+    return partial(_once, start)
+
+
+def _once(start: Callable[[], Contender]) -> Figures:
+    with contextlib.closing(start()) as made:
+        made.ready()
+        return made.measure()
+
+
+def _start(entry: Entry, workload: Workload, plan: Plan) -> Contender:
     task = replace(entry.task, seconds=entry.task.seconds / plan.haste)
     if task.data == "images":
         task = replace(task, options={**task.options, "photos": str(photos.place(plan.python("dsnb")))})
-    made = Contender(plan.python(entry.environment), entry.module, task, workload.deadline_s)
-    stack.callback(made.end)
-    return made
+    return Contender(plan.python(entry.environment), entry.module, task, workload.deadline_s)
 
 
-def _one_round(there: dict[str, Contender], run: int, measured: Measured, plan: Plan) -> None:
+def _one_round(there: dict[str, Callable[[], Figures]], run: int, measured: Measured, plan: Plan) -> None:
     """One measurement of each; who comes first changes from round to round."""
     names = list(there)
     shift = run % max(1, len(names))
     for name in names[shift:] + names[:shift]:
         with _noting(measured, name, plan):
-            measured.samples[name].append(there[name].measure())
+            measured.samples[name].append(there[name]())
         if name in measured.missing:
             del there[name]
 

@@ -270,6 +270,7 @@ def _shared() -> list[Workload]:
     def sharing(name: str, title: str, transfer: str, task: Task) -> Workload:
         ks = task.options["k"]
         columns = {f"per_s_{k}": f"elements/s, k = {k}" for k in ks} | {f"made_us_{k}": f"us, k = {k}" for k in ks}
+        columns |= {f"apart_us_{k}": f"us apart, k = {k}" for k in (ks[0], ks[-1])}
         return Workload(
             name=name,
             title=title,
@@ -281,10 +282,11 @@ def _shared() -> list[Workload]:
         )
 
     ks = [1, 2, 4, 8, 16]
+    told = "each one's rate, CPU of one element, and what the same function costs in a process apart"
     slow = Task(kind="sharing", shape=(500_000,), seconds=2.0, options={"per_s": 100, "k": ks})
     fast = Task(kind="sharing", shape=(4_816_896,), seconds=2.0, options={"per_s": 160, "k": ks})
     return [
-        sharing("sharing-grpc", "k trainers share 50 MB/s over grpc: each one's rate, CPU of one element", GRPC, slow),
+        sharing("sharing-grpc", f"k trainers share 50 MB/s over grpc: {told}", GRPC, slow),
         sharing("sharing-shm", "k trainers share 770 MB/s over shared memory: the same", SHARED, fast),
     ]
 

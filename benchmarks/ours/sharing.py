@@ -2,6 +2,9 @@
 
 The pipeline makes so many elements a second and no more; what its function cost so far travels in each element. So the
 trainers tell how fast each was served, and what the preprocessing of the elements that they saw cost altogether.
+
+The same function runs at the same pace in a process that has nothing to do with the service, too: what it costs more
+there beside many trainers is the machine's (caches and memory are shared by all that run), not that of sharing.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +37,7 @@ class Paced:
         self._period_s = 1 / float(task.options["per_s"])
         self._nbytes = data.batch_bytes(task)
         self._due = 0.0
-        self._spent_ns = 0
+        self.spent_ns = 0
 
     def __call__(self, number: Any) -> dict[str, Any]:
         began = time.thread_time_ns()
@@ -41,11 +45,11 @@ class Paced:
         for _ in range(10):
             noise = np.sqrt(noise + 1)
         element = np.full(self._nbytes, int(number) % 251, np.uint8)
-        self._spent_ns += time.thread_time_ns() - began
+        self.spent_ns += time.thread_time_ns() - began
         now = time.monotonic()
         self._due = max(self._due + self._period_s, now)
         time.sleep(self._due - now)
-        return {"x": element, "number": number, "spent_ns": self._spent_ns}
+        return {"x": element, "number": number, "spent_ns": self.spent_ns}
 
 
 @contextlib.contextmanager
@@ -75,6 +79,15 @@ def trainer(task: Task) -> Iterator[Measure]:
         yield measure
 
 
+def apart(task: Task) -> Figures:
+    """What the function costs in a process apart."""
+    make = Paced(task)
+    count = round(task.seconds * float(task.options["per_s"]))
+    for number in range(count):
+        make(number)
+    return {"apart_us": make.spent_ns / count / 1000}
+
+
 def _one_by_one(elements: Iterator[Any]) -> Iterator[Any]:
     """Hold no element back while the next is waited for."""
     for _ in elements:
@@ -88,31 +101,36 @@ def prepare(task: Task) -> Iterator[Measure]:
         with trainer(task) as measure:
             yield measure
         return
+    if task.kind == "apart":
+        yield lambda: apart(task)
+        return
     counts = [int(k) for k in task.options["k"]]
     with service("--cache-bytes", "64MiB") as target, contextlib.ExitStack() as stack:
         dsnb.register_dataset(target, dsnb.Dataset.range(1 << 40).map(Paced(task)), dataset_id="paced")
-        trainers = [start(task, target, number, stack) for number in range(max(counts))]
-        for one in trainers:
+        trainers = [
+            stack.enter_context(start("trainer", task, target=target, trainer=f"trainer {number}"))
+            for number in range(max(counts))
+        ]
+        other = stack.enter_context(start("apart", task))
+        for one in (*trainers, other):
             one.ready()
-        yield lambda: {name: value for k in counts for name, value in together(trainers[:k]).items()}
+        yield lambda: {name: value for k in counts for name, value in together(trainers[:k], other).items()}
 
 
-def start(task: Task, target: str, number: int, stack: contextlib.ExitStack) -> Contender:
-    """A trainer's process."""
-    options = {**task.options, "target": target, "trainer": f"trainer {number}"}
-    one = Task(kind="trainer", shape=task.shape, transfer=task.transfer, seconds=task.seconds, options=options)
-    made = Contender(Path(sys.executable), "benchmarks.ours.sharing", one, _DEADLINE_S)
-    stack.callback(made.end)
-    return made
+def start(kind: str, task: Task, **options: str) -> contextlib.closing[Contender]:
+    """A process that takes part."""
+    one = replace(task, kind=kind, options={**task.options, **options})
+    return contextlib.closing(Contender(Path(sys.executable), "benchmarks.ours.sharing", one, _DEADLINE_S))
 
 
-def together(trainers: list[Contender]) -> Figures:
-    """What some trainers find who read at the same time."""
-    for one in trainers:
+def together(trainers: list[Contender], other: Contender) -> Figures:
+    """What some trainers find who read at the same time, and what the function costs apart meanwhile."""
+    for one in (*trainers, other):
         one.ask()
     found = [one.answer() for one in trainers]
     k = len(trainers)
     return {
+        f"apart_us_{k}": other.answer()["apart_us"],
         f"per_s_{k}": statistics.median(one["per_s"] for one in found),
         f"slowest_{k}": min(one["per_s"] for one in found),
         f"made_us_{k}": statistics.median(one["made_us"] for one in found),

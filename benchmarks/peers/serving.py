@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -92,9 +92,9 @@ def rate(fresh: Fresh, nbytes: float, seconds: float) -> Figures:
     elements = fresh()
     next(elements)
     _, _, step = take(elements, _WARM_S, 1)
-    spent = processor_seconds()
+    spent = processor_seconds(family(os.getpid()))
     count, took, _ = take(elements, seconds, step)
-    spent = processor_seconds() - spent
+    spent = processor_seconds(family(os.getpid())) - spent
     with contextlib.suppress(AttributeError):
         elements.close()  # type: ignore[attr-defined] # generators and ours have it, others end when they are dropped
     del elements
@@ -120,9 +120,9 @@ def take(elements: Iterator[Any], seconds: float, step: int) -> tuple[int, float
     return count, now - began, step
 
 
-def processor_seconds() -> float:
-    """Processor time of this process and of all below it, those that have ended among them."""
-    return sum(_ticks(pid) for pid in family(os.getpid())) / os.sysconf("SC_CLK_TCK")
+def processor_seconds(pids: Iterable[int]) -> float:
+    """Processor time of some processes, and of their children that have ended."""
+    return sum(map(_ticks, pids)) / os.sysconf("SC_CLK_TCK")
 
 
 def family(pid: int) -> list[int]:

@@ -18,7 +18,7 @@ from benchmarks.report import page, unmet
 from benchmarks.results import Measured, Store
 from benchmarks.suite import Plan, chosen, measure
 from benchmarks.targets import ROWS, Check, MissingError, Results, ratio
-from benchmarks.workloads import GRPC, TF, WORKLOADS
+from benchmarks.workloads import GRPC, TF, WORKLOADS, Entry, Workload
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() ->
         wait_for(lambda: len(list(marked(late.mark))) > 1, what="its server to be there")
         mine = set(marked(late.mark))
     finally:
-        late.end()
+        late.close()
     assert mine & set(family(os.getpid())) == set()
     assert not Path(late.folder).exists()
     broken = Contender(Path(sys.executable), "benchmarks.ours.rate", Task(data="images"), 60)
@@ -79,7 +79,21 @@ def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() ->
         with pytest.raises(ContenderError, match=r"ended: KeyError: 'decoder'"):
             broken.ready()
     finally:
-        broken.end()
+        broken.close()
+
+
+def test_who_computes_while_it_waits_is_there_for_its_own_turns_only() -> None:
+    """Else it would take the processor from the others, and their figures would tell of it."""
+
+    def pid_of(kind: str) -> Entry:
+        return Entry(environment="dsnb", module="tests.benchmarks.waiting", task=Task(kind=kind))
+
+    entries = {kind: pid_of(kind) for kind in ("spinning", "sleeping")}
+    measured = measure(Workload(name="pids", title="", entries=entries, columns={}), plan())
+    first, second = measured.samples["sleeping"]
+    assert first == second, "it was there all the time"
+    first, second = measured.samples["spinning"]
+    assert first != second
 
 
 def test_a_rate_is_that_of_the_stream_without_its_beginning() -> None:
