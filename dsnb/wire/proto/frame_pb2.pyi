@@ -53,7 +53,7 @@ class FrameHeader(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class ReadReply(_message.Message):
-    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw", "checksum", "progress", "whole", "base", "data")
+    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw", "blocks", "checksum", "progress", "whole", "base", "data")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class ReadReply(_message.Message):
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
@@ -75,12 +76,13 @@ class ReadReply(_message.Message):
     granted: int
     codec: str
     raw: int
+    blocks: _containers.RepeatedScalarFieldContainer[int]
     checksum: int
     progress: bool
     whole: int
     base: int
     data: bytes
-    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw: _Optional[int] = ..., checksum: _Optional[int] = ..., progress: bool = ..., whole: _Optional[int] = ..., base: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., whole: _Optional[int] = ..., base: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Manner(_message.Message):
     __slots__ = ("on_lag", "start", "timeout_s", "together")

@@ -4,8 +4,8 @@ The messages are protobuf; the large field is written and read past the library,
 
 A message carries at most `PART` bytes of a frame's body, because larger ones are slower and hold more memory. A frame
 that fits is encoded by one join of its header and its buffers, and decoded as views of the message; a larger one comes
-in parts that are copied into one fresh array. Where a reader's `Choice` says so, the data of each message are
-compressed by themselves; a checksum, on request, covers all of a message.
+in parts that are copied into one fresh array. Where a reader's `Choice` says so, each part is compressed by itself, and
+a message carries as many as have room in it; a checksum, on request, covers all of a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, few, join_bytes, lay_out
-from dsnb.elements.compression import CODECS, codec
+from dsnb.elements.compression import CODECS, Codec, codec
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import from_json, to_json
@@ -31,6 +31,9 @@ Body = np.ndarray[Any, np.dtype[np.uint8]]
 
 PART = 1 << 20
 """Most bytes of body in one message; measured best between 256 KB and 8 MB."""
+
+_MOST_BLOCKS = 16
+"""Of one message: a reader unpacks the first ones while the next are packed."""
 
 _TAG_PADDING = b"\x1a"  # field 3, length-delimited
 _TAG_CHECKSUM = b"\x51"  # field 10, fixed 64 bits
@@ -91,20 +94,41 @@ class PieceEncoder:
         return self._choice.codec if self._choice is not None else "", self._checksum
 
     def _parts(self, head: frame_pb2.ReadReply, buffers: Sequence[Any], total: int) -> Iterator[bytes]:
-        if total <= PART:
-            yield self._message(head, buffers, total)
+        portions: Iterator[Sequence[Any]] = iter([buffers]) if total <= PART else _cut(buffers)
+        name = self._choice.codec if self._choice is not None else ""
+        if name and total >= LEAST_BYTES:
+            yield from self._packed(head, portions, codec(name))
             return
-        for portion in _cut(buffers):
-            yield self._message(head, portion, sum(map(len, portion)))
+        for portion in portions:
+            yield self._message(head, portion, sum(map(len, portion)) if total > PART else total)
             head = frame_pb2.ReadReply()
 
+    def _packed(self, head: frame_pb2.ReadReply, portions: Iterator[Sequence[Any]], codec: Codec) -> Iterator[bytes]:
+        """The messages of a frame that is compressed, each with as many portions as have room in it."""
+        blocks: list[Any] = []
+        nbytes = raw = 0
+        for portion in portions:
+            whole = bytes_of(portion[0]) if len(portion) == 1 else join_bytes(portion)
+            block: Any = codec.compress(whole)
+            if len(block) >= len(whole):
+                block = whole
+            if blocks and (nbytes + len(block) > PART or len(blocks) == _MOST_BLOCKS):
+                yield self._packed_message(head, blocks, nbytes, raw, codec.name)
+                head, blocks, nbytes, raw = frame_pb2.ReadReply(), [], 0, 0
+            blocks.append(block)
+            nbytes += len(block)
+            raw += len(whole)
+        yield self._packed_message(head, blocks, nbytes, raw, codec.name)
+
+    def _packed_message(
+        self, head: frame_pb2.ReadReply, blocks: Sequence[Any], nbytes: int, raw: int, codec: str
+    ) -> bytes:
+        if nbytes < raw:
+            head.codec, head.raw = codec, raw
+            head.blocks.extend(map(len, blocks) if len(blocks) > 1 else ())
+        return self._message(head, blocks, nbytes)
+
     def _message(self, reply: frame_pb2.ReadReply, buffers: Sequence[Any], nbytes: int) -> bytes:
-        name = self._choice.codec if self._choice is not None else ""
-        if name and nbytes >= LEAST_BYTES:
-            packed = codec(name).compress(bytes_of(buffers[0]) if len(buffers) == 1 else join_bytes(buffers))
-            if len(packed) < nbytes:
-                reply.codec, reply.raw = name, nbytes
-                buffers, nbytes = [packed], len(packed)
         head = reply.SerializeToString()
         if self._checksum:
             buffers = few(buffers)
@@ -248,36 +272,46 @@ class PieceDecoder:
                 raise _damaged()
             return head
         _check(head)
-        if head.codec:
-            data, data_at = _unpacked(head, data, head.total), 0
-        if len(data) == head.total:
-            # Another encoder may leave the padding out; then the data are moved to where views are aligned.
-            return _piece(head.header, _read_only(data.copy()) if data_at % 16 else data)
+        parts = _unpacked(head, data, head.total)
+        if not head.blocks:
+            (data,) = parts
+            if len(data) == head.total:
+                # Another encoder may leave the padding out; then the data are moved to where views are aligned.
+                return _piece(head.header, _read_only(data.copy()) if data_at % 16 and not head.codec else data)
+            parts = iter([data])
         self._header, self._body, self._filled = head.header, np.empty(head.total, np.uint8), 0
-        return self._add(self._body, data)
+        return self._add(self._body, parts)
 
-    def _add(self, body: Body, data: Body) -> Piece | None:
-        end = self._filled + len(data)
-        if not len(data) or end > len(body):
-            raise _damaged()
-        body[self._filled : end] = data
-        self._filled = end
-        if end < len(body) or self._header is None:
+    def _add(self, body: Body, parts: Iterator[Body]) -> Piece | None:
+        for data in parts:
+            end = self._filled + len(data)
+            if not len(data) or end > len(body):
+                raise _damaged()
+            body[self._filled : end] = data
+            self._filled = end
+        if self._filled < len(body) or self._header is None:
             return None
         header, self._header, self._body = self._header, None, None
         return _piece(header, _read_only(body))
 
 
-def _unpacked(head: frame_pb2.ReadReply, data: Body, room: int) -> Body:
-    """The data of one message as they were before compression."""
+def _unpacked(head: frame_pb2.ReadReply, data: Body, room: int) -> Iterator[Body]:
+    """The data of one message as they were before compression, block by block."""
     if not head.codec:
-        return data
-    if head.codec not in CODECS or head.raw > room:
+        yield data
+        return
+    if head.codec not in CODECS or head.raw > room or sum(head.blocks or [len(data)]) != len(data):
         raise _damaged()
-    whole = codec(head.codec).decompress(data, head.raw)
-    if len(whole) != head.raw:
-        raise _damaged()
-    return np.frombuffer(whole, np.uint8)
+    one = codec(head.codec)
+    at, left = 0, head.raw
+    for packed in head.blocks or [len(data)]:
+        raw = left if at + packed == len(data) else min(PART, left)
+        block = data[at : at + packed]
+        whole = block if packed == raw else np.frombuffer(one.decompress(block, raw), np.uint8)
+        if len(whole) != raw:
+            raise _damaged()
+        yield whole
+        at, left = at + packed, left - raw
 
 
 def _find_fields(message: bytes) -> tuple[int, int, int | None]:

@@ -475,8 +475,50 @@ def test_what_does_not_get_smaller_goes_as_it_is() -> None:
     assert same([noise], list(decoded(messages).elements()))
 
 
+def patchy(*parts: bool) -> list[Any]:
+    """An array of parts, each as large as a message may be, that compress well or not at all."""
+    noise = np.random.default_rng(0).integers(0, 256, PART, np.uint8)
+    return [np.concatenate([noise if noisy else np.zeros(PART, np.uint8) for noisy in parts])[: -PART // 2]]
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("codec", ["LZ4", "ZSTD"])
+@pytest.mark.parametrize(
+    "parts, blocks",
+    [
+        ((False,) * 5, [5]),
+        ((False, True, False, True, False), [0, 0, 0, 0, 0]),
+        ((True, False, False), [0, 2]),
+        ((False,) * 20, [16, 4]),
+    ],
+    ids=["smooth", "patchy", "noise first", "many"],
+)
+def test_a_message_carries_as_many_compressed_parts_as_have_room(
+    parts: tuple[bool, ...], blocks: list[int], codec: str, checksum: bool
+) -> None:
+    """Each message costs both sides as much as packing a part; and none is larger than one of data as they are."""
+    run = patchy(*parts)
+    messages = list(encoder(codec, checksum=checksum).encode(piece_of(run)))
+    assert [len(frame_pb2.ReadReply.FromString(message).blocks) for message in messages] == blocks
+    assert all(len(message) < PART + 1000 for message in messages)
+    assert same(run, list(decoded(messages).elements()))
+
+
+@pytest.mark.parametrize("change", [1, -1, 1 << 40, None])
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_lengths_of_blocks_that_do_not_fit_are_told(at: int, change: int | None) -> None:
+    (message,) = encoder("LZ4").encode(piece_of(patchy(*[False] * 5)))
+    reply = frame_pb2.ReadReply.FromString(message)
+    if change is None:
+        del reply.blocks[at]
+    else:
+        reply.blocks[at] += change
+    with pytest.raises(DataLossError):
+        PieceDecoder().feed(reply.SerializeToString())
+
+
 def test_each_form_of_a_frame_is_kept_by_itself() -> None:
-    piece = piece_of(smooth(300_000))
+    piece = piece_of(smooth(3_000_000))
     packed = list(encoder("LZ4", keep=True).encode(piece))
     assert len(packed) > 1
     again = list(encoder("LZ4").encode(piece))
