@@ -2,7 +2,9 @@
 
 A frame is closed when it is full in bytes or elements, when it is a few milliseconds old, or at an eighth of the
 window. A pull that took longer than a frame may age closes it at once, so slow elements never wait for one another;
-and while a pull takes long, another thread closes the frame with what came before it.
+and while a pull takes long, another thread closes the frame with what came before it, and with what it has so far.
+
+User code of the last operation runs on the producer's own thread: a lone element is handed on without waking another.
 """
 
 from __future__ import annotations
@@ -89,6 +91,10 @@ class Producer(threading.Thread):
         self._pending: list[Run] = []
         self._gathered = 0
         self._since = 0.0
+        self._shows = False
+        """Whether the stage can tell what a pull has so far."""
+        self._pulling: float | None = None
+        """Since when there has been a pull of several elements."""
         self._element_bytes = 1
         self._closing = threading.RLock()  # over all that concerns the frame that is being gathered, and its schema
         self._overdue = Overdue(f"{name}-frames", _AGE_S, self._close_overdue)
@@ -101,6 +107,7 @@ class Producer(threading.Thread):
             self._outlet.finish()
             return
         try:
+            self._shows = self.stage.call_in_place()
             self._begin(self.stage)
             self._produce(self.stage)
         except Exception as error:  # noqa: BLE001 - a mistake of ours: readers are told instead of waiting for ever
@@ -112,11 +119,16 @@ class Producer(threading.Thread):
 
     def _produce(self, stage: Stage) -> None:
         while self._outlet.wait_for_room():
+            want = max(1, min(self._want, self._most() - self._gathered))
             began = time.monotonic()
+            if self._shows and want > 1:
+                self._pulling = began
+                self._overdue.tell()
             try:
-                run = stage.pull(max(1, min(self._want, self._most() - self._gathered)))
+                run = stage.pull(want)
             except Exception as error:  # noqa: BLE001 - it stands in an element's place
                 with self._closing:
+                    self._pulling = None
                     self._flush()
                     self._add_failure(error)
                     self._outlet.gathered(0)
@@ -124,10 +136,12 @@ class Producer(threading.Thread):
             took = time.monotonic() - began
             if not len(run):
                 with self._closing:
+                    self._pulling = None
                     self._flush()
                 self._outlet.finish()
                 return
             with self._closing:
+                self._pulling = None
                 self._gather(run, began)
                 self._outlet.gathered(self._gathered)
                 self._adapt(len(run), took)
@@ -139,9 +153,19 @@ class Producer(threading.Thread):
     def _close_overdue(self) -> bool:
         """Close the frame if it is old, whatever the pipeline does; True while there is one that is not."""
         with self._closing:
-            if time.monotonic() - self._since >= _AGE_S:
+            old = time.monotonic() - _AGE_S
+            if self._pulling is not None and self._pulling <= old:
+                self._gather_early(self._pulling)
+            if self._since <= old:
                 self._flush()
-            return bool(self._pending)
+            return bool(self._pending) or self._pulling is not None
+
+    def _gather_early(self, began: float) -> None:
+        """Gather what a pull has so far that takes long; the pull then ends with the call that is being made."""
+        self._pulling = None
+        run = self.stage.early() if self.stage is not None else []
+        if run:
+            self._gather(run, began)
 
     def _adapt(self, count: int, took: float) -> None:
         """Longer runs while they are quick; shorter ones when a slow function would hold elements back."""

@@ -253,3 +253,21 @@ def test_it_tells_up_to_where_what_was_made_will_be(produce: Produce) -> None:
     shelf = made_of(produce, Dataset.range(5000).map(failing_at(40)))
     assert shelf.on_their_way == sorted(shelf.on_their_way)
     assert shelf.on_their_way[-1] == 5000
+
+
+def test_what_a_run_has_is_handed_on_although_its_next_element_never_comes(produce: Produce) -> None:
+    gate, threads = threading.Event(), set[int]()
+
+    def slow_in_a_long_run(x: int) -> int:
+        threads.add(threading.get_ident())
+        if x == 5001:
+            gate.wait(30.0)
+        return int(x)
+
+    shelf = Shelf()
+    produce(Dataset.range(6000).map(slow_in_a_long_run), shelf)
+    wait_for(lambda: sum(frame.count for frame in shelf.frames) == 5001, what="all that are ready")
+    gate.set()
+    wait_for(lambda: shelf.ended, what="the end")
+    assert plain(shelf.elements) == list(range(6000))
+    assert len(threads) == 1

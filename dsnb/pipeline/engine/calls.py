@@ -14,6 +14,7 @@ from typing import Any
 
 from dsnb.errors import UserCodeError
 from dsnb.pipeline.engine.beside import CallsBeside
+from dsnb.pipeline.engine.in_place import CallsInPlace
 from dsnb.pipeline.engine.origin import add_origin
 from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
@@ -126,6 +127,7 @@ class CallingStage(Stage):
         self._waiting: list[Any] = []
         self._done: list[Any] = []
         self._beside = CallsBeside(name, function.extend) if prompt else None
+        self._in_place: CallsInPlace | None = None
         self._unguarded = False
 
     @property
@@ -144,6 +146,8 @@ class CallingStage(Stage):
             The elements, the results for the first of them, and the error of the one behind those, if there was one.
             No elements at the end.
         """
+        if self._in_place is not None:
+            return self._answers_in_place(self._in_place, want)
         if self._beside is not None:
             return self._answers_beside(self._beside, want)
         run = self.next_inputs(want)
@@ -166,6 +170,21 @@ class CallingStage(Stage):
             self._waiting = run[len(out) :] + self._waiting
             if out:
                 return run[: len(out)], out, None
+
+    def _answers_in_place(self, calls: CallsInPlace, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+        while run := self.next_inputs(want):
+            self._unguarded = self.function.plain
+            made = calls.make(run)
+            self.elements += made.taken
+            run, out = run[made.taken :], made.out
+            if made.failure is not None:
+                return run, out, made.failure
+            if len(out) < len(run):
+                self._waiting = run[len(out) :] + self._waiting
+                run = run[: len(out)]
+            if out:
+                return run, out, None
+        return [], [], None
 
     def next_inputs(self, want: int) -> list[Any]:
         """The elements to call the function for, at most `want`; none at the end."""
@@ -191,8 +210,9 @@ class CallingStage(Stage):
     def cancel(self) -> None:
         """Wake the reader, though user code may go on."""
         super().cancel()
-        if self._beside is not None:
-            self._beside.cancel()
+        for calls in (self._beside, self._in_place):
+            if calls is not None:
+                calls.cancel()
 
     def release(self, unread: int) -> None:
         """End the thread, if there is one, as soon as user code lets go of it."""
@@ -202,6 +222,29 @@ class CallingStage(Stage):
     def close_inputs(self, unread: int) -> None:
         """Elements that wait for a call were never read either, where elements in are elements out."""
         super().close_inputs(unread + len(self._waiting) if self.one_to_one else 0)
+
+
+class ResultsStage(CallingStage):
+    """A stage whose elements are the function's results."""
+
+    one_to_one = True
+
+    def produce(self, want: int) -> Run:
+        """The results for the next elements of the input."""
+        if self._done:
+            return self.done_before(want)
+        run, out, failure = self.answers(want)
+        return out if failure is None else self.passed(out, run, len(out), failure)
+
+    def call_in_place(self) -> bool:
+        """It does."""
+        self._beside, self._in_place = None, CallsInPlace(self.function.extend)
+        return True
+
+    def early(self) -> list[Any]:
+        """The results so far."""
+        out = self._in_place.take() if self._in_place is not None else []
+        return kept(out) if self._unguarded else out
 
 
 def call_once(function: UserFunction, element: Any) -> Any:

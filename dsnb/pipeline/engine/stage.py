@@ -152,6 +152,21 @@ class Stage:
         """
         return ((stage, 0) for stage in self.inputs)
 
+    def call_in_place(self) -> bool:
+        """Have user code called on the thread that pulls, which costs least; only before the first pull.
+
+        Returns:
+            Whether `early` tells what a pull has so far. If not, nothing has changed.
+        """
+        return False
+
+    def early(self) -> list[Any]:
+        """Elements that the pull which goes on now has so far; it will not give them again. From another thread.
+
+        They come behind those of all pulls that are over.
+        """
+        return []
+
     def fail_after(self, failure: Exception, run: list[Any]) -> Run:
         """Deliver `run` first and raise `failure` at the next pull; raise at once if the run is empty."""
         if not run:

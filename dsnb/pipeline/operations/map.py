@@ -8,7 +8,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from dsnb.pipeline.engine.autotune import SerialTrial
-from dsnb.pipeline.engine.calls import CallingStage, UserFunction
+from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport
@@ -58,10 +58,8 @@ class Map(Operation):
         return ParallelMapStage(self, source, ordered=ordered)
 
 
-class MapStage(CallingStage):
+class MapStage(ResultsStage):
     """Calls the function on the thread that pulls."""
-
-    one_to_one = True
 
     def skip(self, count: int) -> int:
         """Without calling the function."""
@@ -70,13 +68,6 @@ class MapStage(CallingStage):
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
-
-    def produce(self, want: int) -> Run:
-        """The results for the next elements of the input."""
-        if self._done:
-            return self.done_before(want)
-        run, out, failure = self.answers(want)
-        return out if failure is None else self.passed(out, run, len(out), failure)
 
 
 class ParallelMapStage(Stage):

@@ -8,11 +8,11 @@ from typing import Any
 
 from dsnb.elements.structure import LEAF, Structure, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.calls import CallingStage, UserFunction
+from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.leaving import mismatch
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.ownership import IMMUTABLE
-from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
@@ -40,23 +40,14 @@ class Scan(Operation):
         return ScanStage(self, source, prompt=context.prompt)
 
 
-class ScanStage(CallingStage):
+class ScanStage(ResultsStage):
     """Calls the function for one element after the other. Where it fails, the state stays as it was."""
-
-    one_to_one = True
 
     def __init__(self, operation: Scan, source: Stage, *, prompt: bool) -> None:
         function = UserFunction(operation.function, operation.name, keep=True, call=self._step)
         super().__init__(operation.name, source, function, prompt=prompt)
         self._structure = operation.structure
         self._state = rebuild(operation.structure, iter(operation.leaves))
-
-    def produce(self, want: int) -> Run:
-        """The results for the next elements of the input."""
-        if self._done:
-            return self.done_before(want)
-        run, out, failure = self.answers(want)
-        return out if failure is None else self.passed(out, run, len(out), failure)
 
     def _step(self, element: Any) -> Any:
         result = self.function.function(self._state, element)

@@ -16,6 +16,7 @@ from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.beside import CallsBeside
 from dsnb.pipeline.engine.calls import UserFunction
+from dsnb.pipeline.engine.in_place import CallsInPlace
 from dsnb.pipeline.engine.leaving import mismatch
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
@@ -63,6 +64,17 @@ class GeneratorStage(Stage):
         self._ended = False
         self._plain = False
         self._beside = CallsBeside(operation.name, self._extend) if context.prompt else None
+        self._in_place: CallsInPlace | None = None
+
+    def call_in_place(self) -> bool:
+        """The generator's `next`."""
+        self._beside, self._in_place = None, CallsInPlace(self._extend)
+        return True
+
+    def early(self) -> list[Any]:
+        """What it yielded so far."""
+        out = self._in_place.take() if self._in_place is not None else []
+        return kept(out) if self._plain else out
 
     def produce(self, want: int) -> Run:
         """The next elements; after an error of the generator's comes the end."""
@@ -74,6 +86,8 @@ class GeneratorStage(Stage):
         return out
 
     def _next(self, want: int) -> tuple[list[Any], BaseException | None]:
+        if self._in_place is not None:
+            return self._next_in_place(self._in_place, want)
         out: list[Any] = []
         if self._beside is None:
             return out, None if self._ended else self._extend(out, [None] * want)
@@ -90,6 +104,14 @@ class GeneratorStage(Stage):
             if self._beside.idle and not self._beside.hurried and len(out) < len(calls):
                 break
         return out, None
+
+    def _next_in_place(self, calls: CallsInPlace, want: int) -> tuple[list[Any], BaseException | None]:
+        while not self._ended:
+            made = calls.make([None] * want)
+            self.elements += made.taken
+            if made.out or made.failure is not None or not (made.cut or made.taken == want):
+                return made.out, made.failure
+        return [], None
 
     def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:
         try:
@@ -143,8 +165,9 @@ class GeneratorStage(Stage):
     def cancel(self) -> None:
         """Wake the reader, though the generator may go on."""
         super().cancel()
-        if self._beside is not None:
-            self._beside.cancel()
+        for calls in (self._beside, self._in_place):
+            if calls is not None:
+                calls.cancel()
 
 
 class _Unfit(Exception):
