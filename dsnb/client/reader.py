@@ -30,6 +30,9 @@ from dsnb.wire.methods import CONFIRM_END, POSITION
 
 _CONFIRM_S = 0.2
 _POSITION_S = 5.0
+_SHORTLY_S = 0.002
+"""How long a reader that has nothing left waits before it tells of the last that it consumed."""
+
 _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
 
@@ -235,10 +238,13 @@ class ReadStage(Stage):
                     stirred = self._inbox.stirred
                     if not self._inbox.ready:
                         self._waits.start()
+                if not stirred and not starved:
+                    starved = True
+                    self._tasks.starving()
+                    if self._tasks.may_wait:  # each message wakes the worker, whose thread has better things to do
+                        self._inbox.wait(_SHORTLY_S)
+                        continue
                 if not stirred:
-                    if not starved:
-                        starved = True
-                        self._tasks.starving()
                     self._tasks.settle(time.monotonic())  # the last moment to ask for more
                 if not self._look_after():
                     return False

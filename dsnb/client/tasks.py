@@ -250,13 +250,18 @@ class TaskTable:
         hold.untold_bytes += nbytes
         with self._inbox.changed:
             hold.buffered_bytes -= nbytes
-        if hold.untold_bytes >= hold.max_bytes // 4:
+        if hold.untold_bytes >= hold.max_bytes // 2:  # the worker may send more as long as that is not all
             self._tell(hold)
 
     def settle(self, now: float) -> None:
         """Grant what has become free and tell all workers what was consumed."""
         self._top_up(now)
         self.tell_consumed()
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether more comes although workers do not know yet what was consumed: it is not what they wait for."""
+        return not (self._options.max_outstanding_requests or self._options.trainer_id)
 
     def starving(self) -> None:
         """The reader has nothing left and waits: let tasks have more on their way that had all they may."""

@@ -35,8 +35,8 @@ from dsnb.wire.transfer.shared_memory.line import (
 )
 from dsnb.wire.transfer.shared_memory.memory import Bytes, Mapping
 
-_AT_ONCE = 4 << 20
-"""Released bytes that are told at once; fewer go along with the next credit."""
+_AT_ONCE = 12 << 20
+"""Released bytes that are told at once; fewer, or those of one slab, go along with the next credit."""
 
 _LEAVE_S = 2.0
 _BREAK_S = 0.5
@@ -87,7 +87,7 @@ class _Line:
         self._released: deque[tuple[int, int]] = deque()
         self._released_bytes = 0
         self._unsent: deque[bytes] = deque()
-        self._at_once = _AT_ONCE
+        self._at_once = self._most = _AT_ONCE
         self._over = False
         self._heard = bytearray()
         self._descriptors: list[int] = []
@@ -153,7 +153,7 @@ class _Line:
         self._released.append((view.at, view.nbytes))
         self._released_bytes += view.nbytes
         del self._views[view.number]
-        if self._over or self._released_bytes >= self._at_once:
+        if self._over or self._many_released:
             self._tell_released()
 
     def _tell_released(self) -> None:
@@ -170,7 +170,12 @@ class _Line:
         """Whether there is something to do that need not wait for the next message."""
         if self._over:
             return self in _open and (bool(self._released) or not self._views)
-        return self._released_bytes >= self._at_once
+        return self._many_released
+
+    @property
+    def _many_released(self) -> bool:
+        released = self._released_bytes
+        return released >= self._at_once and (released >= self._most or len(self._released) > 1)
 
     def finish(self) -> None:
         """Learn that the reading is over: the line stays while there are views."""
@@ -261,7 +266,8 @@ class _Line:
             raise SharedMemoryRefused("this process may open no more files, and so cannot have the worker's memory")
         try:
             self._mapping = Mapping(self._descriptors[0], size)
-            self._at_once = min(_AT_ONCE, size // 8)
+            self._most = size // 8
+            self._at_once = min(_AT_ONCE, self._most)
         finally:
             while self._descriptors:
                 os.close(self._descriptors.pop())
