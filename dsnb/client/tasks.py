@@ -260,8 +260,12 @@ class TaskTable:
 
     @property
     def may_wait(self) -> bool:
-        """Whether more comes although workers do not know yet what was consumed: it is not what they wait for."""
-        return not (self._options.max_outstanding_requests or self._options.trainer_id)
+        """Whether more comes although workers do not know yet what was consumed, and each word to them costs a waking.
+
+        A worker that shares a cache, or was granted a few elements, may wait for just that.
+        """
+        near = all(hold.transfer == "shared_memory" for hold in self._holds.values())
+        return near and not (self._options.max_outstanding_requests or self._options.trainer_id)
 
     def starving(self) -> None:
         """The reader has nothing left and waits: let tasks have more on their way that had all they may."""

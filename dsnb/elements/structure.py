@@ -34,6 +34,8 @@ class Structure:
     keys: tuple[str, ...] = ()
     origin: tuple[str, str] = ("", "")
     cls: type | None = field(default=None, compare=False, repr=False)
+    _text: str = field(default="", init=False, compare=False, repr=False)
+    """As JSON, once that was asked for: every frame of a task has the same structure."""
 
     @property
     def leaves(self) -> int:
@@ -297,7 +299,9 @@ def _flatten(element: Any) -> list[Any]:
 
 def to_json(structure: Structure) -> str:
     """The structure as a short text that any language can read."""
-    return json.dumps(_plain(structure), separators=(",", ":"))
+    if not structure._text:
+        object.__setattr__(structure, "_text", json.dumps(_plain(structure), separators=(",", ":")))
+    return structure._text
 
 
 @lru_cache(maxsize=256)

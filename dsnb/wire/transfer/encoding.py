@@ -11,23 +11,19 @@ a message carries as many as have room in it; a checksum, on request, covers all
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
 
-from dsnb.elements.columns import Layout, bytes_of, check_layouts, column_from, few, join_bytes, lay_out
+from dsnb.elements.columns import bytes_of, few, join_bytes, lay_out
 from dsnb.elements.compression import CODECS, Codec, codec
-from dsnb.elements.failure import Failure
-from dsnb.elements.frame import Frame
-from dsnb.elements.structure import from_json, to_json
 from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.choice import LEAST_BYTES, Choice, probe
 from dsnb.wire.transfer.handover import Piece
-
-Body = np.ndarray[Any, np.dtype[np.uint8]]
+from dsnb.wire.transfer.headers import Body, check, damaged, header_of, piece_of
 
 PART = 1 << 20
 """Most bytes of body in one message; measured best between 256 KB and 8 MB."""
@@ -71,7 +67,7 @@ class PieceEncoder:
         layouts, buffers, total = lay_out(frame.columns, piece.start, piece.start + piece.count)
         if self._choice is not None and self._choice.wants_sample(total):
             self._choice.judge(probe(self._choice.usable, buffers, total))
-        head = frame_pb2.ReadReply(header=_header(self._task_id, piece, layouts), total=total)
+        head = frame_pb2.ReadReply(header=header_of(self._task_id, piece, layouts), total=total)
         messages = self._parts(head, buffers, total)
         form = self._form()
         if not (whole and self._keep and (form[0] or total <= PART)):
@@ -143,61 +139,6 @@ def _checksum(head: bytes | memoryview, buffers: Sequence[Any]) -> int:
     return digest.intdigest()
 
 
-class Described(NamedTuple):
-    """A piece for a transfer that carries its body apart: what it is, how its body lies, and the body's buffers."""
-
-    head: bytes
-    layouts: Sequence[Layout]
-    buffers: list[Any]
-    nbytes: int
-
-
-def describe(task_id: str, piece: Piece) -> Described:
-    """Take a piece apart."""
-    layouts, buffers, total = lay_out(piece.frame.columns, piece.start, piece.start + piece.count)
-    head = frame_pb2.ReadReply(header=_header(task_id, piece, layouts), total=total).SerializeToString()
-    return Described(head, layouts, buffers, total)
-
-
-def restore(head: bytes, body: Body) -> Piece:
-    """The piece that `describe` took apart.
-
-    Raises:
-        DataLossError: the two do not fit together.
-        FailedPreconditionError: its elements have a dtype that needs a package which is not here.
-    """
-    try:
-        reply = frame_pb2.ReadReply.FromString(head)
-        _check(reply)
-        if reply.total != len(body):
-            raise _damaged()
-        return _piece(reply.header, body)
-    except (DataLossError, FailedPreconditionError):
-        raise
-    except Exception as error:  # damage can show anywhere in what reads it
-        raise _damaged() from error
-
-
-def _header(task_id: str, piece: Piece, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
-    header = frame_pb2.FrameHeader(
-        task_id=task_id,
-        incarnation=piece.incarnation,
-        first=piece.index,
-        count=piece.count,
-        structure=to_json(piece.frame.structure),
-        columns=[
-            frame_pb2.Column(dtype=x.dtype, shape=x.shape, ragged=x.ragged, offset=x.offset, nbytes=x.nbytes)
-            for x in layouts
-        ],
-    )
-    failure = piece.frame.failure
-    if failure is not None:
-        header.failure.kind, header.failure.message = failure.kind, failure.message
-        header.failure.traceback, header.failure.pickled = failure.traceback, failure.pickled
-        header.failure.notes.extend(failure.notes)
-    return header
-
-
 def _prefix(head: bytes, nbytes: int) -> bytes:
     """Everything in front of the data: the data begins at a multiple of 16, so views of it are aligned."""
     if not nbytes:
@@ -252,7 +193,7 @@ class PieceDecoder:
         except (DataLossError, FailedPreconditionError):
             raise
         except Exception as error:  # damage can show anywhere in what reads the message
-            raise _damaged() from error
+            raise damaged() from error
 
     def _take(self, message: bytes) -> Piece | frame_pb2.ReadReply | None:
         head_end, data_at, checksum_at = _find_fields(message)
@@ -260,24 +201,24 @@ class PieceDecoder:
         data = np.frombuffer(message, np.uint8)[data_at:]
         if checksum_at is not None:
             if head.checksum != _checksum(memoryview(message)[:checksum_at], [data]):
-                raise _damaged("its checksum does not agree with what is in it")
+                raise damaged("its checksum does not agree with what is in it")
         elif self._checksum:
-            raise _damaged("it has no checksum")
+            raise damaged("it has no checksum")
         if self._body is not None:
             if head.HasField("header"):
-                raise _damaged()
+                raise damaged()
             return self._add(self._body, _unpacked(head, data, len(self._body) - self._filled))
         if not head.HasField("header"):
             if not (head.end or head.recalled or head.progress):
-                raise _damaged()
+                raise damaged()
             return head
-        _check(head)
+        check(head)
         parts = _unpacked(head, data, head.total)
         if not head.blocks:
             (data,) = parts
             if len(data) == head.total:
                 # Another encoder may leave the padding out; then the data are moved to where views are aligned.
-                return _piece(head.header, _read_only(data.copy()) if data_at % 16 and not head.codec else data)
+                return piece_of(head.header, _read_only(data.copy()) if data_at % 16 and not head.codec else data)
             parts = iter([data])
         self._header, self._body, self._filled = head.header, np.empty(head.total, np.uint8), 0
         return self._add(self._body, parts)
@@ -286,13 +227,13 @@ class PieceDecoder:
         for data in parts:
             end = self._filled + len(data)
             if not len(data) or end > len(body):
-                raise _damaged()
+                raise damaged()
             body[self._filled : end] = data
             self._filled = end
         if self._filled < len(body) or self._header is None:
             return None
         header, self._header, self._body = self._header, None, None
-        return _piece(header, _read_only(body))
+        return piece_of(header, _read_only(body))
 
 
 def _unpacked(head: frame_pb2.ReadReply, data: Body, room: int) -> Iterator[Body]:
@@ -301,7 +242,7 @@ def _unpacked(head: frame_pb2.ReadReply, data: Body, room: int) -> Iterator[Body
         yield data
         return
     if head.codec not in CODECS or head.raw > room or sum(head.blocks or [len(data)]) != len(data):
-        raise _damaged()
+        raise damaged()
     one = codec(head.codec)
     at, left = 0, head.raw
     for packed in head.blocks or [len(data)]:
@@ -309,7 +250,7 @@ def _unpacked(head: frame_pb2.ReadReply, data: Body, room: int) -> Iterator[Body
         block = data[at : at + packed]
         whole = block if packed == raw else np.frombuffer(one.decompress(block, raw), np.uint8)
         if len(whole) != raw:
-            raise _damaged()
+            raise damaged()
         yield whole
         at, left = at + packed, left - raw
 
@@ -333,11 +274,11 @@ def _find_fields(message: bytes) -> tuple[int, int, int | None]:
             at += 8
             continue
         if wire_type != 2:
-            raise _damaged()
+            raise damaged()
         length, begin = _read_varint(message, at)
         if key >> 3 == _DATA_FIELD:
             if begin + length != end:
-                raise _damaged()
+                raise damaged()
             return field, begin, checksum_at
         at = begin + length
     return end, end, checksum_at
@@ -351,35 +292,9 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise _damaged()
-
-
-def _check(head: frame_pb2.ReadReply) -> None:
-    """Find damage before memory is asked for: what the header says must fit together."""
-    header = head.header
-    leaves = 0 if header.HasField("failure") else from_json(header.structure).leaves
-    if not header.count or len(header.columns) != leaves or check_layouts(_layouts(header), header.count) != head.total:
-        raise _damaged()
-
-
-def _damaged(how: str = "") -> DataLossError:
-    return DataLossError("a damaged message arrived" + (f": {how}" if how else ""), did="the read was broken off")
+    raise damaged()
 
 
 def _read_only(body: Body) -> Body:
     body.flags.writeable = False
     return body
-
-
-def _layouts(header: frame_pb2.FrameHeader) -> list[Layout]:
-    return [Layout(c.dtype, tuple(c.shape), c.ragged, c.offset, c.nbytes) for c in header.columns]
-
-
-def _piece(header: frame_pb2.FrameHeader, body: Body) -> Piece:
-    failure = None
-    if header.HasField("failure"):
-        f = header.failure
-        failure = Failure(f.kind, f.message, f.traceback, f.pickled, tuple(f.notes))
-    columns = [column_from(layout, body, header.count) for layout in _layouts(header)]
-    frame = Frame(from_json(header.structure), columns, header.count, failure)
-    return Piece(frame, header.first, 0, header.count, header.incarnation)

@@ -19,8 +19,8 @@ from dsnb.errors import DsnbError, UnavailableError
 from dsnb.wire import forks
 from dsnb.wire.codec import encode
 from dsnb.wire.status import end_of_read, error_of
-from dsnb.wire.transfer.encoding import restore
 from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink, ears_of
+from dsnb.wire.transfer.headers import restore
 from dsnb.wire.transfer.shared_memory.line import (
     CHUNK,
     HEAD,
@@ -384,11 +384,12 @@ class _SharedReading:
     def _take(self, head: Head, text: bytes, body: Bytes) -> bool:
         """Act on a message; False when it was the last."""
         if head.kind == Kind.SLAB:
-            whole = restore(text, self._line.root(head.a, head.b))
+            whole = restore(text, head.d, self._line.root(head.a, head.b))
             start, count = head.c >> 32, head.c & 0xFFFFFFFF
-            self._sink.deliver(Piece(whole.frame, whole.index + start, start, count, whole.incarnation))
+            part = count < whole.count
+            self._sink.deliver(Piece(whole.frame, head.d + start, start, count, whole.incarnation) if part else whole)
         elif head.kind == Kind.BODY:
-            self._sink.deliver(restore(text, body))
+            self._sink.deliver(restore(text, head.d, body))
         elif head.kind == Kind.END:
             self._sink.end()
         elif head.kind == Kind.RECALLED:

@@ -35,8 +35,8 @@ class Kind(enum.IntEnum):
     LEAVE = 4  # b: consumed
     RELEASE = 5  # a: the slab
     WELCOME = 6  # from the worker; a: size of the memory, whose descriptor comes along
-    SLAB = 7  # follow: what the frame is; a: the slab, b: bytes, c: start and count
-    BODY = 8  # follow: what the piece is, and its body of b bytes
+    SLAB = 7  # follow: what the frame is; a: the slab, b: bytes, c: start and count, d: index of the frame
+    BODY = 8  # follow: what the piece is, and its body of b bytes; d: its index
     END = 9
     RECALLED = 10  # a: granted
     FAIL = 11  # follow: the error's page

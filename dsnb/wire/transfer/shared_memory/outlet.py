@@ -12,8 +12,8 @@ from typing import Any
 
 from dsnb.elements.columns import bytes_of, join_bytes
 from dsnb.wire.status import page_of
-from dsnb.wire.transfer.encoding import describe
 from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading
+from dsnb.wire.transfer.headers import describe
 from dsnb.wire.transfer.shared_memory.line import CHUNK, HEAD, Head, Kind, hang_up, head_of, message
 from dsnb.wire.transfer.shared_memory.pool import Pool, Slab
 
@@ -82,10 +82,10 @@ class ReaderOutlet:
         slab = self._slab_for(piece)
         if slab is None:
             head, _, buffers, nbytes = describe(self._task_id, piece)
-            self.send([HEAD.pack(Kind.BODY, len(head), 0, nbytes, 0, 0), head, *buffers])
+            self.send([HEAD.pack(Kind.BODY, len(head), 0, nbytes, 0, piece.index), head, *buffers])
             return
         place = piece.start << 32 | piece.count
-        self.send([message(Kind.SLAB, slab.at, slab.nbytes, place, text=slab.head)])
+        self.send([message(Kind.SLAB, slab.at, slab.nbytes, place, piece.index - piece.start, slab.head)])
 
     def end(self) -> None:
         self.send([message(Kind.END)])

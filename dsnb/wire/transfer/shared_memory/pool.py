@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsnb.elements.frame import Frame
-from dsnb.wire.transfer.encoding import describe
 from dsnb.wire.transfer.handover import Piece
+from dsnb.wire.transfer.headers import describe
 from dsnb.wire.transfer.shared_memory.memory import Memory
 from dsnb.wire.transfer.shared_memory.slabs import FreeList, whole_pages
 

@@ -12,8 +12,8 @@ import pytest
 
 from dsnb.elements.columns import lay_out
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.wire.transfer.encoding import restore
 from dsnb.wire.transfer.handover import Piece
+from dsnb.wire.transfer.headers import restore
 from dsnb.wire.transfer.shared_memory.memory import Mapping
 from dsnb.wire.transfer.shared_memory.pool import Pool, Slab
 from tests.wire.transfer.shared_memory.test_memory import PAGE, room_for
@@ -42,7 +42,7 @@ def held(pool: Pool, piece: Piece) -> Slab:
 
 def elements(pool: Pool, slab: Slab) -> list[Any]:
     body = Mapping(pool.memory.descriptor, pool.memory.size).root(slab.at, slab.nbytes)
-    return list(restore(slab.head, body).elements())
+    return list(restore(slab.head, 0, body).elements())
 
 
 def test_a_frame_is_written_once_for_all_its_readers(pool: Pool) -> None:
@@ -123,7 +123,7 @@ def test_a_slab_holds_its_whole_frame_whatever_part_is_asked_for_first(pool: Poo
     (frame,) = frames_of(rows, None)
     assert isinstance(frame, Frame)
     slab = held(pool, Piece(frame, 105, 5, 2, 1))
-    whole = restore(slab.head, Mapping(pool.memory.descriptor, SIZE).root(slab.at, slab.nbytes))
+    whole = restore(slab.head, 100, Mapping(pool.memory.descriptor, SIZE).root(slab.at, slab.nbytes))
     assert (whole.index, whole.count) == (100, 8)
     assert np.array_equal(np.stack(list(whole.elements())), rows)
 
