@@ -410,6 +410,24 @@ def test_credit_moves_at_once_when_a_reading_breaks(workers: list[Worker]) -> No
     client.tasks.close()
 
 
+@pytest.mark.parametrize(
+    "transfer, options, may",
+    [
+        ("shared_memory", {}, True),
+        ("grpc", {}, False),
+        ("shared_memory", {"max_outstanding_requests": 1}, False),
+        ("shared_memory", {"trainer_id": "lr=0.1"}, False),
+    ],
+)
+def test_only_a_reader_whose_workers_may_go_on_waits_before_it_tells_what_it_consumed(
+    transfer: str, options: dict[str, Any], may: bool
+) -> None:
+    client = Client(**options)
+    client.tasks.set_tasks((TaskInfo(task_id="t"),))
+    client.tasks._holds["t"].transfer = transfer
+    assert client.tasks.may_wait is may
+
+
 @pytest.mark.parametrize("others, most", [(0, (64 << 20) + 1), (1, BUFFER_BYTES // 2)])
 def test_a_second_large_element_may_be_on_its_way_over_a_stream_that_nothing_else_fills(others: int, most: int) -> None:
     tasks = TaskTable(Inbox(), "client", ReadOptions(mode=ShardingPolicy.OFF, protocol="grpc"), "token")

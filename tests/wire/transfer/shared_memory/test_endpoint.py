@@ -93,6 +93,17 @@ def test_views_outlive_the_worker() -> None:
     wait_for(lambda: lines() == 0, what="the line to be closed")
 
 
+def test_slabs_that_lie_idle_are_given_back_without_another_word() -> None:
+    with door(size=256 * MIB) as there, reading(there) as reader:
+        for seed in range(2):
+            there.worker.sink().deliver(piece_of([data(seed, 13 * MIB)]))
+        kept = [reader.take(), reader.take()]
+        there.used(26 * MIB)
+        del kept[0]
+        del kept[0]
+        there.used(0, "when two of them would only wait for the next credit")
+
+
 def test_slabs_are_used_again_and_again() -> None:
     """Forty times the memory, by a reader that keeps two elements at a time."""
     with door(size=4 * MIB) as there, reading(there) as reader:
