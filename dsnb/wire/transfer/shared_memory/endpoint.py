@@ -26,6 +26,7 @@ from dsnb.wire.transfer.shared_memory.line import (
     HEAD,
     Head,
     Kind,
+    Part,
     SharedMemoryRefused,
     connect,
     credentials_text,
@@ -91,7 +92,7 @@ class _Line:
         self._over = False
         self._heard = bytearray()
         self._descriptors: list[int] = []
-        self._part: _Part | None = None
+        self._part: Part | None = None
         _open.add(self)
 
     @property
@@ -250,7 +251,7 @@ class _Line:
             text = bytes(heard[HEAD.size : end])
             del heard[:end]
             if head.kind == Kind.BODY:
-                self._part = _Part(head, text)
+                self._part = Part(head, text)
                 continue
             if head.kind == Kind.WELCOME:
                 self._look_at(head.a)
@@ -275,29 +276,6 @@ class _Line:
 
 _NOTHING: Bytes = np.empty(0, np.uint8)
 _Message = tuple[Head, bytes, Bytes]
-
-
-class _Part:
-    """A message whose body has come in part."""
-
-    def __init__(self, head: Head, text: bytes) -> None:
-        self.head = head
-        self.text = text
-        self.body: Bytes = np.empty(head.b, np.uint8)
-        self.filled = 0
-
-    @property
-    def rest(self) -> memoryview:
-        """What is to be filled."""
-        return self.body.data[self.filled :]
-
-    def fill(self, heard: bytearray) -> None:
-        """Take what belongs to it off what was heard."""
-        there = min(len(self.body) - self.filled, len(heard))
-        if there:
-            self.body[self.filled : self.filled + there] = np.frombuffer(heard, np.uint8, there)
-            del heard[:there]
-            self.filled += there
 
 
 class _SharedReading:

@@ -12,7 +12,9 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dsnb.errors import UnavailableError
 from dsnb.wire import forks
@@ -64,6 +66,29 @@ def message(kind: Kind, a: int = 0, b: int = 0, c: int = 0, d: int = 0, text: by
 def head_of(data: bytes | bytearray, at: int = 0) -> Head:
     """The head that begins at a place."""
     return Head(*HEAD.unpack_from(data, at))
+
+
+class Part:
+    """A message whose body has come in part."""
+
+    def __init__(self, head: Head, text: bytes) -> None:
+        self.head = head
+        self.text = text
+        self.body: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(head.b, np.uint8)
+        self.filled = 0
+
+    @property
+    def rest(self) -> memoryview:
+        """What is to be filled."""
+        return self.body.data[self.filled :]
+
+    def fill(self, heard: bytearray) -> None:
+        """Take what belongs to it off what was heard."""
+        there = min(len(self.body) - self.filled, len(heard))
+        if there:
+            self.body[self.filled : self.filled + there] = np.frombuffer(heard, np.uint8, there)
+            del heard[:there]
+            self.filled += there
 
 
 class SharedMemoryRefused(UnavailableError):
