@@ -62,6 +62,10 @@ class Dense:
     def spec(self) -> TensorSpec:
         return TensorSpec(self.shape, self.dtype)
 
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
     def rows(self, start: int, stop: int) -> Sequence[Any]:
         part = self.values[start:stop]
         if not isinstance(part, np.ndarray):
@@ -127,6 +131,10 @@ class Text:
     @property
     def spec(self) -> TensorSpec:
         return TensorSpec((), self.dtype)
+
+    @property
+    def rank(self) -> int:
+        return 0
 
     def rows(self, start: int, stop: int) -> Sequence[Any]:
         return self.values[start:stop]
@@ -197,6 +205,9 @@ def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
 
 def _array_column(arrays: Sequence[Array]) -> Column:
     first = arrays[0]
+    if len(arrays) == 1 and first.shape and not first.dtype.hasobject:  # one that somebody waits for
+        first.setflags(write=False)
+        return Dense(first.dtype, first.shape, arrays)
     dtypes, shapes = set(map(attrgetter("dtype"), arrays)), set(map(attrgetter("shape"), arrays))
     if not all(alike(dtype, first.dtype) for dtype in dtypes) or len(set(map(len, shapes))) > 1:
         raise StructureMismatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from dsnb.elements.structure import (
 from dsnb.errors import InvalidArgumentError
 
 Array = np.ndarray[Any, Any]
+
+_NBYTES = attrgetter("nbytes")
 
 
 class Frame:
@@ -61,7 +64,7 @@ class Frame:
         self.columns = columns
         self.count = count
         self.failure = failure
-        self.nbytes = sum(column.nbytes for column in columns)
+        self.nbytes: int = sum(map(_NBYTES, columns))
         self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
         """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
         self.on_encoded: Callable[[int], bool] | None = None
@@ -117,12 +120,14 @@ class Schema:
         self.structure = structure
         self.leaves = leaves
 
-    def agrees(self, other: Schema) -> bool:
-        """Whether elements of both may stand in one stream."""
-        return self.structure == other.structure and all(
-            alike(mine.dtype, its.dtype) and len(mine.shape) == len(its.shape)
-            for mine, its in zip(self.leaves, other.leaves, strict=True)
-        )
+    def agrees(self, frame: Frame) -> bool:
+        """Whether the elements of a frame may stand in the same stream."""
+        if self.structure is not frame.structure and self.structure != frame.structure:
+            return False
+        for mine, its in zip(self.leaves, frame.columns, strict=True):
+            if len(mine.shape) != its.rank or not alike(mine.dtype, its.dtype):
+                return False
+        return True
 
     def __str__(self) -> str:
         return describe(self.structure, map(str, self.leaves))
@@ -162,7 +167,7 @@ def _attempt(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) ->
         return _disagreement(schema, _described(run[0]))
     except InvalidArgumentError as error:
         return error
-    if schema is None or schema.agrees(frame.schema):
+    if schema is None or schema.agrees(frame):
         return frame
     return _disagreement(schema, str(frame.schema))
 
@@ -204,6 +209,8 @@ def _shareable(structure: Structure) -> bool:
     Not where they hold lists or dicts, which a reader may write to; nor named tuples and dataclasses: a pipeline comes
     to its worker with a class of its own, which is not the one that the reader knows by that name.
     """
+    if structure is LEAF:
+        return True
     return structure.kind in ("leaf", "none", "tuple") and all(map(_shareable, structure.children))
 
 

@@ -14,6 +14,8 @@ from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
+import numpy as np
+
 from dsnb.elements.classes import fields_of, is_data_class, maker, own_class
 from dsnb.errors import DataLossError, InvalidArgumentError
 
@@ -208,7 +210,12 @@ def _is_node(cls: type) -> bool:
     return issubclass(cls, _CONTAINERS) or is_data_class(cls)
 
 
+_USUAL_LEAVES = {np.ndarray, int, float, bool, str, bytes, *(np.dtype(code).type for code in "?bBhHiIlLqQefdFD")}
+
+
 def _check_leaves(run: Sequence[Any]) -> None:
+    if _USUAL_LEAVES.issuperset(map(type, run)):
+        return
     if any(map(_is_node, set(map(type, run)))):
         raise StructureMismatch(next(i for i, leaf in enumerate(run) if _is_node(type(leaf))))
 

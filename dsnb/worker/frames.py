@@ -169,6 +169,9 @@ class WindowFrames:
 
     def entry_at(self, index: int) -> Entry:
         """The frame with the element of that index."""
+        last = self.entries[-1]
+        if last.first <= index:
+            return last  # what is sent at once is
         return self.entries[bisect_right(self.entries, index, key=lambda entry: entry.first) - 1]
 
     def bytes_between(self, first: int, end: int) -> int:

@@ -118,7 +118,10 @@ class Producer(threading.Thread):
             self.stage.close()
 
     def _produce(self, stage: Stage) -> None:
-        while self._outlet.wait_for_room():
+        while True:
+            idle = not self._gathered  # and stays so: another thread takes from what is gathered, and adds nothing
+            if not self._outlet.wait_for_room():
+                return
             want = max(1, min(self._want, self._most() - self._gathered))
             began = time.monotonic()
             if self._shows and want > 1:
@@ -140,6 +143,10 @@ class Producer(threading.Thread):
                     self._flush()
                 self._outlet.finish()
                 return
+            if idle and want == 1 and took > _RUN_S and isinstance(run, list):
+                self._hand_on(run)
+                self._adapt(1, took)
+                continue
             with self._closing:
                 self._pulling = None
                 self._gather(run, began)
@@ -149,6 +156,12 @@ class Producer(threading.Thread):
                     self._flush()
                 else:
                     self._overdue.tell()
+
+    def _hand_on(self, run: list[Any]) -> None:
+        """Add a lone element: somebody waits for it, and for it there is room."""
+        with self._closing:
+            self._outlet.gathered(1)
+            self._try_to_add(run, room=True)
 
     def _close_overdue(self) -> bool:
         """Close the frame if it is old, whatever the pipeline does; True while there is one that is not."""
@@ -190,30 +203,35 @@ class Producer(threading.Thread):
             return
         pending = self._pending
         self._pending, self._gathered = [], 0
+        for run in [joined(pending)] if self._packed else handed_over(pending):
+            self._try_to_add(run)
+
+    def _try_to_add(self, run: Run, *, room: bool = False) -> None:
         try:
-            for run in [joined(pending)] if self._packed else handed_over(pending):
-                self._lay_out(run)
+            self._lay_out(run, room=room)
         except Exception as error:  # noqa: BLE001 - elements hold anything; what we did not think of is told, not waited for
             self._add_failure(error)
 
-    def _lay_out(self, run: Run) -> None:
+    def _lay_out(self, run: Run, *, room: bool) -> None:
         for part in frames_of(run, self._schema, packed=self._packed):
             if isinstance(part, Exception):
                 self._add_failure(part)
             else:
                 self._schema = self._schema or part.schema
-                self._add(part)
+                self._add(part, room=room)
 
-    def _add(self, frame: Frame) -> None:
+    def _add(self, frame: Frame, *, room: bool = False) -> None:
         """Add a frame, in pieces where it came out larger than one may be."""
         limit = self._outlet.frame_bytes()
         if frame.nbytes <= limit or frame.count == 1:
             if frame.nbytes > self._outlet.element_bytes():
                 self._add_failure(self._too_large(frame))
             else:
-                self._outlet.wait_for_room()
+                if not room:
+                    self._outlet.wait_for_room()
                 self._added += frame.count
                 self._outlet.add(frame)
+                self._element_bytes = max(1, frame.nbytes // frame.count)
             return
         middle = frame.count // 2
         for start, stop in ((0, middle), (middle, frame.count)):

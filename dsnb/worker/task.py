@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -182,8 +181,7 @@ class Task:
             self._changed.notify_all()
 
     def _give_up_gathering(self, window: Window) -> None:
-        here = sorted({window.readers[client].trainer for client in self._readings})
-        error = incomplete(self.order.job_name, here)
+        error = incomplete(self.order.job_name, sorted({window.readers[client].trainer for client in self._readings}))
         for reading in list(self._readings.values()):
             self.leave(reading.client)
             reading.sink.fail(error)
@@ -257,17 +255,16 @@ class Task:
             self._errors += frame.failure is not None
             if self.order.cached:
                 frame.on_encoded = self._charger(self._window.head)
-            with self._telling_when_torn():
-                self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
+            torn = self._torn
+            self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
+            if self._torn and not torn:
+                self._on_change()
             self._pump_all()
 
-    @contextmanager
-    def _telling_when_torn(self) -> Iterator[None]:
-        """Tell when the first elements go: newcomers who want everything must not come here any more."""
-        was_whole = not self._window.base
-        yield
-        if was_whole and self._window.base and self.order.cached:
-            self._on_change()
+    @property
+    def _torn(self) -> bool:
+        """Whether the first elements are gone: newcomers who want everything must not come here any more."""
+        return self.order.cached and self._window.base > 0
 
     def _charger(self, index: int) -> Callable[[int], bool]:
         """Counts what is kept beside a frame, if it may be. It does not keep the task, which keeps the frame."""
@@ -298,10 +295,13 @@ class Task:
 
     def resize(self, capacity: int) -> None:
         """Change the bytes that the window may hold; what is over is let go, also if no other frame will come."""
-        with self._changed, self._telling_when_torn():
+        with self._changed:
+            torn = self._torn
             self._window.capacity = capacity
             if isinstance(self._window, Window):
                 self._window.make_room()
+            if self._torn and not torn:
+                self._on_change()
 
     def stop(self, error: Exception) -> None:
         """End production and tell the readers why; waits shortly for the pipeline, unless user code holds it."""
@@ -361,8 +361,8 @@ class Task:
 
     def _compressions(self) -> str:
         """What was decided for its readers, or for the last one that left."""
-        present = dict.fromkeys(reading.link.compression for reading in self._readings.values())
-        return "; ".join(filter(None, present)) or self._compression
+        present = {reading.link.compression: None for reading in self._readings.values() if reading.link.compression}
+        return "; ".join(present) or self._compression
 
     def _flying_ns(self, trainer: str) -> int:
         return self._flight_ns[trainer] + sum(r.flight_ns for r in self._readings.values() if r.trainer == trainer)

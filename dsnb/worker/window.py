@@ -136,7 +136,7 @@ class Window:
 
     def make_room(self, nbytes: int = 0) -> None:
         """Let go of what is over the capacity with so many bytes more, and not held."""
-        while self.nbytes + nbytes > self.capacity and self._make_room():
+        while self.keep and self.nbytes + nbytes > self.capacity and self._make_room():
             pass
 
     def finish(self) -> None:
@@ -245,7 +245,7 @@ class Window:
 
     def _blocked(self) -> bool:
         """Whether a trainer keeps room from the next frame, and to let go of the first one would not do."""
-        over, first = self.nbytes + self._needed - self.capacity, self.frames.first_in_memory
+        over, first = self.nbytes + self._needed - self.capacity if self.keep else 0, self.frames.first_in_memory
         if over <= 0 or first is None or not any(trainer.holds for trainer in self.trainers.values()):
             return False
         return first.nbytes + first.encoded < over or not self._can_make_room()
@@ -282,7 +282,7 @@ class Window:
         if room <= 0 or not self.gathering.complete or (reader.runs and reader.nbytes >= reader.max_bytes):
             return None
         trainer = self.trainers[reader.trainer]
-        run = self._returned(trainer, room) or self._fresh(trainer, room)
+        run = self._returned(trainer, room) or (self._fresh(trainer, room) if trainer.next < self.head else None)
         if run is None:
             self._note_starving(reader)
             return None

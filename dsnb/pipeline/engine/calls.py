@@ -173,6 +173,9 @@ class CallingStage(Stage):
 
     def _answers_in_place(self, calls: CallsInPlace, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
         while run := self.next_inputs(want):
+            if len(run) == 1:  # of which nothing can be taken before it is over
+                out: list[Any] = []
+                return run, out, self.function.extend(out, run)
             self._unguarded = self.function.plain
             made = calls.make(run)
             self.elements += made.taken

@@ -27,7 +27,10 @@ _PYTHON_NUMBERS: Final[dict[type, type[np.generic]]] = {
     bool: np.bool_,
     complex: np.complex128,
 }
+_DTYPE: Final = attrgetter("dtype")
+_HAS_OBJECT: Final = attrgetter("hasobject")
 _DID: Final = "the element was left out; reading goes on with the next"
+_ARRAYS: Final = {np.ndarray}
 _STAYS: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
 
 
@@ -80,8 +83,11 @@ class Outlet:
 
 def _numpyed(run: Run, structure: Structure) -> list[Any]:
     elements = _read_only_rows(run) if isinstance(run, np.ndarray) else run
-    if structure is LEAF and (elements is not run or _STAYS.issuperset(map(type, elements))):
-        return elements
+    if structure is LEAF:
+        if elements is not run or _STAYS.issuperset(map(type, elements)):
+            return elements
+        if _ARRAYS.issuperset(map(type, elements)):
+            return list(_protected(elements))
     columns = columns_of(structure, elements)
     converted = [_numpy_leaves(column) for column in columns]
     if all(new is old for new, old in zip(converted, columns, strict=True)):
@@ -127,7 +133,7 @@ def _numpy_leaves(column: Sequence[Any]) -> Sequence[Any]:
 
 
 def _protected(column: Sequence[np.ndarray[Any, Any]]) -> Sequence[np.ndarray[Any, Any]]:
-    if any(dtype.hasobject for dtype in set(map(attrgetter("dtype"), column))):
+    if any(map(_HAS_OBJECT, set(map(_DTYPE, column)))):
         raise no_leaf(next(array for array in column if array.dtype.hasobject))
     for array in column:
         array.setflags(write=False)
