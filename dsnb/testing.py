@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from dsnb.client.distribute import distribute
 from dsnb.client.options import ShardingPolicy
 from dsnb.client.source import FromService
+from dsnb.dataclass import dataclass
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import InvalidArgumentError, stands_in_place
 from dsnb.pipeline.dataset import Dataset

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Component, Fingerprint
 
 _ALIKE = 0.5

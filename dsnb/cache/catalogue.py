@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from dsnb.cache import files
 from dsnb.cache.about import from_json
@@ -13,6 +12,7 @@ from dsnb.cache.filesystem import filesystem_of
 from dsnb.cache.recording import Log, Piece, Record, decode
 from dsnb.cache.shelf import check_format, evict, exclusively, folders, numbers, size_of, used
 from dsnb.cache.split_log import SplitLog
+from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, FailedPreconditionError, NotFoundError
 
 

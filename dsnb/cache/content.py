@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 import xxhash
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 
 _PIECE: Final = 1 << 20

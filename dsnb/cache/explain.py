@@ -6,10 +6,11 @@ import difflib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import CodeType
 
 from dsnb.cache.key import Key
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Component
 from dsnb.elements.source import source_of
 

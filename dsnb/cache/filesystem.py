@@ -7,8 +7,9 @@ decides, by a list; what is on no list counts as not local.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Final
+
+from dsnb.dataclass import dataclass
 
 _LOCAL: Final = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "bcachefs", "jfs", "reiserfs"}

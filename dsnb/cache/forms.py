@@ -10,7 +10,7 @@ import base64
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from dsnb.cache.storage import ModelStorage
 from dsnb.cache.training import Cacheable, class_name, imported_class
+from dsnb.dataclass import dataclass
 from dsnb.elements.classes import fields_of, maker
 from dsnb.elements.fingerprint_parts import type_name
 from dsnb.errors import DataLossError, DsnbError

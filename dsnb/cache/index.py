@@ -14,11 +14,11 @@ them this is least recently used. "Recently" counts uses, not seconds: no clock 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from dsnb.cache.database import Database
 from dsnb.cache.process import here, is_gone
+from dsnb.dataclass import dataclass
 
 FORM: Final = 1
 _FORGOTTEN: Final = 24 * 3600.0  # seconds after which the lease of a process that cannot be seen from here is over

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from types import CodeType
@@ -19,6 +18,7 @@ from typing import Any
 import xxhash
 
 from dsnb.cache.content import content_of
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Component, fingerprint
 from dsnb.elements.fingerprint_parts import encode, packed, short
 from dsnb.elements.library import package_of

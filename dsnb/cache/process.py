@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
+from dsnb.dataclass import dataclass
 from dsnb.processes import start_time
 
 

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Final
 
 import xxhash
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, FailedPreconditionError
 
 FORMAT: Final = 1

@@ -16,7 +16,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from dsnb.cache.faults import Point
 from dsnb.cache.frames import decode, digest_of, encode
 from dsnb.cache.process import here, is_gone
 from dsnb.cache.recording import Place
+from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError
 

@@ -6,9 +6,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError, NotFoundError
 
 

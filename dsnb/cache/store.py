@@ -25,7 +25,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +36,7 @@ from dsnb.cache.index import FORM, SCHEMA, Entry, Found, Index
 from dsnb.cache.process import here
 from dsnb.cache.sweep import ASIDE, RESULT, is_result, is_tidy, tidied, too_old, weight
 from dsnb.cache.versions import this_version
+from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError, UnavailableError
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from dsnb.cache.backends import Gone, Store, Unwritable
@@ -19,6 +18,7 @@ from dsnb.cache.frames import joined, nbytes_of
 from dsnb.cache.process import here
 from dsnb.cache.recording import Begin, Chunk, End, Record, Release, Take
 from dsnb.cache.slots import Slots
+from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 
 HOLDERS: set[str] = set()

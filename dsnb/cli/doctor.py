@@ -10,11 +10,12 @@ import resource
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json
+from dsnb.dataclass import dataclass
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands

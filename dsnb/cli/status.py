@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
 from dsnb.cli.report import report, table
+from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError
 
 if TYPE_CHECKING:

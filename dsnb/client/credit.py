@@ -8,7 +8,8 @@ recalled, and given to the task that has waited longest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from dsnb.dataclass import dataclass
 
 IDLE_S = 0.05
 """How long a credit may lie unused while another task has none."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from dsnb.client.trainer_cache import CrossTrainerCache
+from dsnb.dataclass import dataclass
 from dsnb.elements.compression import AUTO, CODECS, NONE, codec
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire import discovery

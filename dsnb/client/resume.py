@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from dsnb.client.options import ReadOptions
+from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.bookmarks import no_position
 from dsnb.pipeline.engine.stage import Run, Stage

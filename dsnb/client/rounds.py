@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.wire.lineup import ConsumerReport, HeldTurns, Lineup, RoundsUpdate, lineup_of, turn_of
 
 

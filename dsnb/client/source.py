@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -11,6 +11,7 @@ from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
 from dsnb.client.resume import PassedStage, loaded, loaded_end
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage

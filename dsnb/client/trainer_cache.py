@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.manner import Manner
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+
+from dsnb.dataclass import dataclass
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 

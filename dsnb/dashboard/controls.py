@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError
 from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.snapshot import Snapshot

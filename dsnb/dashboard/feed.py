@@ -13,9 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError
 from dsnb.monitor.rates import Rates, rates, same_run
 from dsnb.monitor.snapshot import Snapshot

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from dsnb.dashboard.feed import RATE_SPAN_S, Health, Moment
+from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import Rates, rates
 from dsnb.monitor.run_file import RunReader
 from dsnb.monitor.snapshot import Snapshot

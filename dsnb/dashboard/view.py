@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from dsnb.dashboard.controls import Outcome, Request
 from dsnb.dashboard.feed import Health, Moment
 from dsnb.dashboard.replay import Position
+from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import JobRates, Rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot
 from dsnb.monitor.words import rate

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.demo.trainer import Trainer
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 

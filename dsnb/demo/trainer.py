@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.demo.model import Classifier, Floats, Labels
 from dsnb.errors import FailedPreconditionError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dsnb.dataclass import dataclass
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.events import Instruction
 from dsnb.dispatcher.records import Record

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.dispatcher.records import Record
 from dsnb.wire.lineup import ConsumerReport
 from dsnb.wire.messages import PassPosition

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dsnb.dataclass import dataclass
 from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
 
 _LISTED = 16

@@ -5,7 +5,7 @@ Records say what happened, not what was wanted: replaying them never fails and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dsnb.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

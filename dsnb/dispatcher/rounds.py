@@ -33,8 +33,9 @@ that died in a halt asks again, and one that died after it tells the lineup agai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dsnb.dataclass import dataclass
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import jobs
 from dsnb.dispatcher import records as r

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from dsnb.dataclass import dataclass
 
 MOST_RUNS: Final = 10_000
 """Runs of one task and provider that are remembered."""

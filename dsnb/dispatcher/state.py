@@ -17,9 +17,10 @@ needed after a restart, or comes again by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.plain import to_json

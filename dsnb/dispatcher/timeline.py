@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dsnb.dataclass import dataclass
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.state import State
 from dsnb.monitor.snapshot import GrantStatus

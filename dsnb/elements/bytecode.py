@@ -10,10 +10,11 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
+
+from dsnb.dataclass import dataclass
 
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _CACHE = dis.opmap["CACHE"]

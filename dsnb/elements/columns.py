@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text
 from dsnb.elements.structure import StructureMismatch

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError
 
 NONE: Final = "NONE"

@@ -6,8 +6,7 @@ It is raised as its original class, with what dsnb knows added as notes and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dsnb.dataclass import dataclass
 from dsnb.elements.legible import RemoteTraceback, legible_note, traceback_text
 from dsnb.elements.pickling import dump_error, load_error
 from dsnb.errors import DsnbError, UserCodeError

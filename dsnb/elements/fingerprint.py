@@ -17,10 +17,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint_graph import Emitted, Walk
 from dsnb.elements.fingerprint_parts import packed
 from dsnb.elements.imports import SourceFile

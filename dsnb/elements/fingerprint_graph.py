@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint_code import CODE_LOOKERS, look_by_meta
 from dsnb.elements.fingerprint_parts import Look, Looker, encode, short
 from dsnb.elements.fingerprint_values import VALUE_LOOKERS, look_at_instance, look_by_base, look_by_hook

@@ -5,9 +5,9 @@ from __future__ import annotations
 import reprlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.library import package_of
 
 _PLAIN_DEPTH = 6

@@ -22,12 +22,12 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.bytecode import all_imports
 from dsnb.elements.usercode import is_user_namespace, namespace
 

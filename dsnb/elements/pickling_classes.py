@@ -10,7 +10,6 @@ between the two may hold others.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.classes import named_class
 from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.elements.usercode import is_user_class
@@ -80,7 +80,7 @@ def _shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, member if is_user_class(base) else _LibraryMember(base, name)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _LibraryMember:
     """Stands in the pickle for what a library's class holds: it may be something that cannot be pickled."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CellType, FunctionType, ModuleType
 from typing import Any, Literal
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.bytecode import all_reads
 from dsnb.elements.usercode import is_user_module, namespace
 

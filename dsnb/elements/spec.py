@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.structure import Structure, flatten, from_json, rebuild, structure_of, to_json
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dsnb.dataclass import dataclass
 from dsnb.monitor.processors import Processors, processors
 from dsnb.monitor.rates import JobRates, Rates, StageRates, TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 
+from dsnb.dataclass import dataclass
 from dsnb.monitor.case import Case
 from dsnb.monitor.remedies import enough, instead, more_workers, relief, taken
 from dsnb.monitor.words import count, duration, plural, rate, share, size

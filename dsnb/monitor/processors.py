@@ -10,8 +10,8 @@ Pure: no clock, no service.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import Rates
 from dsnb.monitor.snapshot import WorkerStatus
 

@@ -7,7 +7,7 @@ data, and `VERSION` goes up when a field changes its meaning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dsnb.dataclass import dataclass
 
 VERSION = 1
 

@@ -14,8 +14,8 @@ Pure: no clock, no service.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.monitor.case import Case, who
 from dsnb.monitor.causes import BUSY, CAUSES, Cause, decoding
 from dsnb.monitor.rates import rates

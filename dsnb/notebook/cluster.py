@@ -6,8 +6,9 @@ import atexit
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dsnb.dataclass import dataclass
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.server import DispatchServer
 from dsnb.errors import InvalidArgumentError

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from io import IOBase
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint_values import reduced_form
 from dsnb.elements.reach import dispatch_registry, variables
 from dsnb.elements.usercode import is_user_class, is_user_module, namespace
@@ -25,7 +26,7 @@ Attempt = Callable[[Any], Exception | None]
 """Pickles a value by itself and gives the error, None where it works."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Step:
     """One step from a value to a part of it. Steps that begin with a name are variables; others go on from one."""
 

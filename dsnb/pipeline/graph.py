@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.fingerprint_values import array_bytes, array_digest
 from dsnb.elements.imports import Source, add_import_path, import_path

@@ -5,9 +5,9 @@ Clients ask at the call where a mode is chosen, dispatchers when a pass begins: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 STATIC: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import UnimplementedError
 
 if TYPE_CHECKING:

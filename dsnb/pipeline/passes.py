@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import Any, Final
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.bookmarks import Bookmarks, keeps_count, leave_out
 from dsnb.pipeline.engine.iterator import Place

@@ -8,9 +8,9 @@ split: the task that gets it reads everything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from time import perf_counter_ns
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import BuildContext, Operation
 

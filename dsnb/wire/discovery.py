@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.processes import start_time
 from dsnb.wire import forks

@@ -8,7 +8,8 @@ rounds are its *turns*, numbered from 0 whatever lineups it is in: turn k of a t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from dsnb.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

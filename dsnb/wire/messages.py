@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dsnb.dataclass import dataclass
 from dsnb.wire.lineup import ConsumerReport, RoundsUpdate
 from dsnb.wire.link import LinkReport
 from dsnb.wire.manner import Manner

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from dsnb.dataclass import dataclass
 from dsnb.wire import messages as m
 
 Request = TypeVar("Request")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.channel import split_target
 from dsnb.worker.host import memory_bytes

@@ -6,9 +6,9 @@ A pure core: where frames on disk really lie is a `Store`'s matter.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dsnb.dataclass import dataclass
 from dsnb.worker.places import Run
 
 

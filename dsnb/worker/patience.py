@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import UnavailableError
 
 T = TypeVar("T")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.wire.manner import Manner
 
 

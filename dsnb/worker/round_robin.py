@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError
 from dsnb.wire.lineup import consumer_name

@@ -10,11 +10,11 @@ import os
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.columns import Layout, bytes_of, column_from, lay_out
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import Structure

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
+from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import demand_words, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 from dsnb.monitor.words import WAITS_MUCH, count, level_of, plural, share

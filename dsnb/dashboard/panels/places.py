@@ -9,9 +9,9 @@ trainer that is ten windows behind still has a place, and the window keeps its o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from dsnb.dashboard.view import WORST, View, colour
+from dsnb.dataclass import dataclass
 from dsnb.monitor.snapshot import JobStatus, PlaceStatus, TaskStatus, TrainerStatus
 from dsnb.monitor.words import by_number, count, duration, rate
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.tables import empty, heading
 from dsnb.dashboard.view import View
+from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import StageRates
 from dsnb.monitor.snapshot import StageStatus
 from dsnb.monitor.words import count, duration, rate, share

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from dsnb.dashboard.markup import Html, tag
+from dsnb.dataclass import dataclass
 from dsnb.monitor.words import duration
 
 _SHORT, _TAIL = 12, 8

@@ -8,10 +8,11 @@ edge is a fixed moment that steps on now and then: so a finished run is drawn on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from dsnb.dashboard.feed import Moment
+from dsnb.dataclass import dataclass
 from dsnb.monitor.snapshot import GrantStatus
 from dsnb.monitor.words import by_number
 

@@ -9,12 +9,12 @@ all pages and do not move, so that a page draws a column once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from dsnb.dashboard.feed import Moment
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.tables import empty, heading, name
 from dsnb.dashboard.view import View, colour
+from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 from dsnb.monitor.words import WAITS_MUCH, level_of, share

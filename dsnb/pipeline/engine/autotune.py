@@ -8,9 +8,9 @@ whatever the reader's own speed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from dsnb.dataclass import dataclass
 from dsnb.processes import usable_cpus
 
 _TRIAL_NS: Final = 20_000_000

@@ -10,9 +10,9 @@ All calls are made on the thread that pulls, and so on one.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError
 from dsnb.pipeline.engine.beside import Extend
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import length_hint
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.legible import show_to_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, stands_in_place
 from dsnb.pipeline.engine.leaving import Outlet

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.columns import alike
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, parts_of, rebuild
 from dsnb.errors import InvalidArgumentError

@@ -16,12 +16,12 @@ next `pull` goes on with the element after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError, stands_in_place
 from dsnb.pipeline.engine.pace import MOST
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.assemble import batch_of, batches_of
 from dsnb.pipeline.engine.gather import GatherStage
 from dsnb.pipeline.engine.stage import Stage

@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.origin import function_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from dsnb.cache.about import About
@@ -17,6 +17,7 @@ from dsnb.cache.recorder import Alone
 from dsnb.cache.recording import Begin
 from dsnb.cache.split_recording import SplitRecording
 from dsnb.cache.writer import Plan
+from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
 from dsnb.elements.pipeline_classes import PipelineClasses

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.selecting import SelectStage
 from dsnb.pipeline.engine.stage import Stage, as_list

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation

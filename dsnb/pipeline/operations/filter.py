@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.stage import Run, Stage

@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction, call_once
 from dsnb.pipeline.engine.origin import function_name

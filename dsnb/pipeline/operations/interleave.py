@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from time import perf_counter_ns
 from typing import Any, Final
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.inner import InnerDatasets
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.origin import function_name

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError

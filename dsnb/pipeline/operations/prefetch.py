@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Unchanged

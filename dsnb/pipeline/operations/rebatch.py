@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.columns import alike
 from dsnb.elements.structure import Structure, flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import stands_in_place
 from dsnb.pipeline.engine.bookmarks import no_position
 from dsnb.pipeline.engine.stage import Run, Stage

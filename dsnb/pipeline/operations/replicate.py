@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Unchanged
 

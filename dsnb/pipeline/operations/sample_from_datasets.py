@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.selecting import SelectStage
 from dsnb.pipeline.engine.stage import Stage

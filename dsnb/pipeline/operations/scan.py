@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.structure import LEAF, Structure, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.pace import MOST
 from dsnb.pipeline.engine.stage import Run, Stage

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.pace import Pace
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.stage import Run, Stage

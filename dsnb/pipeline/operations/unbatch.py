@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.structure import elements_of, flatten, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.leaving import numpy_leaf

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.classes import fields_of
 from dsnb.elements.structure import parts_of
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction

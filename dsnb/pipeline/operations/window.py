@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, rebuild, structure_of
 from dsnb.pipeline.engine.leaving import mismatch
 from dsnb.pipeline.engine.pace import Pace

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk

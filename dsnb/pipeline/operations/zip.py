@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation

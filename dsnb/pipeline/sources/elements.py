@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.spec import spec_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Run, Stage

@@ -8,11 +8,11 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.pipeline.engine.randomness import FIXED, generator

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.spec import leaf_spec
 from dsnb.elements.structure import Structure, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from itertools import islice
 from typing import IO, Any, cast
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage

@@ -13,10 +13,10 @@ afterwards: data and links change. Small frames always do: there the message cos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import thread_time_ns
 from typing import Any, Final
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.columns import bytes_of
 from dsnb.elements.compression import AUTO, CODECS, NONE, Codec, codec
 

@@ -12,9 +12,10 @@ with what it had.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.compression import NONE
 from dsnb.elements.frame import Frame
 from dsnb.wire.ears import Ears

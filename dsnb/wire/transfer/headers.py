@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.columns import Layout, check_layouts, column_from, lay_out
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame

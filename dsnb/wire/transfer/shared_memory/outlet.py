@@ -7,9 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.columns import bytes_of, join_bytes
 from dsnb.wire.status import page_of
 from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading

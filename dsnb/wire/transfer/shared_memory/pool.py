@@ -16,9 +16,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.wire.transfer.handover import Piece
 from dsnb.wire.transfer.headers import describe
