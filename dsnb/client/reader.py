@@ -130,8 +130,10 @@ class ReadStage(Stage):
         run = list(self._rest[self._at : self._at + want])
         self._note(self._at, len(run))
         self._at += len(run)
+        if self._at == len(self._rest):
+            self._rest, self._at = (), 0  # whose last element is dropped by its user is then free at once
         self._handed = len(run)
-        if self._handed == 1:
+        if self._handed == 1 and self._hold is not None and self._tasks.pressing(self._hold, self._unit):
             self._confirm()  # whoever pulls one hands it on at once: its credit need not wait for the next pull
         return run
 

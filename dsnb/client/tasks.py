@@ -25,6 +25,10 @@ from dsnb.wire.transfer.shared_memory.line import SharedMemoryRefused
 BUFFER_BYTES = 16 << 20
 """Bytes on their way or unconsumed, over all tasks of one reader."""
 
+_TELL_BYTES = 4 << 20
+"""Consumed bytes that a worker on this host is told of together. More would save messages, but what is not told of
+takes slabs, and the fewer there are, the more of them stay in the processor's cache."""
+
 ATTEMPTS = 30
 """How often to try a worker that the dispatcher names and that was never heard of here; half a minute."""
 
@@ -250,8 +254,23 @@ class TaskTable:
         hold.untold_bytes += nbytes
         with self._inbox.changed:
             hold.buffered_bytes -= nbytes
-        if hold.untold_bytes >= hold.max_bytes // 2:  # the worker may send more as long as that is not all
+        if hold.untold_bytes >= self._bearable(hold):
             self._tell(hold)
+
+    def pressing(self, hold: Hold, nbytes: int) -> bool:
+        """Whether a worker should learn that so many bytes are consumed before the reader comes for more.
+
+        Where it need not, one message tells of that and of the slab that is free by then.
+        """
+        return not self._may_wait_for(hold) or 2 * (hold.untold_bytes + nbytes) >= hold.max_bytes
+
+    def _bearable(self, hold: Hold) -> int:
+        """Bytes that may be consumed without the worker's knowing; it may send more as long as they are not all."""
+        return min(hold.max_bytes // 2, _TELL_BYTES) if self._may_wait_for(hold) else hold.max_bytes // 4
+
+    def _may_wait_for(self, hold: Hold) -> bool:
+        limited = self._options.max_outstanding_requests or self._options.trainer_id
+        return hold.transfer == "shared_memory" and not limited
 
     def settle(self, now: float) -> None:
         """Grant what has become free and tell all workers what was consumed."""
@@ -264,8 +283,7 @@ class TaskTable:
 
         A worker that shares a cache, or was granted a few elements, may wait for just that.
         """
-        near = all(hold.transfer == "shared_memory" for hold in self._holds.values())
-        return near and not (self._options.max_outstanding_requests or self._options.trainer_id)
+        return all(map(self._may_wait_for, self._holds.values()))
 
     def starving(self) -> None:
         """The reader has nothing left and waits: let tasks have more on their way that had all they may."""

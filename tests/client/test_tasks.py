@@ -424,8 +424,11 @@ def test_only_a_reader_whose_workers_may_go_on_waits_before_it_tells_what_it_con
 ) -> None:
     client = Client(**options)
     client.tasks.set_tasks((TaskInfo(task_id="t"),))
-    client.tasks._holds["t"].transfer = transfer
+    hold = client.tasks._holds["t"]
+    hold.transfer = transfer
     assert client.tasks.may_wait is may
+    assert client.tasks.pressing(hold, 1) is not may
+    assert client.tasks.pressing(hold, hold.max_bytes // 2), "the worker may have no credit left"
 
 
 @pytest.mark.parametrize("others, most", [(0, (64 << 20) + 1), (1, BUFFER_BYTES // 2)])
