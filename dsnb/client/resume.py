@@ -74,7 +74,9 @@ class History:
         """Note elements that were handed on; `index` is the place of the first in the task's sequence."""
         with self._lock:
             turn = Turn(task_id, incarnation, count, failed)
-            now = self._now.setdefault(task_id, Had(incarnation))
+            now = self._now.get(task_id)
+            if now is None:
+                now = self._now[task_id] = Had(incarnation)
             self._others |= index != (now.count if now.incarnation == incarnation else 0)
             now.add(turn)
             self.total += count

@@ -205,9 +205,6 @@ def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
 
 def _array_column(arrays: Sequence[Array]) -> Column:
     first = arrays[0]
-    if len(arrays) == 1 and first.shape and not first.dtype.hasobject:  # one that somebody waits for
-        first.setflags(write=False)
-        return Dense(first.dtype, first.shape, arrays)
     dtypes, shapes = set(map(attrgetter("dtype"), arrays)), set(map(attrgetter("shape"), arrays))
     if not all(alike(dtype, first.dtype) for dtype in dtypes) or len(set(map(len, shapes))) > 1:
         raise StructureMismatch(

@@ -147,7 +147,7 @@ def frames_of(
         Frames that together hold the run, in order; an exception stands in the place of an element that does not
         agree with the first.
     """
-    laid_out = _attempt(run, schema, packed)
+    laid_out = _lone(run, schema, packed) or _attempt(run, schema, packed)
     if isinstance(laid_out, Frame) or len(run) == 1:
         yield laid_out
         return
@@ -158,6 +158,19 @@ def frames_of(
             if schema is None and isinstance(part, Frame):
                 schema = part.schema
             yield part
+
+
+def _lone(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) -> Frame | None:
+    """The frame of one array like those before it, which somebody may be waiting for; None for anything else."""
+    if schema is None or schema.structure is not LEAF or len(run) != 1 or isinstance(run, np.ndarray):
+        return None
+    array, known = run[0], schema.leaves[0]
+    if type(array) is not np.ndarray or array.dtype != known.dtype or not array.ndim == len(known.shape) > 0:
+        return None
+    dtype, shape = array.dtype, array.shape
+    array.setflags(write=False)
+    values = [array]
+    return Frame(LEAF, (Dense(dtype, shape, values),), 1, run=None if packed else values)
 
 
 def _attempt(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) -> Frame | Exception:

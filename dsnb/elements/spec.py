@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -94,7 +95,14 @@ def dtype_from_text(text: str) -> np.dtype[Any]:
     """
     if text.startswith("{"):
         return _dtype_of(json.loads(text))
-    return _added_dtype(text) if _ADDED_NAMES.fullmatch(text) else np.dtype(text)
+    own = _own_dtype(text)
+    return _added_dtype(text) if own is None else own
+
+
+@lru_cache(maxsize=256)
+def _own_dtype(text: str) -> np.dtype[Any] | None:
+    """NumPy's own dtype of that name; asked for each piece that arrives."""
+    return None if _ADDED_NAMES.fullmatch(text) else np.dtype(text)
 
 
 def _added_dtype(name: str) -> np.dtype[Any]:

@@ -181,7 +181,7 @@ class WindowFrames:
         while at < end:
             entry = self.entry_at(at)
             stop = min(end, entry.end)
-            total += _share(entry, stop) - _share(entry, at)
+            total += entry.nbytes if stop - at == entry.count else _share(entry, stop) - _share(entry, at)
             at = stop
         return total
 

@@ -364,7 +364,7 @@ class Window:
 
     def _floor(self, trainer: Trainer) -> int:
         """The first element that there is for a trainer: what is on disk is not for those that skip."""
-        return self.base if trainer.wants_all and not trainer.waived else self.tail
+        return 0 if not self.keep else self.base if trainer.wants_all and not trainer.waived else self.tail
 
     def _next(self, trainer: Trainer) -> int:
         """A trainer's next element: in memory, and past errors that happened before it came."""

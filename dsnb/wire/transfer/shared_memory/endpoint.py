@@ -251,7 +251,12 @@ class _Line:
             text = bytes(heard[HEAD.size : end])
             del heard[:end]
             if head.kind == Kind.BODY:
-                self._part = Part(head, text)
+                if len(heard) < head.b:
+                    self._part = Part(head, text)
+                    continue
+                body = np.frombuffer(bytes(heard[: head.b]), np.uint8)
+                del heard[: head.b]
+                yield head, text, body
                 continue
             if head.kind == Kind.WELCOME:
                 self._look_at(head.a)
@@ -330,7 +335,7 @@ class _SharedReading:
 
     def _hear(self, *, wait: bool = False) -> None:
         """Take what has come."""
-        error: Exception = UnavailableError("the worker has gone")
+        error: Exception | None = None
         with self._hearing:
             if self._over:
                 return
@@ -349,7 +354,7 @@ class _SharedReading:
             except BaseException:  # the user's, who may go on: what was in hand is asked for again
                 self._end(UnavailableError("the reader was interrupted"))
                 raise
-            self._end(error)
+            self._end(error or UnavailableError("the worker has gone"))
 
     def _end(self, error: Exception) -> None:
         self._over = True
