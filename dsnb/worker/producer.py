@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,9 @@ from dsnb.worker.overdue import Overdue
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
+BURST_BYTES = 4 << 20
+"""Most bytes of elements, each a frame of its own, that are handed over together: one turn at the task's lock, one
+call to the reader's socket."""
 _AGE_S = 0.003
 _RUN_S = 0.001
 _RUN_ELEMENTS = 4096
@@ -42,6 +46,10 @@ class Outlet(Protocol):
         """Most bytes of one frame; a single element may be larger, up to `element_bytes`."""
         ...
 
+    def burst_bytes(self) -> int:
+        """Most bytes of frames of one element each that may be added together; fewer than one has: one by one."""
+        ...
+
     def element_bytes(self) -> int:
         """Most bytes that an element may have."""
         ...
@@ -49,8 +57,8 @@ class Outlet(Protocol):
     def gathered(self, count: int) -> None:
         """Learn that what the pipeline made so far was added, or is among the next `count` elements to be added."""
 
-    def add(self, frame: Frame) -> None:
-        """Take a frame."""
+    def add(self, *frames: Frame) -> None:
+        """Take frames."""
 
     def finish(self) -> None:
         """Learn that the pipeline has come to its end."""
@@ -87,6 +95,8 @@ class Producer(threading.Thread):
         self._packed = packed
         self._added = 0
         self._schema: Schema | None = None
+        self._ready: list[Frame] = []
+        """Frames that were laid out and not handed over."""
         self._want = 1
         self._pending: list[Run] = []
         self._gathered = 0
@@ -122,7 +132,7 @@ class Producer(threading.Thread):
             idle = not self._gathered  # and stays so: another thread takes from what is gathered, and adds nothing
             if not self._outlet.wait_for_room():
                 return
-            want = max(1, min(self._want, self._most() - self._gathered))
+            want = max(1, min(self._want, self._most_at_once() - self._gathered))
             began = time.monotonic()
             if self._shows and want > 1:
                 self._pulling = began
@@ -183,13 +193,18 @@ class Producer(threading.Thread):
     def _adapt(self, count: int, took: float) -> None:
         """Longer runs while they are quick; shorter ones when a slow function would hold elements back."""
         if took < _RUN_S and 2 * count >= self._want:  # less than wanted where the frame had no room for more
-            self._want = min(self._want * 2, _RUN_ELEMENTS, self._most())
+            self._want = min(self._want * 2, _RUN_ELEMENTS, self._most_at_once())
         elif took > 2 * _RUN_S:
             self._want = max(1, self._want // 2)
 
     def _most(self) -> int:
         """Elements of one frame, by the size of the newest."""
         return max(1, min(FRAME_ELEMENTS, self._outlet.frame_bytes() // self._element_bytes))
+
+    def _most_at_once(self) -> int:
+        """Elements of one run: of a frame, or of several frames that readers of other processes hear of together."""
+        most = self._most()
+        return most if most > 1 else max(1, self._outlet.burst_bytes() // self._element_bytes)
 
     def _gather(self, run: Run, began: float) -> None:
         if not self._pending:
@@ -213,24 +228,24 @@ class Producer(threading.Thread):
             self._add_failure(error)
 
     def _lay_out(self, run: Run, *, room: bool) -> None:
-        for part in frames_of(run, self._schema, packed=self._packed):
-            if isinstance(part, Exception):
-                self._add_failure(part)
-            else:
-                self._schema = self._schema or part.schema
-                self._add(part, room=room)
+        most = 1 if self._most_at_once() > self._most() else len(run)
+        for first in range(0, len(run), most):
+            for part in frames_of(run[first : first + most], self._schema, packed=self._packed):
+                if isinstance(part, Exception):
+                    self._add_failure(part)
+                else:
+                    self._schema = self._schema or part.schema
+                    self._add(part)
+        self._hand_over(room=room)
 
-    def _add(self, frame: Frame, *, room: bool = False) -> None:
+    def _add(self, frame: Frame) -> None:
         """Add a frame, in pieces where it came out larger than one may be."""
         limit = self._outlet.frame_bytes()
         if frame.nbytes <= limit or frame.count == 1:
             if frame.nbytes > self._outlet.element_bytes():
                 self._add_failure(self._too_large(frame))
             else:
-                if not room:
-                    self._outlet.wait_for_room()
-                self._added += frame.count
-                self._outlet.add(frame)
+                self._ready.append(frame)
                 self._element_bytes = max(1, frame.nbytes // frame.count)
             return
         middle = frame.count // 2
@@ -239,7 +254,24 @@ class Producer(threading.Thread):
                 if isinstance(part, Frame):
                     self._add(part)
 
+    def _hand_over(self, *, room: bool = False) -> None:
+        ready, self._ready = self._ready, []
+        while ready:
+            count = self._together(ready)
+            frames, ready = ready[:count], ready[count:]
+            if not room:
+                self._outlet.wait_for_room()
+            self._added += sum(frame.count for frame in frames)
+            self._outlet.add(*frames)
+
+    def _together(self, frames: list[Frame]) -> int:
+        """How many of these may be added together."""
+        room = self._outlet.burst_bytes() if len(frames) > 1 else 0
+        count = sum(nbytes <= room for nbytes in accumulate(frame.nbytes for frame in frames))
+        return max(1, count)
+
     def _add_failure(self, error: Exception) -> None:
+        self._hand_over()
         failure = failure_of(error, f"{self._note}, element {self._added}")
         self._added += 1
         self._outlet.add(Frame.of_failure(failure))

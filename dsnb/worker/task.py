@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,11 +13,12 @@ from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import TaskOrder, TaskReport
-from dsnb.wire.transfer.handover import Opening, Piece, Sink, prepare
+from dsnb.wire.transfer.handover import Opening, Piece, Sink, deliver, prepare
+from dsnb.worker.charging import charger
 from dsnb.worker.gathering import incomplete
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
-from dsnb.worker.producer import FRAME_BYTES, Producer
+from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, Producer
 from dsnb.worker.reporting import see, stage_reports, trainer_reports
 from dsnb.worker.round_robin import RoundRobin, ended
 from dsnb.worker.spill import Spill
@@ -200,12 +200,13 @@ class Task:
         """Deliver what the reader's credit allows. Under the lock, so pieces keep their order."""
         if self._paused:
             return
+        pieces = []
         while (taken := self._window.take(reading.client)) is not None:
-            piece = Piece(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation)
+            pieces.append(piece := Piece(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation))
             self._sent_elements += piece.count
             self._sent_bytes += piece.nbytes
             reading.sent(piece.count)
-            reading.sink.deliver(piece)
+        deliver(reading.sink, pieces)
         self._see_end(reading)
 
     def _see_end(self, reading: TaskReading) -> None:
@@ -238,6 +239,9 @@ class Task:
     def frame_bytes(self) -> int:
         return max(1, min(FRAME_BYTES, self._window.capacity // 8)) if self.order.cached else FRAME_BYTES
 
+    def burst_bytes(self) -> int:
+        return 0 if self.order.cached or not self._packed else BURST_BYTES
+
     def element_bytes(self) -> int:
         return self._most_bytes if self.order.cached else 1 << 62
 
@@ -246,38 +250,34 @@ class Task:
             with self._changed:
                 self._feed.settle(self._window.head + count)
 
-    def add(self, frame: Frame) -> None:
+    def add(self, *frames: Frame) -> None:
         for reading in list(self._readings.values()) if self._packed else ():  # not under the lock: it takes long
-            prepare(reading.sink, Piece(frame, self._window.head, 0, frame.count, self.order.incarnation))
+            prepare(reading.sink, frames, self._window.head, self.order.incarnation)
         with self._changed:
             if self._stopped:
                 return
-            self._errors += frame.failure is not None
-            if self.order.cached:
-                frame.on_encoded = self._charger(self._window.head)
-            torn = self._torn
-            self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
-            if self._torn and not torn:
-                self._on_change()
+            for frame in frames:
+                self._append(frame)
             self._pump_all()
+
+    def _append(self, frame: Frame) -> None:
+        self._errors += frame.failure is not None
+        if self.order.cached:
+            frame.on_encoded = charger(self, self._window.head)
+        torn = self._torn
+        self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
+        if self._torn and not torn:
+            self._on_change()
 
     @property
     def _torn(self) -> bool:
         """Whether the first elements are gone: newcomers who want everything must not come here any more."""
         return self.order.cached and self._window.base > 0
 
-    def _charger(self, index: int) -> Callable[[int], bool]:
-        """Counts what is kept beside a frame, if it may be. It does not keep the task, which keeps the frame."""
-        me = weakref.ref(self)
-
-        def charge(nbytes: int) -> bool:
-            task = me()
-            if task is None:
-                return False
-            with task._changed:
-                return isinstance(task._window, Window) and task._window.charge(index, nbytes)
-
-        return charge
+    def charge(self, index: int, nbytes: int) -> bool:
+        """Count what is kept beside the frame that begins there, if it may be."""
+        with self._changed:
+            return isinstance(self._window, Window) and self._window.charge(index, nbytes)
 
     def finish(self) -> None:
         with self._changed:

@@ -20,13 +20,17 @@ from tests.support.waiting import wait_for
 class Shelf:
     """Takes frames as long as there is room for so many; see `dsnb.worker.producer.Outlet`."""
 
-    def __init__(self, *, room: int = 1 << 30, frame_bytes: int = FRAME_BYTES, element_bytes: int = 1 << 60) -> None:
+    def __init__(
+        self, *, room: int = 1 << 30, frame_bytes: int = FRAME_BYTES, element_bytes: int = 1 << 60, burst_bytes: int = 0
+    ) -> None:
         self.frames: list[Frame] = []
         self.on_their_way: list[int] = []
         self.ended = self.crowded = False
         self.room = room
         self._frame_bytes = frame_bytes
         self._element_bytes = element_bytes
+        self._burst_bytes = burst_bytes
+        self.bursts: list[int] = []
         self._changed = threading.Condition()
         self._stopped = False
 
@@ -38,15 +42,19 @@ class Shelf:
     def frame_bytes(self) -> int:
         return self._frame_bytes
 
+    def burst_bytes(self) -> int:
+        return self._burst_bytes
+
     def element_bytes(self) -> int:
         return self._element_bytes
 
     def gathered(self, count: int) -> None:
         self.on_their_way.append(sum(frame.count for frame in self.frames) + count)
 
-    def add(self, frame: Frame) -> None:
+    def add(self, *frames: Frame) -> None:
         self.crowded |= len(self.frames) >= self.room
-        self.frames.append(frame)
+        self.frames += frames
+        self.bursts.append(len(frames))
 
     def finish(self) -> None:
         self.ended = True
@@ -106,7 +114,7 @@ def made_of(produce: Produce, dataset: Dataset, **settings: int) -> Shelf:
 
 def arrays(*sizes: int) -> Dataset:
     """Arrays of so many bytes each."""
-    return Dataset.range(len(sizes)).map(lambda at: np.full(sizes[at], at, np.uint8))
+    return Dataset.range(len(sizes)).map(lambda at: np.full(sizes[at], at % 256, np.uint8))
 
 
 def test_all_elements_come_in_order(produce: Produce) -> None:
@@ -136,6 +144,23 @@ def test_an_element_that_is_larger_than_a_frame_has_one_of_its_own(produce: Prod
     shelf = made_of(produce, arrays(10, 50_000, 10), frame_bytes=10_000)
     assert [frame.count for frame in shelf.frames if frame.nbytes > 10_000] == [1]
     assert [len(element) for element in shelf.elements] == [10, 50_000, 10]
+
+
+def test_large_elements_that_come_quickly_are_added_several_at_once_in_frames_of_their_own(
+    produce: Produce,
+) -> None:
+    shelf = made_of(produce, arrays(*[1000] * 300, 9000, *[1000] * 99), frame_bytes=1000, burst_bytes=4000)
+    assert [int(element[0]) for element in shelf.elements] == [at % 256 for at in range(400)]
+    assert {frame.count for frame in shelf.frames} == {1}
+    assert max(shelf.bursts) == 4
+
+
+def test_an_error_among_elements_that_are_added_several_at_once_keeps_its_place(produce: Produce) -> None:
+    def make(at: int) -> np.ndarray:
+        return np.zeros(1000 if at % 7 else 9000, np.uint8)
+
+    shelf = made_of(produce, Dataset.range(100).map(make), frame_bytes=1000, element_bytes=8000, burst_bytes=4000)
+    assert [isinstance(element, Exception) for element in shelf.elements] == [not at % 7 for at in range(100)]
 
 
 def test_an_element_that_is_larger_than_the_cache_is_an_error_in_its_place(produce: Produce) -> None:

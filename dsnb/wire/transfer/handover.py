@@ -192,8 +192,29 @@ def ears_of(sink: Sink) -> Ears | None:
     return getattr(sink, "ears", None)
 
 
-def prepare(sink: Sink, piece: Piece) -> None:
-    """Have a sink do what takes long before a piece that may be delivered soon; not under a lock of others."""
+def prepare(sink: Sink, frames: Sequence[Frame], index: int, incarnation: int) -> None:
+    """Have a sink do what takes long before frames that may be delivered soon; not under a lock of others.
+
+    Args:
+        sink: Which.
+        frames: Consecutive ones.
+        index: Place of the first one in the task's sequence.
+        incarnation: The task's.
+    """
     ahead = getattr(sink, "prepare", None)
-    if ahead is not None:
-        ahead(piece)
+    if ahead is None:
+        return
+    for frame in frames:
+        ahead(Piece(frame, index, 0, frame.count, incarnation))
+        index += frame.count
+
+
+def deliver(sink: Sink, pieces: Sequence[Piece]) -> None:
+    """Have a sink take pieces, together if it can."""
+    together = getattr(sink, "deliver_all", None)
+    if together is not None:
+        if pieces:
+            together(pieces)
+        return
+    for piece in pieces:
+        sink.deliver(piece)

@@ -77,15 +77,20 @@ class ReaderOutlet:
             self._pool.prepare(self._task_id, piece)
 
     def deliver(self, piece: Piece) -> None:
-        if self._closed:
-            return
+        self.deliver_all([piece])
+
+    def deliver_all(self, pieces: Sequence[Piece]) -> None:
+        """Deliver pieces by one call to the socket."""
+        if not self._closed:
+            self.send([buffer for piece in pieces for buffer in self._said_of(piece)])
+
+    def _said_of(self, piece: Piece) -> list[Any]:
         slab = self._slab_for(piece)
         if slab is None:
             head, _, buffers, nbytes = describe(self._task_id, piece)
-            self.send([HEAD.pack(Kind.BODY, len(head), 0, nbytes, 0, piece.index), head, *buffers])
-            return
+            return [HEAD.pack(Kind.BODY, len(head), 0, nbytes, 0, piece.index), head, *buffers]
         place = piece.start << 32 | piece.count
-        self.send([message(Kind.SLAB, slab.at, slab.nbytes, place, piece.index - piece.start, slab.head)])
+        return [message(Kind.SLAB, slab.at, slab.nbytes, place, piece.index - piece.start, slab.head)]
 
     def end(self) -> None:
         self.send([message(Kind.END)])
