@@ -128,6 +128,11 @@ def after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def test_start_itself_loads_no_library_so_that_worker_processes_can_import_theirs_meanwhile() -> None:
+    found = after("import dsnb; dsnb.start")
+    assert not found & {"numpy", "grpc", "google", "cloudpickle", "sqlite3"}
+
+
 def test_import_dsnb_loads_no_library_and_starts_no_thread() -> None:
     found = after("import dsnb")
     assert "threads=1" in found

@@ -11,7 +11,7 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.compression import AUTO, CODECS, NONE, codec
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire import discovery
-from dsnb.wire.channel import split_target
+from dsnb.wire.addresses import split_target
 from dsnb.wire.lineup import consumer_name
 from dsnb.wire.manner import Manner
 

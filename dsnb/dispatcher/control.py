@@ -8,7 +8,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.controls import find_worker
 from dsnb.dispatcher.desk import Desk
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.wire.channel import split_target
+from dsnb.wire.addresses import split_target
 from dsnb.wire.messages import ControlRequest
 
 _JOBS: dict[str, Callable[..., e.Event]] = {"pause": e.PauseJob, "resume": e.ResumeJob, "cancel": e.CancelJob}

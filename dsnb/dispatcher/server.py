@@ -18,7 +18,7 @@ from dsnb.dispatcher.rpc import DispatcherService
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery
-from dsnb.wire.channel import address_of
+from dsnb.wire.addresses import address_of
 from dsnb.wire.ending import Ending
 from dsnb.wire.security import kept_token, new_token
 from dsnb.wire.server import GrpcServer

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dsnb.dataclass import dataclass
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.server import DispatchServer
-from dsnb.errors import InvalidArgumentError
 from dsnb.notebook.replacing import Replacements
+from dsnb.notebook.settings import ClusterSettings
 from dsnb.wire import discovery
 from dsnb.wire.ending import Ending
 from dsnb.worker.config import WorkerConfig
@@ -27,29 +26,6 @@ _SIZES = ("cross_trainer_cache_size_bytes", "max_readers", "shared_memory_bytes"
 _REPLACED_WITHIN_S = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterSettings:
-    """What `start` was asked for, apart from name and number of workers."""
-
-    isolation: str = "thread"
-    port: int = 0
-    host: str = "127.0.0.1"
-    token: str | None = None
-    work_dir: str | None = None
-    cross_trainer_cache_size_bytes: int | None = None
-    max_readers: int | None = None
-    shared_memory_bytes: int | None = None
-    consumer_timeout_ms: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.isolation not in {"thread", "process"}:
-            raise InvalidArgumentError(
-                f"the isolation {self.isolation!r} is unknown",
-                did="nothing was started",
-                hint='use "thread" (starts at once) or "process" (not held up by what this interpreter does)',
-            )
-
-
 class Cluster:
     """Runs until `stop`, or until the interpreter ends.
 
@@ -57,15 +33,23 @@ class Cluster:
         name: The service's name; its connection file is written.
         settings: Addresses and sizes.
         on_stop: Called once when it stops.
+        begun: Processes that wait to become its first workers.
 
     Raises:
         AlreadyExistsError: another process has the name, or the port is taken.
     """
 
-    def __init__(self, name: str, settings: ClusterSettings, on_stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: ClusterSettings,
+        on_stop: Callable[[], None],
+        begun: Sequence[WorkerProcess] = (),
+    ) -> None:
         self.settings = settings
         self.workers: list[WorkerServer | WorkerProcess] = []
         self._leaving: list[WorkerServer | WorkerProcess] = []
+        self._begun = list(begun)
         self._lock = threading.RLock()
         self._ending = Ending(self._lock)
         self._scaling = threading.RLock()
@@ -153,8 +137,8 @@ class Cluster:
         return WorkerServer(self._config())
 
     def _new_process(self, name: str | None = None) -> WorkerProcess:
-        process = WorkerProcess(replace(self._config(), name=name), self._died)
-        process.start()
+        process = self._begun.pop(0) if self._begun else WorkerProcess()
+        process.start(replace(self._config(), name=name), self._died)
         return process
 
     def _see_off(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:

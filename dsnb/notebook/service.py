@@ -19,9 +19,10 @@ from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
-from dsnb.notebook.cluster import Cluster, ClusterSettings
+from dsnb.notebook.cluster import Cluster
 from dsnb.notebook.explaining import Explanation, watch_and_explain
 from dsnb.notebook.reporting import watched, write_report
+from dsnb.notebook.settings import ClusterSettings
 from dsnb.notebook.whole import whole
 from dsnb.notebook.widget import Card
 from dsnb.wire import discovery, forks

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.notebook.cluster import Cluster, ClusterSettings
-from dsnb.notebook.service import DataService
+from dsnb.notebook.settings import ClusterSettings
 from dsnb.notebook.whole import whole
 from dsnb.wire import discovery, forks
+from dsnb.worker.process import WorkerProcess
+
+if TYPE_CHECKING:
+    from dsnb.notebook.service import DataService
 
 _running: dict[str, DataService] = {}
 _lock = threading.RLock()
@@ -96,24 +99,46 @@ def start(
 
 def _start(name: str | None, workers: int, settings: ClusterSettings) -> DataService:
     """A new service, or nothing of it."""
+    begun: list[WorkerProcess] = []
 
     def begin() -> DataService:
-        claimed = discovery.claim(name)
         try:
-            cluster = Cluster(claimed.name, settings, lambda: _forget(claimed.name))
+            if settings.isolation == "process":
+                _begin(begun, workers)
+            return _serve(name, workers, settings, begun)
         except BaseException:
-            discovery.retract(claimed)
+            for process in begun:
+                process.stop(0.0)
             raise
-        try:
-            cluster.scale(workers)
-        except BaseException:
-            cluster.stop()
-            raise
-        service = DataService(claimed.name, cluster.dispatcher.target, cluster.dispatcher.token, cluster)
-        _running[claimed.name] = service
-        return service
 
-    return whole(begin, undo=DataService.stop)
+    return whole(begin, undo=lambda service: service.stop())
+
+
+def _begin(begun: list[WorkerProcess], count: int) -> None:
+    """Begin worker processes: they import what they need while this one does."""
+    for _ in range(count):
+        begun.append(WorkerProcess())
+        begun[-1].begin()
+
+
+def _serve(name: str | None, workers: int, settings: ClusterSettings, begun: list[WorkerProcess]) -> DataService:
+    from dsnb.notebook.cluster import Cluster
+    from dsnb.notebook.service import DataService
+
+    claimed = discovery.claim(name)
+    try:
+        cluster = Cluster(claimed.name, settings, lambda: _forget(claimed.name), begun)
+    except BaseException:
+        discovery.retract(claimed)
+        raise
+    try:
+        cluster.scale(workers)
+    except BaseException:
+        cluster.stop()
+        raise
+    service = DataService(claimed.name, cluster.dispatcher.target, cluster.dispatcher.token, cluster)
+    _running[claimed.name] = service
+    return service
 
 
 def _forget(name: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from dsnb.errors import CancelledError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.errors import CancelledError, DsnbError, UnavailableError
 from dsnb.wire import forks
+from dsnb.wire.addresses import split_target
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
 from dsnb.wire.security import credentials
@@ -38,32 +39,6 @@ _OPTIONS = (
     ("grpc.client_idle_timeout_ms", 10_000),  # a channel without calls, see `Connections`
     ("grpc.enable_retries", 0),  # retrying is decided here, where it is known what may be said twice
 )
-
-
-def split_target(target: str) -> str:
-    """The "host:port" of a target, whose "grpc://" may be left out; localhost is 127.0.0.1.
-
-    What else "localhost" may mean ([::1]) can be another user's server, and must not be shown a token.
-
-    Raises:
-        NotFoundError: for another protocol (as in the tf.data service).
-        InvalidArgumentError: for a missing port.
-    """
-    protocol, found, rest = target.rpartition("://")
-    if found and protocol != "grpc":
-        raise NotFoundError(
-            f"the protocol {protocol!r} of {target!r} is unknown", hint='use "grpc://host:port" or just "host:port"'
-        )
-    host, colon, port = rest.rpartition(":")
-    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-    if not colon or not host or bare_ipv6 or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise InvalidArgumentError(f"{target!r} is not an address", hint='use "host:port", as in "127.0.0.1:5050"')
-    return f"127.0.0.1:{port}" if host == "localhost" else rest
-
-
-def address_of(host: str, port: int | str) -> str:
-    """The "host:port" of a host and a port; an IPv6 address gets its brackets."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 class Channel:

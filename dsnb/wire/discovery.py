@@ -22,7 +22,7 @@ from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.processes import start_time
 from dsnb.wire import forks
-from dsnb.wire.channel import split_target
+from dsnb.wire.addresses import split_target
 
 _LOCK_S = 5.0
 

@@ -10,7 +10,7 @@ import grpc
 
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.wire import forks
-from dsnb.wire.channel import address_of
+from dsnb.wire.addresses import address_of
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
 from dsnb.wire.security import Guard

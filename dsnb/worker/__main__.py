@@ -1,7 +1,8 @@
 """`python -m dsnb.worker`: a worker in a process of its own, for the process that started it.
 
-It reads one line of settings from standard input (JSON; so the token is in no argument list), prints one line when it
-is ready or cannot be, and then serves until standard input says "drain" or ends, its parent is gone, or SIGTERM comes.
+Its last argument is the id of that process. It reads one line of settings from standard input (JSON; so the token is in
+no argument list), prints one line when it is ready or cannot be, and then serves until standard input says "drain" or
+ends, its parent is gone, or SIGTERM comes.
 SIGINT is not for it: the stop button of a notebook sends that to the kernel's whole process group.
 """
 
@@ -31,10 +32,13 @@ def main() -> int:
     """Serve until the owner is done or gone; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
-    orders, answers = _private_ends()
-    settings = json.loads(orders.readline())
-    parent = settings.pop("parent")
+    parent = int(sys.argv[-1])
     die_with_parent(parent)
+    orders, answers = _private_ends()
+    told = orders.readline()
+    if not told:  # whoever began it changed its mind
+        return 0
+    settings = json.loads(told)
     keep_freed_memory()
     take_turns_quickly()
     keep_modules()

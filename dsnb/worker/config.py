@@ -6,7 +6,7 @@ import os
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.channel import split_target
+from dsnb.wire.addresses import split_target
 from dsnb.worker.host import memory_bytes
 
 MIB = 1 << 20

@@ -62,23 +62,19 @@ class Tail:
 class WorkerProcess:
     """One `python -m dsnb.worker`. May be used from any thread.
 
-    Args:
-        config: Settings of the worker.
-        on_death: Called once, in a thread of its own, if the process ends without having been asked to.
-
     Raises:
         UnimplementedError: the system cannot tell of a process's end.
     """
 
-    def __init__(self, config: WorkerConfig, on_death: Callable[[WorkerProcess], None]) -> None:
+    def __init__(self) -> None:
         if not hasattr(os, "pidfd_open"):
             raise UnimplementedError(
                 "worker processes need Linux, which tells of their end", hint='use isolation="thread"'
             )
-        self.config = config
+        self.config: WorkerConfig | None = None
         self.uid = self.name = self.address = ""
         self.pid = 0
-        self._on_death = on_death
+        self._on_death: Callable[[WorkerProcess], None] = lambda _: None
         self._tail = Tail()
         self._kills_before = memory_kills()
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,13 +82,28 @@ class WorkerProcess:
         self._answered = threading.Event()
         self._ended = threading.Event()
         self._stopping = self._draining = False
+        self._introducing = threading.Lock()
         self._thread = threading.Thread(target=self._attend, name="dsnb-worker-process", daemon=True)
 
     # ---- life
 
-    def start(self) -> None:
-        """Begin to start it; `wait_ready` waits for the rest."""
+    def begin(self) -> None:
+        """Have it import what it needs, which takes most of its start, and wait for `start` to say what it is to do."""
         self._thread.start()
+
+    def start(self, config: WorkerConfig, on_death: Callable[[WorkerProcess], None]) -> None:
+        """Begin to start it; `wait_ready` waits for the rest.
+
+        Args:
+            config: Settings of the worker.
+            on_death: Called once, in a thread of its own, if the process ends without having been asked to.
+        """
+        self._on_death = on_death
+        with self._introducing:
+            self.config = config
+            self._introduce()
+        if self._thread.ident is None:
+            self.begin()
 
     def wait_ready(self, timeout: float) -> None:
         """Wait until it serves.
@@ -181,9 +192,10 @@ class WorkerProcess:
 
     def _spawn(self) -> None:
         # Started by this thread, which lives as long as the process: the system ends the process with the thread.
-        self._process = subprocess.Popen(
-            # -P: what lies in the current folder must not stand in for a module that the worker itself needs.
-            [sys.executable, "-P", "-X", "faulthandler", "-m", "dsnb.worker", "--until-stdin-closes"],
+        # -P: what lies in the current folder must not stand in for a module that the worker itself needs.
+        command = [sys.executable, "-P", "-X", "faulthandler", "-m", "dsnb.worker", "--owner", str(os.getpid())]
+        process = subprocess.Popen(  # noqa: S603 - its own interpreter, and numbers
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -191,10 +203,16 @@ class WorkerProcess:
             start_new_session=True,
             env={**os.environ, **_where_dsnb_is()},
         )
-        self.pid = self._process.pid
-        self._tell(json.dumps({**asdict(self.config), "parent": os.getpid()}).encode() + b"\n")
+        with self._introducing:
+            self._process, self.pid = process, process.pid
+            self._introduce()
         if self._stopping:  # meanwhile
             self.ask_to_stop()
+
+    def _introduce(self) -> None:
+        """Tell it its settings, once there are both."""
+        if self.config is not None and self.pid:
+            self._tell(json.dumps(asdict(self.config)).encode() + b"\n")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Listen to it until it is gone."""

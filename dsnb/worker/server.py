@@ -12,8 +12,8 @@ from types import TracebackType
 
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.processes import idle_ns, usable_cpus
-from dsnb.wire import discovery
-from dsnb.wire.channel import Channel, address_of, open_channel, split_target
+from dsnb.wire import addresses, discovery
+from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control import ControlStream
 from dsnb.wire.ending import Ending
 from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
@@ -94,7 +94,7 @@ class WorkerServer:
         """What dispatcher and clients are told, as "host:port"."""
         if self._server is None:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
-        told = self.config.worker_address or address_of(self.config.host, "%port%")
+        told = self.config.worker_address or addresses.address_of(self.config.host, "%port%")
         return told.replace("%port%", str(self._server.port))
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class WorkerServer:
             raise self._refusal
         if not connected:
             raise UnavailableError(
-                f"no dispatcher answers at {split_target(self.config.dispatcher_address)}",
+                f"no dispatcher answers at {addresses.split_target(self.config.dispatcher_address)}",
                 did=f"the worker tried for {seconds:g} seconds and was not started",
                 hint="start the dispatcher first, or check dispatcher_address",
             )

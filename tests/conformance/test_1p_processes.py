@@ -28,8 +28,8 @@ def spread(cluster: MakeCluster) -> Iterator[Spread]:
         service = cluster(here)
         config = WorkerConfig(dispatcher_address=service.address, token=service.dispatcher.token)
         for _ in range(there):
-            started.append(WorkerProcess(config, lambda _worker: None))
-            started[-1].start()
+            started.append(WorkerProcess())
+            started[-1].start(config, lambda _worker: None)
         for worker in started:
             worker.wait_ready(READY_S)
         return service

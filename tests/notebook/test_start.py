@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ def stop_all() -> Iterator[None]:
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
+
+
+def test_processes_that_were_begun_end_with_a_start_that_fails() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(AlreadyExistsError, match="port"):
+        dsnb.start(workers=2, isolation="process", port=taken.getsockname()[1])
 
 
 def test_the_same_again_gives_back_the_service_that_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from dsnb.errors import DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import channel as channels
-from dsnb.wire.channel import Channel, Connections, address_of, open_channel, split_target
+from dsnb.wire.addresses import address_of, split_target
+from dsnb.wire.channel import Channel, Connections, open_channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, RegisterReply, RegisterRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, PUT_BLOB, REGISTER
 from tests.support.reading import at_once

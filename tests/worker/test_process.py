@@ -40,8 +40,8 @@ def config(cluster: Cluster, **settings: object) -> WorkerConfig:
 def process(
     settings: WorkerConfig, on_death: Callable[[WorkerProcess], None] = lambda _process: None
 ) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(settings, on_death)
-    worker.start()
+    worker = WorkerProcess()
+    worker.start(settings, on_death)
     try:
         worker.wait_ready(READY_S)
         yield worker
@@ -52,6 +52,29 @@ def process(
 def read(cluster: Cluster, dataset: dsnb.Dataset, count: int | None = None) -> list[int]:
     shared = dataset.apply(dsnb.distribute("parallel_epochs", cluster.service, job_name="job"))
     return [int(x) for x in islice(shared, count)]
+
+
+def test_one_that_was_begun_waits_to_be_told_what_it_is_to_do(cluster: Cluster) -> None:
+    worker = WorkerProcess()
+    worker.begin()
+    try:
+        wait_for(lambda: worker.pid, what="the process")
+        assert cluster.status().workers == ()
+        worker.start(config(cluster, name="mine"), lambda _process: None)
+        worker.wait_ready(READY_S)
+        assert [status.name for status in cluster.status().workers] == ["mine"]
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("timeout", [0.0, 30.0])
+def test_one_that_was_begun_and_never_told_ends_when_asked(timeout: float) -> None:
+    worker = WorkerProcess()
+    worker.begin()
+    wait_for(lambda: worker.pid, what="the process")
+    worker.stop(timeout)
+    assert worker.idle
+    assert not runs(worker.pid)
 
 
 def test_it_serves_when_it_is_ready_and_is_gone_when_stopped(cluster: Cluster) -> None:
@@ -164,8 +187,8 @@ def test_it_ends_with_its_owner_however_that_ends(how: str, cluster: Cluster) ->
 import os, subprocess, sys
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import WorkerProcess
-worker = WorkerProcess(WorkerConfig(dispatcher_address={cluster.address!r}, token={cluster.dispatcher.token!r}), print)
-worker.start()
+worker = WorkerProcess()
+worker.start(WorkerConfig(dispatcher_address={cluster.address!r}, token={cluster.dispatcher.token!r}), print)
 worker.wait_ready(60)
 if "child" in {how!r} and os.fork() == 0:
     sys.stdin.read()
@@ -186,8 +209,8 @@ def test_it_ends_with_its_owner_while_user_code_holds_the_interpreter(cluster: C
 import sys, dsnb
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import WorkerProcess
-worker = WorkerProcess(WorkerConfig(dispatcher_address={cluster.address!r}, token={cluster.dispatcher.token!r}), print)
-worker.start()
+worker = WorkerProcess()
+worker.start(WorkerConfig(dispatcher_address={cluster.address!r}, token={cluster.dispatcher.token!r}), print)
 worker.wait_ready(60)
 print("READY", worker.pid)
 sys.stdin.read()
