@@ -15,6 +15,9 @@ from dsnb.wire.transfer.handover import Piece, Reading
 FIRST_BYTES = 128 << 10
 """Bytes that a task may have on its way at first; doubled when the reader starves."""
 
+_PIECES = 8
+"""How many there is room for on their way where the reader starves: what waits for a late reader can go together."""
+
 _HEAR_EVERY = 16
 """Pieces after which a reader looks for more at the latest: they may be another task's."""
 
@@ -52,8 +55,10 @@ class Hold:
         """Count bytes that arrived."""
         self.buffered_bytes += nbytes
         self.newest_bytes = nbytes
-        # Half is taken for full: a piece more would not fit, or was on its way when the reader consumed.
-        self.was_full |= 2 * self.buffered_bytes >= self.max_bytes
+        # Half is taken for full: a piece more would not fit, or was on its way when the reader consumed. Where only few
+        # pieces have room, what is on its way cannot be told here from what the worker waits to send.
+        few = self.transfer == "grpc" and _PIECES * nbytes >= self.max_bytes
+        self.was_full |= 2 * self.buffered_bytes >= self.max_bytes or few
 
     def sink(self) -> TaskSink:
         """A sink for one reading; what an earlier one still says is not heard."""

@@ -114,3 +114,16 @@ def test_that_as_much_as_may_be_was_on_its_way_is_noted() -> None:
     hold.sink().deliver(piece_of(1, 100))
     assert hold.was_full
     assert hold.buffered_bytes == 500
+
+
+def test_over_grpc_there_may_be_several_large_pieces_on_their_way() -> None:
+    """More of them than arrive at a time: the worker sends together what waits for a reader that is late."""
+    hold = hold_of(Inbox(), share_bytes=4000)
+    hold.max_bytes = 4000
+    hold.sink().deliver(piece_of(1, 600))
+    assert not hold.was_full
+    hold.transfer = "grpc"
+    hold.sink().deliver(piece_of(1, 400))
+    assert not hold.was_full
+    hold.sink().deliver(piece_of(1, 600))
+    assert hold.was_full

@@ -53,7 +53,7 @@ class FrameHeader(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class ReadReply(_message.Message):
-    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw", "blocks", "checksum", "progress", "whole", "base", "data")
+    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw", "blocks", "checksum", "progress", "whole", "base", "data", "together")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class ReadReply(_message.Message):
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     header: FrameHeader
     total: int
     padding: bytes
@@ -82,7 +83,8 @@ class ReadReply(_message.Message):
     whole: int
     base: int
     data: bytes
-    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., whole: _Optional[int] = ..., base: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    together: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., whole: _Optional[int] = ..., base: _Optional[int] = ..., data: _Optional[bytes] = ..., together: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Manner(_message.Message):
     __slots__ = ("on_lag", "start", "timeout_s", "together")

@@ -34,6 +34,7 @@ _MOST_BLOCKS = 16
 _TAG_PADDING = b"\x1a"  # field 3, length-delimited
 _TAG_CHECKSUM = b"\x51"  # field 10, fixed 64 bits
 _TAG_DATA = b"\x7a"  # field 15, length-delimited
+_TAG_TOGETHER = b"\x82\x01"  # field 16, length-delimited
 _CHECKSUM_FIELD = 10
 _DATA_FIELD = 15
 
@@ -163,6 +164,35 @@ def _cut(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
                 portion, left = [], PART
     if portion:
         yield portion
+
+
+def together(messages: Sequence[bytes]) -> bytes:
+    """One message for several."""
+    if len(messages) == 1:
+        return messages[0]
+    return join_bytes([part for message in messages for part in (_TAG_TOGETHER + varint(len(message)), message)])
+
+
+def apart(message: bytes) -> Iterator[bytes]:
+    """The messages that `together` put into one. Copies, so that who keeps an element does not keep its neighbours.
+
+    Raises:
+        DataLossError: it is not what `together` makes.
+    """
+    if not message.startswith(_TAG_TOGETHER):
+        yield message
+        return
+    at = 0
+    while at < len(message):
+        try:
+            length, begin = _read_varint(message, at + len(_TAG_TOGETHER))
+        except IndexError as error:
+            raise damaged() from error
+        if not message.startswith(_TAG_TOGETHER, at) or begin + length > len(message):
+            raise damaged()
+        # Of bytes: NumPy would let go of the interpreter meanwhile, which others then hold for long.
+        yield message[begin : begin + length]
+        at = begin + length
 
 
 class PieceDecoder:

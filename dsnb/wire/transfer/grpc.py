@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import Final
@@ -25,13 +26,36 @@ from dsnb.wire.status import end_of_read, error_from
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.choice import Choice
-from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder
+from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart, together
 from dsnb.wire.transfer.handover import Endpoint, Link, Opening, Piece, Reading, Sink
 
 _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 """How gRPC names peers of this host."""
 
+_TOGETHER_BYTES: Final = 4 << 20
+_SLOW_S: Final = 0.005
+_AT_MOST_S: Final = 0.05
+
 # ---- the worker's end
+
+
+class Load:
+    """How much is sent to one reader at once, by how long it took for what was sent before. A pure core.
+
+    A reader that shares its interpreter with a busy loop waits some turns for each message, 5 ms each, whatever it
+    weighs: what waits for it goes together then. Not over a slow link, where the first element would come later.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._seconds = self._mean = 0.0
+
+    def note(self, nbytes: int, seconds: float) -> None:
+        """Learn how long a message took."""
+        self._seconds += (seconds - self._seconds) / 4
+        self._mean += (nbytes - self._mean) / 4
+        late = self._seconds > _SLOW_S
+        self.nbytes = min(_TOGETHER_BYTES, int(self._mean / self._seconds * _AT_MOST_S)) if late else 0
 
 
 class _StreamSink:
@@ -43,13 +67,34 @@ class _StreamSink:
         link.compression = choice.why
         self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | None] = SimpleQueue()
 
-    def send(self, messages: Iterator[bytes]) -> Iterator[bytes]:
-        """The messages, each timed until the next is asked for."""
-        for message in messages:
-            began = perf_counter_ns()
-            yield message
-            self._choice.note_sent(len(message), (perf_counter_ns() - began) / 1e9)
-        self._link.compression = self._choice.why
+    def send(self, encoder: PieceEncoder) -> Iterator[bytes]:
+        """What is to be sent, to its end; each message is timed until the next is asked for."""
+        load = Load()
+        waiting: list[bytes] = []
+        for message in self._messages(encoder):
+            if isinstance(message, bytes):
+                waiting.append(message)
+                if sum(map(len, waiting)) < load.nbytes and not self.items.empty():
+                    continue
+            if waiting:
+                began, nbytes = perf_counter_ns(), sum(map(len, waiting))
+                yield together(waiting)
+                seconds = (perf_counter_ns() - began) / 1e9
+                self._choice.note_sent(nbytes, seconds)
+                load.note(nbytes, seconds)
+                waiting.clear()
+            if isinstance(message, Exception):
+                raise message
+            self._link.compression = self._choice.why
+
+    def _messages(self, encoder: PieceEncoder) -> Iterator[bytes | Exception]:
+        while (item := self.items.get()) is not None:
+            if isinstance(item, Piece):
+                yield from encoder.encode(item)
+            elif isinstance(item, Exception):
+                yield item
+            else:
+                yield encoder.notice(item)
 
     def deliver(self, piece: Piece) -> None:
         self.items.put(piece)
@@ -96,13 +141,7 @@ class ReadService:
         context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
         self._listeners.submit(_listen, requests, reading, sink)
         encoder = PieceEncoder(first.task_id, keep=bool(first.trainer_id), choice=choice, checksum=first.checksum)
-        while (item := sink.items.get()) is not None:
-            if isinstance(item, Piece):
-                yield from sink.send(encoder.encode(item))
-            elif isinstance(item, Exception):
-                raise item
-            else:
-                yield encoder.notice(item)
+        yield from sink.send(encoder)
 
 
 def _choice(request: ReadRequest, context: grpc.ServicerContext) -> Choice:
@@ -201,7 +240,7 @@ class _GrpcReading:
 
     def _take(self) -> None:
         decoder = PieceDecoder(checksum=self._checksum)
-        for message in self._call:
+        for message in chain.from_iterable(map(apart, self._call)):
             item = decoder.feed(message)
             if isinstance(item, Piece):
                 self._sink.deliver(item)

@@ -23,7 +23,7 @@ from dsnb.elements.structure import flatten
 from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.choice import Choice
-from dsnb.wire.transfer.encoding import PART, PieceDecoder, PieceEncoder
+from dsnb.wire.transfer.encoding import PART, PieceDecoder, PieceEncoder, apart, together
 from dsnb.wire.transfer.handover import Piece
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - what users have
@@ -645,3 +645,35 @@ def test_what_may_not_be_kept_beside_a_frame_is_made_for_each_reader() -> None:
     making = encoder("LZ4", keep=True)
     assert list(making.encode(piece)) == list(making.encode(piece))
     assert piece.frame.encoded is None
+
+
+# ---- several in one message
+
+
+@given(messages=st.lists(st.binary(max_size=300), min_size=1, max_size=5))
+def test_messages_that_went_together_come_apart_as_they_were(messages: list[bytes]) -> None:
+    messages = [b"\x20" + message for message in messages]
+    assert list(apart(together(messages))) == messages
+
+
+def test_an_element_that_came_together_with_others_does_not_keep_them() -> None:
+    encoded = [message for row in range(4) for message in PieceEncoder("t").encode(piece_of([np.full(100_000, row)]))]
+    decoder = PieceDecoder()
+    tracemalloc.start()
+    try:
+        pieces = [decoder.feed(message) for message in apart(together(encoded))]
+        kept = pieces[2]
+        del pieces
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert isinstance(kept, Piece)
+    assert np.array_equal(kept.elements()[0], np.full(100_000, 2))
+    assert kept.elements()[0].flags.aligned
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 10, 60])
+def test_what_went_together_and_is_cut_short_is_damaged(cut: int) -> None:
+    whole = together([b"\x20\x01", b"\x20" * 200])
+    with pytest.raises(DataLossError):
+        list(apart(whole[:-cut] if cut != 10 else whole + b"\x00"))

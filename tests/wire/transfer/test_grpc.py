@@ -27,9 +27,10 @@ from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer.admission import Admission
-from dsnb.wire.transfer.encoding import PieceEncoder
-from dsnb.wire.transfer.grpc import GrpcEndpoint, ReadService
-from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
+from dsnb.wire.transfer.choice import Choice
+from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart
+from dsnb.wire.transfer.grpc import GrpcEndpoint, Load, ReadService, _StreamSink
+from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading, Sink
 from tests.support.proxy import slow_link
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, serving
@@ -413,3 +414,56 @@ def test_a_frame_that_is_damaged_on_its_way_is_an_error_and_no_wrong_array() -> 
     assert isinstance(error, DataLossError)
     assert "checksum" in str(error)
     assert not reader.pieces
+
+
+# ---- a reader that is late
+
+
+def sent(rows: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The messages of so many elements of 1 MB and an error, who all wait for a reader that takes so long for each."""
+    now = 0
+
+    def clock() -> int:
+        return now
+
+    monkeypatch.setattr("dsnb.wire.transfer.grpc.perf_counter_ns", clock)
+    sink = _StreamSink(Choice("NONE", [], same_host=True), Link(transfer="grpc"))
+    for row in range(rows):
+        sink.deliver(piece_of([np.full(1 << 17, row)], row))
+    sink.end()
+    sink.fail(NotFoundError("gone"))
+    messages: list[bytes] = []
+    with pytest.raises(NotFoundError):  # noqa: PT012 - behind all that waited before it
+        for message in sink.send(PieceEncoder("t")):
+            messages.append(message)
+            now += int(seconds * 1e9)
+    return messages
+
+
+def came(messages: list[bytes]) -> list[Any]:
+    """What a reader gets of them: the first number of each element, and what else is told."""
+    decoder = PieceDecoder()
+    items = [decoder.feed(one) for message in messages for one in apart(message)]
+    return [item.elements()[0][0] if isinstance(item, Piece) else item and item.end for item in items]
+
+
+def test_what_waits_for_a_reader_that_shares_its_interpreter_with_a_busy_loop_goes_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = sent(20, 0.02, monkeypatch)
+    assert len(messages) < 10
+    assert max(map(len, messages)) < 6 << 20
+    assert came(messages) == [*range(20), True]
+
+
+def test_a_reader_in_time_gets_each_element_in_a_message_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = sent(20, 0.001, monkeypatch)
+    assert len(messages) == 21
+    assert came(messages) == [*range(20), True]
+
+
+def test_over_a_slow_link_nothing_goes_together() -> None:
+    load = Load()
+    for _ in range(20):
+        load.note(1 << 20, 0.1)
+    assert load.nbytes < 1 << 20
