@@ -1,4 +1,8 @@
-"""How a task waits for a dispatcher that is away: it is started again, and what was asked is asked again."""
+"""How a task waits for a dispatcher that is away: it is started again, and what was asked is asked again.
+
+One that does not know the task has sent the order to drop it, or is about to: that is waited for, so that readers hear
+why from whoever cancelled or finished it, and not that a task is unknown.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dsnb.dataclass import dataclass
-from dsnb.errors import UnavailableError
+from dsnb.errors import NotFoundError, UnavailableError
 
 T = TypeVar("T")
 
 ATTEMPT_S = 2.0
 """How long one call is tried, so that whoever stops a task need not wait for longer."""
+
+_ORDER_S = 2.0
+"""How long the order to drop a task may take."""
 
 _PAUSE_S = 0.05
 
@@ -41,11 +48,15 @@ class Patience:
 
         Raises:
             UnavailableError: nobody answered for so long.
+            NotFoundError: the dispatcher does not know what is asked about, and no order to drop the task has come.
         """
         deadline = time.monotonic() + self.seconds
         while True:
             try:
                 return call()
+            except NotFoundError:
+                self._await_order()
+                raise
             except UnavailableError as error:
                 if self.given_up():
                     raise
@@ -58,3 +69,8 @@ class Patience:
                         hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
                     ) from error
                 time.sleep(_PAUSE_S)
+
+    def _await_order(self) -> None:
+        until = time.monotonic() + _ORDER_S
+        while not self.given_up() and time.monotonic() < until:
+            time.sleep(_PAUSE_S)

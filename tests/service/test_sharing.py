@@ -67,7 +67,7 @@ def test_one_that_spills_loses_nothing_however_far_it_falls_behind(service: Data
 
 
 def test_one_that_waits_holds_the_others_up_and_loses_nothing(service: DataService) -> None:
-    slow, fast = trainer(service, "slow", "wait"), trainer(service, "fast")
+    slow, fast = trainer(service, "slow", "wait"), trainer(service, "fast", "wait")  # which then falls behind itself
     got = read(slow, 5)
     ahead: list[int] = []
     reading = threading.Thread(target=lambda: ahead.extend(read(fast, 500)))

@@ -32,11 +32,20 @@ def test_an_answer_that_comes_late_is_an_answer() -> None:
     )
 
 
-def test_what_is_no_absence_is_raised_at_once() -> None:
+def test_what_is_no_absence_is_raised_soon() -> None:
     with pytest.raises(NotFoundError, match="the task is unknown"):
         Patience(seconds=30.0, given_up=lambda: False, connected=lambda: False)(
             answering([AWAY, NotFoundError("the task is unknown"), "never"])
         )
+
+
+def test_the_order_to_drop_a_task_is_waited_for_when_the_dispatcher_does_not_know_it() -> None:
+    """Readers then hear why from whoever cancelled it; that the task is unknown would be an element of theirs."""
+    orders = iter([False, False, True])
+    patience = Patience(seconds=30.0, given_up=lambda: next(orders), connected=lambda: True)
+    with pytest.raises(NotFoundError, match="the task is unknown"):
+        patience(answering([NotFoundError("the task is unknown")]))
+    assert next(orders, "all asked") == "all asked"
 
 
 def test_an_absence_that_lasts_is_told_with_what_to_do() -> None:
