@@ -107,12 +107,18 @@ def take(elements: Iterator[Any], seconds: float, step: int) -> tuple[int, float
 
     Returns:
         How many elements came, in how many seconds, and after how many the clock was looked at in the end.
+
+    Raises:
+        EOFError: the stream has an end, and came to it.
     """
+    nothing = object()
     count = 0
     began = now = time.perf_counter()
     while now - began < seconds:
         before = now
-        deque(islice(elements, step), maxlen=0)
+        deque(islice(elements, step - 1), maxlen=0)
+        if next(elements, nothing) is nothing:
+            raise EOFError("the stream ended while its rate was measured")
         count += step
         now = time.perf_counter()
         if now - before < _LOOK_S:

@@ -108,6 +108,12 @@ def test_a_rate_is_that_of_the_stream_without_its_beginning() -> None:
     assert found["gb_per_s"] == pytest.approx(found["per_s"] / 1000)
 
 
+def test_a_stream_that_ends_has_no_rate() -> None:
+    """Else it would be the faster the longer nothing comes."""
+    with pytest.raises(EOFError, match="ended"):
+        rate(lambda: iter(range(1000)), 1e6, 0.2)
+
+
 def test_the_page_has_each_row_of_the_table_of_targets() -> None:
     text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| ") and line.count("|") == 6]
