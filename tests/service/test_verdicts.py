@@ -21,6 +21,7 @@ from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.verdict import LEAST_SPAN_S, Verdict, verdicts
 from tests.support.cluster import Cluster
 from tests.support.proxy import slow_link
+from tests.support.transfers import AS_IT_COMES
 from tests.support.waiting import wait_for
 
 WATCH_S = 1.5
@@ -369,6 +370,7 @@ def named(service: dsnb.DataService, cause: str) -> Verdict | None:
     return told if told.cause == cause else None
 
 
+@AS_IT_COMES
 def test_elements_that_are_not_asked_for_in_time_are_told() -> None:
     large = dsnb.Dataset.from_tensor_slices(np.zeros((64, 400_000), np.uint8))
     with Cluster(workers=1) as cluster, reading(large, cluster.service, max_outstanding_requests=1) as got:
