@@ -142,7 +142,7 @@ def test_too_few_workers_are_told_with_how_many_would_do() -> None:
         told = the_worst(explained(service, got), "bad", "workers")
         assert re.search(r"1 worker works (9\d|100) % of the time", told.text)
         enough = re.search(r"svc.scale\((\d)\) would do", told.remedy)
-        assert enough
+        assert enough, told
         assert 2 <= int(enough[1]) <= 5
 
 
