@@ -16,7 +16,8 @@ FIRST_BYTES = 128 << 10
 """Bytes that a task may have on its way at first; doubled when the reader starves."""
 
 _PIECES = 8
-"""How many there is room for on their way where the reader starves: what waits for a late reader can go together."""
+"""Pieces that a window over gRPC grows to hold while its reader starves: only what the worker may send can wait there
+for a late reader, and go together."""
 
 _HEAR_EVERY = 16
 """Pieces after which a reader looks for more at the latest: they may be another task's."""
