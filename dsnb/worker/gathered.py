@@ -12,6 +12,8 @@ from dsnb.pipeline.engine.stage import Run, as_list
 
 def joined(runs: list[Run]) -> Run:
     """Several runs as one, by a copy where they are arrays."""
+    if len(runs) == 1 and isinstance(runs[0], list):
+        return runs[0]
     arrays = [run for run in runs if isinstance(run, np.ndarray)]
     if any(array.dtype.kind in "US" for array in arrays):
         return _listed(runs)  # text of any length, not of the width that these runs happen to have

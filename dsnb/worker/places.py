@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
@@ -56,6 +57,13 @@ class Trainer:
     waived: bool = False
     gone: bool = False
 
+    def count(self, part: Run) -> None:
+        """Count elements as consumed."""
+        hits = max(0, min(part.end, part.hits_until) - part.first)
+        self.consumed += part.count
+        self.hits += hits
+        self.misses += part.count - hits
+
     @property
     def holds(self) -> bool:
         """Whether elements that it has not consumed must be kept somewhere."""
@@ -79,6 +87,19 @@ class Reader:
     runs: deque[Run] = field(default_factory=deque)
     nbytes: int = 0
     starved: bool = False
+
+    def take_back(self, received: int) -> Iterator[Run]:
+        """What was sent and did not arrive, the newest first; it may not be sent again without new credit."""
+        while self.sent > received and self.runs:
+            run = self.runs.pop()
+            back = min(run.count, self.sent - received)
+            kept = run.cut(run.count - back)
+            if kept.count:
+                self.runs.append(kept)
+            self.sent -= back
+            self.nbytes -= run.nbytes
+            yield run
+        self.granted = self.sent
 
 
 @dataclass(slots=True)  # not frozen, which would take three times as long

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
@@ -35,23 +36,40 @@ _RUN_S = 0.001
 _RUN_ELEMENTS = 4096
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may be added to an outlet.
+
+    Attributes:
+        frame_bytes: Most bytes of one frame; a single element may be larger, up to `element_bytes`.
+        burst_bytes: Most bytes of frames of one element each that are added together; fewer than one has: one by one.
+        element_bytes: Most bytes that an element may have.
+    """
+
+    frame_bytes: int = FRAME_BYTES
+    burst_bytes: int = 0
+    element_bytes: int = 1 << 62
+
+    def of_frame(self, nbytes: int) -> int:
+        """Elements of one frame, where each has so many bytes."""
+        return max(1, min(FRAME_ELEMENTS, self.frame_bytes // nbytes))
+
+    def of_run(self, nbytes: int) -> int:
+        """Elements of one run: of a frame, or of several frames that readers of other processes hear of together."""
+        most = self.of_frame(nbytes)
+        return most if most > 1 else max(1, self.burst_bytes // nbytes)
+
+
 class Outlet(Protocol):
     """Where a producer's frames go."""
 
+    @property
+    def limits(self) -> Limits:
+        """How much may be added; another object when it has changed."""
+        ...
+
     def wait_for_room(self) -> bool:
         """Wait until another frame is wanted; False when production must stop."""
-        ...
-
-    def frame_bytes(self) -> int:
-        """Most bytes of one frame; a single element may be larger, up to `element_bytes`."""
-        ...
-
-    def burst_bytes(self) -> int:
-        """Most bytes of frames of one element each that may be added together; fewer than one has: one by one."""
-        ...
-
-    def element_bytes(self) -> int:
-        """Most bytes that an element may have."""
         ...
 
     def gathered(self, count: int) -> None:
@@ -94,6 +112,8 @@ class Producer(threading.Thread):
         self._note = note
         self._packed = packed
         self._added = 0
+        self._room_at = -1
+        """How many had been added when the outlet wanted more the last time."""
         self._schema: Schema | None = None
         self._ready: list[Frame] = []
         """Frames that were laid out and not handed over."""
@@ -105,7 +125,9 @@ class Producer(threading.Thread):
         """Whether the stage can tell what a pull has so far."""
         self._pulling: float | None = None
         """Since when there has been a pull of several elements."""
-        self._element_bytes = 1
+        self._limits = outlet.limits
+        self._element_bytes = 0
+        self._size(1)
         self._closing = threading.RLock()  # over all that concerns the frame that is being gathered, and its schema
         self._overdue = Overdue(f"{name}-frames", _AGE_S, self._close_overdue)
 
@@ -130,9 +152,9 @@ class Producer(threading.Thread):
     def _produce(self, stage: Stage) -> None:
         while True:
             idle = not self._gathered  # and stays so: another thread takes from what is gathered, and adds nothing
-            if not self._outlet.wait_for_room():
+            if not self._wait_for_room():
                 return
-            want = max(1, min(self._want, self._most_at_once() - self._gathered))
+            want = max(1, min(self._want, self._most_at_once - self._gathered))
             began = time.monotonic()
             if self._shows and want > 1:
                 self._pulling = began
@@ -162,16 +184,25 @@ class Producer(threading.Thread):
                 self._gather(run, began)
                 self._outlet.gathered(self._gathered)
                 self._adapt(len(run), took)
-                if took > _RUN_S or self._gathered >= self._most() or time.monotonic() - self._since > _AGE_S:
+                if took > _RUN_S or self._gathered >= self._most or time.monotonic() - self._since > _AGE_S:
                     self._flush()
                 else:
                     self._overdue.tell()
 
+    def _wait_for_room(self) -> bool:
+        """Wait until another frame is wanted, unless one is since nothing was added; False when it must stop."""
+        added = self._added
+        if self._room_at != added:
+            if not self._outlet.wait_for_room():
+                return False
+            self._room_at = added
+        return True
+
     def _hand_on(self, run: list[Any]) -> None:
-        """Add a lone element: somebody waits for it, and for it there is room."""
+        """Add a lone element: somebody waits for it."""
         with self._closing:
             self._outlet.gathered(1)
-            self._try_to_add(run, room=True)
+            self._try_to_add(run)
 
     def _close_overdue(self) -> bool:
         """Close the frame if it is old, whatever the pipeline does; True while there is one that is not."""
@@ -193,23 +224,21 @@ class Producer(threading.Thread):
     def _adapt(self, count: int, took: float) -> None:
         """Longer runs while they are quick; shorter ones when a slow function would hold elements back."""
         if took < _RUN_S and 2 * count >= self._want:  # less than wanted where the frame had no room for more
-            self._want = min(self._want * 2, _RUN_ELEMENTS, self._most_at_once())
+            self._want = min(self._want * 2, _RUN_ELEMENTS, self._most_at_once)
         elif took > 2 * _RUN_S:
             self._want = max(1, self._want // 2)
 
-    def _most(self) -> int:
-        """Elements of one frame, by the size of the newest."""
-        return max(1, min(FRAME_ELEMENTS, self._outlet.frame_bytes() // self._element_bytes))
-
-    def _most_at_once(self) -> int:
-        """Elements of one run: of a frame, or of several frames that readers of other processes hear of together."""
-        most = self._most()
-        return most if most > 1 else max(1, self._outlet.burst_bytes() // self._element_bytes)
+    def _size(self, nbytes: int) -> None:
+        """Learn how large the newest element is: that says how many of them go together."""
+        limits = self._outlet.limits
+        if nbytes != self._element_bytes or limits is not self._limits:
+            self._element_bytes, self._limits = nbytes, limits
+            self._most, self._most_at_once = limits.of_frame(nbytes), limits.of_run(nbytes)
 
     def _gather(self, run: Run, began: float) -> None:
         if not self._pending:
             self._since = began
-        self._element_bytes = _bytes_of_first(run)
+        self._size(_bytes_of_first(run))
         self._pending.append(run)
         self._gathered += len(run)
 
@@ -221,32 +250,31 @@ class Producer(threading.Thread):
         for run in [joined(pending)] if self._packed else handed_over(pending):
             self._try_to_add(run)
 
-    def _try_to_add(self, run: Run, *, room: bool = False) -> None:
+    def _try_to_add(self, run: Run) -> None:
         try:
-            self._lay_out(run, room=room)
+            self._lay_out(run)
         except Exception as error:  # noqa: BLE001 - elements hold anything; what we did not think of is told, not waited for
             self._add_failure(error)
 
-    def _lay_out(self, run: Run, *, room: bool) -> None:
-        most = 1 if self._most_at_once() > self._most() else len(run)
-        for first in range(0, len(run), most):
-            for part in frames_of(run[first : first + most], self._schema, packed=self._packed):
+    def _lay_out(self, run: Run) -> None:
+        apart = len(run) > 1 and self._most_at_once > self._most
+        for some in (run[at : at + 1] for at in range(len(run))) if apart else (run,):
+            for part in frames_of(some, self._schema, packed=self._packed):
                 if isinstance(part, Exception):
                     self._add_failure(part)
                 else:
                     self._schema = self._schema or part.schema
                     self._add(part)
-        self._hand_over(room=room)
+        self._hand_over()
 
     def _add(self, frame: Frame) -> None:
         """Add a frame, in pieces where it came out larger than one may be."""
-        limit = self._outlet.frame_bytes()
-        if frame.nbytes <= limit or frame.count == 1:
-            if frame.nbytes > self._outlet.element_bytes():
+        if frame.nbytes <= self._outlet.limits.frame_bytes or frame.count == 1:
+            if frame.nbytes > self._outlet.limits.element_bytes:
                 self._add_failure(self._too_large(frame))
             else:
                 self._ready.append(frame)
-                self._element_bytes = max(1, frame.nbytes // frame.count)
+                self._size(max(1, frame.nbytes // frame.count))
             return
         middle = frame.count // 2
         for start, stop in ((0, middle), (middle, frame.count)):
@@ -254,19 +282,18 @@ class Producer(threading.Thread):
                 if isinstance(part, Frame):
                     self._add(part)
 
-    def _hand_over(self, *, room: bool = False) -> None:
+    def _hand_over(self) -> None:
         ready, self._ready = self._ready, []
         while ready:
-            count = self._together(ready)
+            count = self._together(ready) if len(ready) > 1 else 1
             frames, ready = ready[:count], ready[count:]
-            if not room:
-                self._outlet.wait_for_room()
-            self._added += sum(frame.count for frame in frames)
+            self._wait_for_room()
             self._outlet.add(*frames)
+            self._added += sum([frame.count for frame in frames])
 
     def _together(self, frames: list[Frame]) -> int:
         """How many of these may be added together."""
-        room = self._outlet.burst_bytes() if len(frames) > 1 else 0
+        room = self._outlet.limits.burst_bytes
         count = sum(nbytes <= room for nbytes in accumulate(frame.nbytes for frame in frames))
         return max(1, count)
 
@@ -277,7 +304,7 @@ class Producer(threading.Thread):
         self._outlet.add(Frame.of_failure(failure))
 
     def _too_large(self, frame: Frame) -> InvalidArgumentError:
-        limit = self._outlet.element_bytes()
+        limit = self._outlet.limits.element_bytes
         return InvalidArgumentError(
             f"the element size is larger than cache size in bytes ({frame.nbytes:,} > {limit:,})",
             did="the element was dropped; its place is taken by this error",

@@ -29,9 +29,9 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError
 from dsnb.wire.lineup import consumer_name
 from dsnb.wire.manner import Manner
+from dsnb.worker.ahead import Ahead
 from dsnb.worker.places import Taken
 
-_FIRST_AHEAD = 128 << 10
 _LEAST_TURNS = 2
 """Turns that may be produced beyond the furthest consumer, however large they are."""
 
@@ -90,8 +90,7 @@ class RoundRobin:
         self.places = {consumer_name(index): Place(index) for index in range(consumers)}
         self.readers: dict[str, Place] = {}
         self._entries: deque[Entry] = deque()
-        self._ahead_now = min(ahead, _FIRST_AHEAD)
-        self._stopped_at_bound = False
+        self._ahead = Ahead(ahead)
 
     @property
     def turns(self) -> int:
@@ -109,8 +108,8 @@ class RoundRobin:
         """Whether another frame should be produced now."""
         if self.finished:
             return False
-        at_bound = self._unsent_bytes() >= self._ahead_now
-        self._stopped_at_bound |= at_bound
+        at_bound = self._unsent_bytes() >= self._ahead.now
+        self._ahead.note(stopped=at_bound)
         return not at_bound or self.turns < self._furthest() + _LEAST_TURNS
 
     def append(self, frame: Frame, count: int, nbytes: int, failed: bool = False) -> None:
@@ -194,13 +193,21 @@ class RoundRobin:
             return None
         at = place.sent * self.consumers + place.index
         if at >= self.head:
-            self._note_starving()
+            if not self.finished:
+                self._ahead.starve()
             return None
         entry = self._entries[bisect_right(self._entries, at, key=lambda entry: entry.first) - 1]
         place.sent += 1
         place.on_its_way.append(entry.nbytes // entry.count)
         place.nbytes += place.on_its_way[-1]
         return Taken(entry.frame, at, at - entry.first, 1)
+
+    def take_all(self, client: str) -> list[Taken]:
+        """All that a consumer may have now, in order."""
+        found = []
+        while (taken := self.take(client)) is not None:
+            found.append(taken)
+        return found
 
     def news(self, client: str) -> tuple[int, int] | None:
         """How many turns are whole and which is the first that is kept, if the client has not been told."""
@@ -231,11 +238,6 @@ class RoundRobin:
     def _forget_on_its_way(place: Place) -> None:
         place.on_its_way.clear()
         place.nbytes = 0
-
-    def _note_starving(self) -> None:
-        if self._stopped_at_bound and not self.finished:
-            self._stopped_at_bound = False
-            self._ahead_now = min(self.capacity, 2 * self._ahead_now)
 
     def validate(self) -> None:
         """Check what must hold between any two calls."""

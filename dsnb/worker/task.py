@@ -18,7 +18,7 @@ from dsnb.worker.charging import charger
 from dsnb.worker.gathering import incomplete
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
-from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, Producer
+from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, Limits, Producer
 from dsnb.worker.reporting import see, stage_reports, trainer_reports
 from dsnb.worker.round_robin import RoundRobin, ended
 from dsnb.worker.spill import Spill
@@ -60,7 +60,8 @@ class Task:
         packed: bool = False,
     ) -> None:
         self.order = order
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._spill = spill
         self._window: Window | RoundRobin
         if order.consumers:
@@ -77,13 +78,14 @@ class Task:
         self._last: TaskReport | None = None
         """What was told when it was dropped."""
         self._readings: dict[str, TaskReading] = {}
+        self._packed = packed and not order.consumers
+        self.limits = self._limits()
         self._producer = Producer(
             f"dsnb-task-{order.task_id}", build, self, note, packed=packed, begin=partial(begin_at, order)
         )
-        self._packed = packed and not order.consumers
         self._feed = feed
         self._on_change = on_change
-        self._started = self._stopped = self._end_noted = False
+        self._started = self._stopped = self._end_noted = self._torn_noted = False
         self._paused = order.paused
         self._errors = self._sent_elements = self._sent_bytes = 0
 
@@ -95,7 +97,7 @@ class Task:
         Raises:
             UnavailableError: the task has been stopped.
         """
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 raise UnavailableError(f"the task {opening.task_id} was stopped")
             if self.order.cached and not opening.trainer_id:
@@ -120,7 +122,7 @@ class Task:
             return reading
 
     def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
-        with self._changed:
+        with self._lock:
             if self._readings.get(reading.client) is reading:
                 if isinstance(self._window, RoundRobin):
                     self._window.acknowledge(reading.client, received)
@@ -132,13 +134,13 @@ class Task:
                 self._changed.notify_all()
 
     def recall(self, reading: TaskReading) -> None:
-        with self._changed:
+        with self._lock:
             if self._readings.get(reading.client) is reading:
                 reading.sink.recalled(self._window.recall(reading.client))
 
     def leave(self, client: str, consumed: int | None = None, reading: TaskReading | None = None) -> None:
         """Let a client go: by its own word, or by the dispatcher's that it is gone."""
-        with self._changed:
+        with self._lock:
             if reading is not None and self._readings.get(client) is not reading:
                 return
             self._put_down(client)
@@ -156,21 +158,21 @@ class Task:
 
     def dismiss(self, trainer_id: str) -> None:
         """Keep nothing for a trainer any longer."""
-        with self._changed:
+        with self._lock:
             if isinstance(self._window, Window):
                 self._window.dismiss(trainer_id)
             self._changed.notify_all()
 
     def pause(self, *, paused: bool) -> None:
         """Produce and hand out nothing more, or go on."""
-        with self._changed:
+        with self._lock:
             self._paused = paused
             self._pump_all()
             self._changed.notify_all()
 
     def tidy(self, now: float) -> None:
         """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
-        with self._changed:
+        with self._lock:
             if isinstance(self._window, Window):
                 if self._paused:
                     self._window.excuse(now)
@@ -188,7 +190,7 @@ class Task:
 
     def _note_end(self) -> None:
         # Not when the last element was produced: a reader that joins the pass then still has its share to come.
-        if self.done and not self._end_noted:
+        if self._window.finished and not self._end_noted and self.done:
             self._end_noted = True
             self._on_change()
 
@@ -201,12 +203,13 @@ class Task:
         if self._paused:
             return
         pieces = []
-        while (taken := self._window.take(reading.client)) is not None:
+        for taken in self._window.take_all(reading.client):
             pieces.append(piece := Piece(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation))
             self._sent_elements += piece.count
             self._sent_bytes += piece.nbytes
             reading.sent(piece.count)
-        deliver(reading.sink, pieces)
+        if pieces:
+            deliver(reading.sink, pieces)
         self._see_end(reading)
 
     def _see_end(self, reading: TaskReading) -> None:
@@ -232,28 +235,26 @@ class Task:
     # ---- the producer's outlet
 
     def wait_for_room(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or (not self._paused and self._window.wants_more()))
+        with self._lock:
+            while not self._stopped and (self._paused or not self._window.wants_more()):
+                self._changed.wait()
             return not self._stopped
 
-    def frame_bytes(self) -> int:
-        return max(1, min(FRAME_BYTES, self._window.capacity // 8)) if self.order.cached else FRAME_BYTES
-
-    def burst_bytes(self) -> int:
-        return 0 if self.order.cached or not self._packed else BURST_BYTES
-
-    def element_bytes(self) -> int:
-        return self._most_bytes if self.order.cached else 1 << 62
+    def _limits(self) -> Limits:
+        if not self.order.cached:
+            return Limits(burst_bytes=BURST_BYTES if self._packed else 0)
+        frame_bytes = max(1, min(FRAME_BYTES, self._window.capacity // 8))
+        return Limits(frame_bytes=frame_bytes, element_bytes=self._most_bytes)
 
     def gathered(self, count: int) -> None:
         if self._feed is not None:
-            with self._changed:
+            with self._lock:
                 self._feed.settle(self._window.head + count)
 
     def add(self, *frames: Frame) -> None:
         for reading in list(self._readings.values()) if self._packed else ():  # not under the lock: it takes long
             prepare(reading.sink, frames, self._window.head, self.order.incarnation)
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 return
             for frame in frames:
@@ -264,23 +265,22 @@ class Task:
         self._errors += frame.failure is not None
         if self.order.cached:
             frame.on_encoded = charger(self, self._window.head)
-        torn = self._torn
         self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
-        if self._torn and not torn:
-            self._on_change()
+        self._note_torn()
 
-    @property
-    def _torn(self) -> bool:
-        """Whether the first elements are gone: newcomers who want everything must not come here any more."""
-        return self.order.cached and self._window.base > 0
+    def _note_torn(self) -> None:
+        # The first elements are gone: newcomers who want everything must not come here any more.
+        if self.order.cached and not self._torn_noted and self._window.base > 0:
+            self._torn_noted = True
+            self._on_change()
 
     def charge(self, index: int, nbytes: int) -> bool:
         """Count what is kept beside the frame that begins there, if it may be."""
-        with self._changed:
+        with self._lock:
             return isinstance(self._window, Window) and self._window.charge(index, nbytes)
 
     def finish(self) -> None:
-        with self._changed:
+        with self._lock:
             self._window.finish()
             self._pump_all()
             self._note_end()
@@ -289,23 +289,22 @@ class Task:
 
     def wants(self) -> int | None:
         """Bytes that its window has use for: what it holds, or None for more, while somebody reads and more comes."""
-        with self._changed:
+        with self._lock:
             idle = self._started and not self._readings
             return self._window.nbytes if idle or self._window.finished else None
 
     def resize(self, capacity: int) -> None:
         """Change the bytes that the window may hold; what is over is let go, also if no other frame will come."""
-        with self._changed:
-            torn = self._torn
+        with self._lock:
             self._window.capacity = capacity
+            self.limits = self._limits()
             if isinstance(self._window, Window):
                 self._window.make_room()
-            if self._torn and not torn:
-                self._on_change()
+            self._note_torn()
 
     def stop(self, error: Exception) -> None:
         """End production and tell the readers why; waits shortly for the pipeline, unless user code holds it."""
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 return
             self._stopped = True
@@ -330,7 +329,7 @@ class Task:
 
     def report(self) -> TaskReport:
         """What this task did so far."""
-        with self._changed:
+        with self._lock:
             if self._last is not None:
                 return self._last
             window = self._window
@@ -376,7 +375,7 @@ class Task:
 
     def drop(self) -> TaskReport:
         """Let go of all that was kept, behind the end and whoever still holds the task; its last report."""
-        with self._changed:
+        with self._lock:
             if self._last is None:
                 self._last = replace(self.report(), state="dropped")
                 self._window = Window(capacity=1, ahead=1, keep=False)
@@ -390,11 +389,11 @@ class Task:
     @property
     def read(self) -> bool:
         """Whether somebody reads it."""
-        with self._changed:
+        with self._lock:
             return bool(self._readings)
 
     @property
     def done(self) -> bool:
         """Whether everything is produced and consumed."""
-        with self._changed:
+        with self._lock:
             return isinstance(self._window, Window) and self._window.done

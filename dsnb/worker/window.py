@@ -38,11 +38,11 @@ from typing import Any
 
 from dsnb.wire.manner import Manner
 from dsnb.worker import invariants
+from dsnb.worker.ahead import Ahead
 from dsnb.worker.frames import Entry, Store, WindowFrames
 from dsnb.worker.gathering import Gathering
 from dsnb.worker.places import Reader, Run, Taken, Trainer
 
-_FIRST_AHEAD = 128 << 10
 _USUAL = Manner()
 
 
@@ -62,7 +62,6 @@ class Window:
         self, *, capacity: int, ahead: int, keep: bool, whole: bool = False, store: Store | None = None
     ) -> None:
         self.capacity = capacity
-        self.ahead = ahead
         self.keep = keep
         self.finished = False
         self.frontier = 0
@@ -72,8 +71,7 @@ class Window:
         self.frames = WindowFrames(store)
         self.gathering = Gathering()
         self._unsent = 0
-        self._ahead_now = min(ahead, _FIRST_AHEAD)
-        self._stopped_at_bound = False
+        self._ahead = Ahead(ahead)
 
     @property
     def head(self) -> int:
@@ -118,8 +116,9 @@ class Window:
         """Whether another frame should be produced now."""
         if self.finished or (self._unsent >= self._bound and self.frontier < self.head):
             return False
-        if self._blocked():
-            self.make_room(self._needed)
+        if not self._blocked():
+            return True
+        self.make_room(self._needed)
         if self._blocked() and not self.frames.can_spill():
             self._whole = False
             self._clear_disk()
@@ -132,7 +131,7 @@ class Window:
         self.make_room(charge)
         self.frames.add(frame, count, charge, failed)
         self._unsent += charge
-        self._stopped_at_bound |= self._unsent >= self._bound
+        self._ahead.note(stopped=self._unsent >= self._bound)
 
     def make_room(self, nbytes: int = 0) -> None:
         """Let go of what is over the capacity with so many bytes more, and not held."""
@@ -199,16 +198,8 @@ class Window:
     def _reattach(self, reader: Reader, received: int, consumed: int) -> None:
         self._consume(reader, consumed)
         trainer = self.trainers[reader.trainer]
-        while reader.sent > received and reader.runs:
-            run = reader.runs.pop()
-            back = min(run.count, reader.sent - received)
-            kept = run.cut(run.count - back)
-            if kept.count:
-                reader.runs.append(kept)
-            reader.sent -= back
-            reader.nbytes -= run.nbytes
+        for run in reader.take_back(received):
             insort(trainer.returned, run)
-        reader.granted = reader.sent
 
     def credit(self, client: str, granted: int, consumed: int, max_bytes: int) -> None:
         """Take a reader's counters in; they only grow. With `keep`, a reader holds at most a quarter of the window."""
@@ -245,10 +236,11 @@ class Window:
 
     def _blocked(self) -> bool:
         """Whether a trainer keeps room from the next frame, and to let go of the first one would not do."""
-        over, first = self.nbytes + self._needed - self.capacity if self.keep else 0, self.frames.first_in_memory
-        if over <= 0 or first is None or not any(trainer.holds for trainer in self.trainers.values()):
+        over = self.nbytes + self._needed - self.capacity if self.keep else 0
+        if over <= 0 or not any(trainer.holds for trainer in self.trainers.values()):
             return False
-        return first.nbytes + first.encoded < over or not self._can_make_room()
+        first = self.frames.first_in_memory
+        return first is not None and (first.nbytes + first.encoded < over or not self._can_make_room())
 
     def _begin(self, manner: Manner) -> int:
         """Where a new trainer begins."""
@@ -282,22 +274,35 @@ class Window:
         if room <= 0 or not self.gathering.complete or (reader.runs and reader.nbytes >= reader.max_bytes):
             return None
         trainer = self.trainers[reader.trainer]
-        run = self._returned(trainer, room) or (self._fresh(trainer, room) if trainer.next < self.head else None)
-        if run is None:
+        found = self._returned(trainer, room) if trainer.returned else None
+        found = found or (self._fresh(trainer, room) if trainer.next < self.frames.head else None)
+        if found is None:
             self._note_starving(reader)
             return None
         reader.starved = False
-        entry = self.frames.entry_at(run.first)
+        run, entry = found
         reader.runs.append(run)
         reader.sent += run.count
         reader.nbytes += run.nbytes
         trainer.spilled += run.count if entry.place is not None else 0
         return Taken(self.frames.frame_of(entry), run.first, run.first - entry.first, run.count)
 
+    def take_all(self, client: str) -> list[Taken]:
+        """All that a reader may have now, in order."""
+        trainer = self.trainers[self.readers[client].trainer]
+        found = []
+        while (taken := self.take(client)) is not None:
+            found.append(taken)
+            if trainer.next >= self.frames.head and not trainer.returned:
+                break  # most often: what is there is one frame, and the look for more would take as long
+        return found
+
     def at_end(self, client: str) -> bool:
         """Whether nothing more will come for this reader."""
+        if not self.finished:
+            return False
         trainer = self.trainers[self.readers[client].trainer]
-        return self.finished and not trainer.returned and self._next(trainer) >= self.head
+        return not trainer.returned and self._next(trainer) >= self.head
 
     def offset(self, trainer_id: str) -> int:
         """The first element that a trainer has not consumed."""
@@ -316,17 +321,15 @@ class Window:
     @property
     def _bound(self) -> int:
         """Bytes to keep ready beyond the frontier."""
-        return min(self._ahead_now, self.capacity // 2) if self.keep else self._ahead_now
+        return min(self._ahead.now, self.capacity // 2) if self.keep else self._ahead.now
 
     def _note_starving(self, reader: Reader) -> None:
         """A reader has nothing left and finds nothing: more should be kept ready, if the producer could have."""
         if not reader.runs and not reader.starved and not self.finished:
             reader.starved = True
-            if self._stopped_at_bound:
-                self._stopped_at_bound = False
-                self._ahead_now = min(self.ahead, 2 * self._ahead_now)
+            self._ahead.starve()
 
-    def _returned(self, trainer: Trainer, room: int) -> Run | None:
+    def _returned(self, trainer: Trainer, room: int) -> tuple[Run, Entry] | None:
         """What came back from a reader that left, as far as it is still in memory."""
         while trainer.returned:
             run = trainer.returned[0]
@@ -340,21 +343,21 @@ class Window:
                 part = run.cut(min(run.count, room, entry.end - run.first))
                 if not run.count:
                     trainer.returned.pop(0)
-                return part
+                return part, entry
             trainer.returned.pop(0)
         return None
 
-    def _fresh(self, trainer: Trainer, room: int) -> Run | None:
+    def _fresh(self, trainer: Trainer, room: int) -> tuple[Run, Entry] | None:
         trainer.skipped += max(0, self._floor(trainer) - trainer.next)
         trainer.next = first = self._next(trainer)
-        if first >= self.head:
+        if first >= self.frames.head:
             return None
         entry = self.frames.entry_at(first)
         count = min(room, entry.end - first)
         run = Run(first, count, entry.nbytes * count // entry.count, self.frontier)
         trainer.next = first + count
         self._advance(trainer.next)
-        return run
+        return run, entry
 
     def _advance(self, place: int) -> None:
         """Learn that a trainer is at that place, which may be further than any other's."""
@@ -387,10 +390,7 @@ class Window:
             left -= part.count
             reader.consumed += part.count
             reader.nbytes -= part.nbytes
-            hits = max(0, min(part.end, part.hits_until) - part.first)
-            trainer.consumed += part.count
-            trainer.hits += hits
-            trainer.misses += part.count - hits
+            trainer.count(part)
             if not self.keep:
                 self.frames.release(part)
         self._clear_disk()

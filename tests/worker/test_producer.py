@@ -12,7 +12,7 @@ import pytest
 from dsnb.elements.frame import Frame
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, Producer
+from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, Limits, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for
 
@@ -27,9 +27,7 @@ class Shelf:
         self.on_their_way: list[int] = []
         self.ended = self.crowded = False
         self.room = room
-        self._frame_bytes = frame_bytes
-        self._element_bytes = element_bytes
-        self._burst_bytes = burst_bytes
+        self.limits = Limits(frame_bytes=frame_bytes, element_bytes=element_bytes, burst_bytes=burst_bytes)
         self.bursts: list[int] = []
         self._changed = threading.Condition()
         self._stopped = False
@@ -38,15 +36,6 @@ class Shelf:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or len(self.frames) < self.room)
             return not self._stopped
-
-    def frame_bytes(self) -> int:
-        return self._frame_bytes
-
-    def burst_bytes(self) -> int:
-        return self._burst_bytes
-
-    def element_bytes(self) -> int:
-        return self._element_bytes
 
     def gathered(self, count: int) -> None:
         self.on_their_way.append(sum(frame.count for frame in self.frames) + count)

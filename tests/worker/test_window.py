@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, TypeVar
 
 import pytest
@@ -107,6 +108,14 @@ class WindowMachine(RuleBasedStateMachine):
         for _ in range(times):
             if self.books.take(one(self.readers(), number)) is None:
                 return
+
+    @precondition(readers)
+    @rule(number=pick)
+    def reader_takes_all(self, number: int) -> None:
+        """It gets at once what it gets one by one."""
+        reader = one(self.readers(), number)
+        at_once = deepcopy(self.books.window).take_all(reader.client)
+        assert at_once == list(iter(lambda: self.books.take(reader), None))
 
     @precondition(readers)
     @rule(number=pick, most=st.integers(1, 300))
