@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 from functools import lru_cache
 from typing import Any, Final
 
@@ -118,8 +117,7 @@ def _join_values(parts: Sequence[Dense]) -> Sequence[Any] | np.ndarray[Any, Any]
 def encode(frame: Frame) -> tuple[list[Buffer], int, str]:
     """A frame as buffers to write one behind the other, the number of their bytes, and the digest of those."""
     layouts, buffers, total = lay_out(frame.columns, 0, frame.count)
-    columns = [astuple(layout) for layout in layouts]
-    header = json.dumps([frame.count, to_json(frame.structure), columns, total], separators=(",", ":")).encode()
+    header = json.dumps([frame.count, to_json(frame.structure), layouts, total], separators=(",", ":")).encode()
     head = _MAGIC + len(header).to_bytes(4, "little") + header
     head += bytes(-len(head) % _ALIGN)
     parts: list[Any] = [head, *map(_flat, buffers)]

@@ -80,13 +80,19 @@ class TaskSink:
         return self._inbox.ears
 
     def deliver(self, piece: Piece) -> None:
-        with self._inbox.changed:
+        self.deliver_all((piece,))
+
+    def deliver_all(self, pieces: Sequence[Piece]) -> None:
+        """Take what comes together."""
+        with self._inbox.lock:
             if self.current:
                 account = self._hold.account
-                account.received += piece.count
                 account.active_at = time.monotonic()
-                self._hold.fill(piece.nbytes // piece.count * piece.count)
-                self._inbox.put(self._hold, piece)
+                for piece in pieces:
+                    account.received += piece.count
+                    self._hold.fill(piece.nbytes // piece.count * piece.count)
+                    self._inbox.put(self._hold, piece)
+                self._inbox.stir_up()
 
     def end(self) -> None:
         self._say(lambda account: setattr(account, "ended", True))
@@ -99,19 +105,19 @@ class TaskSink:
         self._say(settle)
 
     def progress(self, whole: int, base: int) -> None:
-        with self._inbox.changed:
+        with self._inbox.lock:
             if self.current:
                 self._inbox.progress(self._hold, whole, base)
 
     def fail(self, error: Exception) -> None:
-        with self._inbox.changed:
+        with self._inbox.lock:
             if self.current:
                 self.current = False
                 self._inbox.failed.append((self._hold, error))
                 self._inbox.stir_up()
 
     def _say(self, change: Callable[[Account], None]) -> None:
-        with self._inbox.changed:
+        with self._inbox.lock:
             if self.current:
                 change(self._hold.account)
                 self._inbox.stir_up()
@@ -121,7 +127,8 @@ class Inbox:
     """Pieces, failures and news of one reader, under one lock."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.ears: Ears | None = Ears()
         self._listening = False
         self._looked = 0
@@ -132,9 +139,8 @@ class Inbox:
         self.cancelled = False
 
     def put(self, hold: Hold, piece: Piece) -> None:
-        """Add a piece; under the lock."""
+        """Add a piece, before whoever waits is woken; under the lock."""
         self.pieces.append((hold, piece))
-        self.stir_up()
 
     def stir_up(self) -> None:
         """Wake whoever waits; under the lock."""
@@ -142,18 +148,29 @@ class Inbox:
         if self._listening and self.ears is not None:
             self.ears.wake()
 
-    def hear(self) -> None:
-        """Look for what has come to sockets that nobody else listens to; rarely while there is something to take."""
-        if self.ears:
-            self._looked += 1
-            with self.changed:
-                busy = self.ready and self._looked % _HEAR_EVERY
-            if not busy:
-                self.ears.hear()
+    def next(self) -> tuple[Hold, Piece] | None:
+        """The next piece that has come; None where there is none, or something else to look at first.
+
+        What has come to sockets that nobody else listens to is looked for too; rarely while there is something to take.
+        """
+        self._looked += 1
+        ears = self.ears
+        if ears and not self._looked % _HEAR_EVERY:
+            ears.hear()
+        found = self._take_first()
+        if found is None and ears:
+            ears.hear()
+            found = self._take_first()
+        return found
+
+    def _take_first(self) -> tuple[Hold, Piece] | None:
+        with self.lock:
+            other = self.updates or self.failed or self.cancelled
+            return None if other or not self.ready else self.take()
 
     def wait(self, timeout: float) -> None:
         """Wait for something to look at. By one thread, the one that takes; not under the lock."""
-        with self.changed:
+        with self.lock:
             if self.stirred:
                 return
             if not self.ears:
@@ -163,8 +180,7 @@ class Inbox:
         try:
             spoke = self.ears.wait(timeout)
         finally:
-            with self.changed:
-                self._listening = False
+            self._listening = False  # who sees it too late wakes the next wait in vain
         self.ears.hear(spoke)
 
     def progress(self, hold: Hold, whole: int, base: int) -> None:
@@ -184,7 +200,7 @@ class Inbox:
 
     def clear(self) -> None:
         """Let go of what was delivered and not taken: the reader may be kept long after it was closed."""
-        with self.changed:
+        with self.lock:
             self._forget_pieces()
             if self.ears is not None:
                 self.ears.close()
@@ -194,19 +210,19 @@ class Inbox:
 
     def update(self, update: ClientUpdate) -> None:
         """Add news from the dispatcher."""
-        with self.changed:
+        with self.lock:
             self.updates.append(update)
             self.stir_up()
 
     def refuse(self, error: Exception) -> None:
         """Learn that the dispatcher does not know this reader any more."""
-        with self.changed:
+        with self.lock:
             self.refusal = error
             self.stir_up()
 
     def cancel(self) -> None:
         """Wake whoever waits, for good."""
-        with self.changed:
+        with self.lock:
             self.cancelled = True
             self.stir_up()
 

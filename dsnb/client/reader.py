@@ -27,11 +27,13 @@ from dsnb.wire import discovery
 from dsnb.wire.channel import Connections, open_channel
 from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, PassPosition, PositionRequest
 from dsnb.wire.methods import CONFIRM_END, POSITION
+from dsnb.wire.transfer.handover import Piece
 
 _CONFIRM_S = 0.2
 _POSITION_S = 5.0
-_SHORTLY_S = 0.002
-"""How long a reader that has nothing left waits before it tells of the last that it consumed."""
+_SHORTLY_S = 0.02
+"""How long a reader that has nothing left waits before it tells of the last that it consumed. The word wakes a thread
+of the worker, and should not do so when a slow pipeline is about to have its next element."""
 
 _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
@@ -199,17 +201,13 @@ class ReadStage(Stage):
     def _next_piece(self) -> bool:
         """Take the next piece; False at the end of the pass."""
         try:
-            if not self._wait():
-                return False
+            found = self._inbox.next() or self._wait()
         except Exception as error:
             beside(error)
             raise
-        with self._inbox.changed:
-            if self._inbox.cancelled:
-                raise CancelledError("reading was stopped")
-            if not self._inbox.ready:
-                return True
-            hold, piece = self._inbox.take()
+        if found is None:
+            return False
+        hold, piece = found
         self._hold, self._unit = hold, piece.nbytes // piece.count
         self._origin = (piece.incarnation, piece.index)  # not the piece: its frame may lie in shared memory
         hold.attempts = 0
@@ -226,30 +224,30 @@ class ReadStage(Stage):
             self._decode_ns += time.perf_counter_ns() - began
         return True
 
-    def _wait(self) -> bool:
-        """Wait until there is a piece; False when the pass is over. Does the housekeeping meanwhile."""
+    def _wait(self) -> tuple[Hold, Piece] | None:
+        """Wait for the next piece; None when the pass is over. Does the housekeeping meanwhile."""
         starved = False
+        found = None
         try:
-            while True:
-                self._inbox.hear()
-                with self._inbox.changed:
+            while found is None:
+                with self._inbox.lock:
                     if self._inbox.cancelled:
-                        return True
-                    if self._inbox.ready and not self._inbox.updates and not self._inbox.failed:
-                        return True
+                        raise CancelledError("reading was stopped")
                     stirred = self._inbox.stirred
                     if not self._inbox.ready:
                         self._waits.start()
-                if not stirred and not starved:
-                    starved = True
+                starves, starved = not stirred and not starved, starved or not stirred
+                if starves:
                     self._tasks.starving()
-                    if self._tasks.may_wait:  # each message wakes the worker, whose thread has better things to do
-                        self._inbox.wait(_SHORTLY_S)
-                        continue
-                if not stirred:
-                    self._tasks.settle(time.monotonic())  # the last moment to ask for more
-                if not self._look_after():
-                    return False
+                if starves and self._tasks.may_wait:  # each message wakes the worker, whose thread has better to do
+                    self._inbox.wait(_SHORTLY_S)
+                else:
+                    if not stirred:
+                        self._tasks.settle(time.monotonic())  # the last moment to ask for more
+                    if not self._look_after():
+                        return None
+                found = self._inbox.next()
+            return found
         finally:
             self.wait_ns += self._waits.stop()
 
@@ -258,7 +256,7 @@ class ReadStage(Stage):
         now = time.monotonic()
         self._hear_news()
         due = self._tasks.tend(now)
-        with self._inbox.changed:
+        with self._inbox.lock:
             if self._inbox.ready or self._inbox.cancelled:
                 return True
         if self._lasting:  # behind what came before it
@@ -276,7 +274,7 @@ class ReadStage(Stage):
         return True
 
     def _hear_news(self) -> None:
-        with self._inbox.changed:
+        with self._inbox.lock:
             updates, failed = list(self._inbox.updates), list(self._inbox.failed)
             self._inbox.updates.clear()
             self._inbox.failed.clear()

@@ -47,11 +47,11 @@ class Had:
     count: int = 0
     failed: bool = False
 
-    def add(self, turn: Turn) -> None:
-        if turn.incarnation != self.incarnation:
-            self.incarnation, self.count, self.failed = turn.incarnation, 0, False
-        self.count += turn.count
-        self.failed |= turn.failed
+    def add(self, incarnation: int, count: int, *, failed: bool) -> None:
+        if incarnation != self.incarnation:
+            self.incarnation, self.count, self.failed = incarnation, 0, False
+        self.count += count
+        self.failed |= failed
 
 
 class History:
@@ -73,22 +73,22 @@ class History:
     def add(self, task_id: str, incarnation: int, index: int, count: int, *, failed: bool = False) -> None:
         """Note elements that were handed on; `index` is the place of the first in the task's sequence."""
         with self._lock:
-            turn = Turn(task_id, incarnation, count, failed)
             now = self._now.get(task_id)
             if now is None:
                 now = self._now[task_id] = Had(incarnation)
             self._others |= index != (now.count if now.incarnation == incarnation else 0)
-            now.add(turn)
+            now.add(incarnation, count, failed=failed)
             self.total += count
             last = self._turns[-1] if self._turns else None
             if last is not None and (last.task_id, last.incarnation, last.failed) == (task_id, incarnation, failed):
                 last.count += count
                 return
-            self._turns.append(turn)
+            self._turns.append(Turn(task_id, incarnation, count, failed))
             if len(self._turns) > MOST_TURNS:
                 first = self._turns.popleft()
                 self._behind += first.count
-                self._base.setdefault(first.task_id, Had(first.incarnation)).add(first)
+                had = self._base.setdefault(first.task_id, Had(first.incarnation))
+                had.add(first.incarnation, first.count, failed=first.failed)
 
     def cut(self, behind: int) -> tuple[dict[str, Had], list[Turn]]:
         """What was had of each task in the first `behind` elements, and the turns that came after those.
@@ -114,8 +114,8 @@ class History:
                 count = min(left, turn.count)
                 left -= count
                 if count:
-                    cut = Turn(turn.task_id, turn.incarnation, count, turn.failed)
-                    had.setdefault(turn.task_id, Had(turn.incarnation)).add(cut)
+                    of_task = had.setdefault(turn.task_id, Had(turn.incarnation))
+                    of_task.add(turn.incarnation, count, failed=turn.failed)
                 if turn.count > count:
                     later.append(Turn(turn.task_id, turn.incarnation, turn.count - count, turn.failed))
             return had, later

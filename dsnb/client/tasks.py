@@ -197,7 +197,7 @@ class TaskTable:
     def broken(self, hold: Hold, error: Exception) -> Exception | None:
         """A reading broke: try again later if it may heal. Else the error that the reader's user must hear of."""
         hold.reading = None
-        with self._inbox.changed:
+        with self._inbox.lock:
             hold.account.let_go()
             hold.account.away = True
         if isinstance(error, ResourceExhaustedError):
@@ -228,7 +228,7 @@ class TaskTable:
                 hold.retry_at = 0.0
 
     def _move_credit(self, now: float) -> float:
-        with self._inbox.changed:
+        with self._inbox.lock:
             accounts = [hold.account for hold in self._holds.values()]
             recall = to_recall(accounts, now) if self._options.max_outstanding_requests else None
             if recall is not None:
@@ -240,7 +240,7 @@ class TaskTable:
         return now + (IDLE_S if starving and self._options.max_outstanding_requests else 1.0)
 
     def _top_up(self, now: float, quietly: Hold | None = None) -> None:
-        with self._inbox.changed:
+        with self._inbox.lock:
             grown = top_up([hold.account for hold in self._holds.values()], self._options.max_outstanding_requests, now)
         for hold in self._holds.values():
             if hold is not quietly and hold.account in grown and hold.reading is not None:
@@ -252,7 +252,7 @@ class TaskTable:
         """Count elements as consumed; the worker is told when it pays."""
         hold.account.consumed += count
         hold.untold_bytes += nbytes
-        with self._inbox.changed:
+        with self._inbox.lock:
             hold.buffered_bytes -= nbytes
         if hold.untold_bytes >= self._bearable(hold):
             self._tell(hold)
@@ -323,7 +323,7 @@ class TaskTable:
         self._disconnect(self._holds.pop(task_id))
 
     def _disconnect(self, hold: Hold) -> None:
-        with self._inbox.changed:
+        with self._inbox.lock:
             sink = self._sinks.pop(hold.info.task_id, None)
             if sink is not None:
                 sink.current = False

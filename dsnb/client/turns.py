@@ -30,14 +30,13 @@ class InboxInTurn(Inbox):
 
     def follow(self, holds: Sequence[Hold]) -> None:
         """Learn which tasks there are now; what is left of others comes before they are forgotten."""
-        with self.changed:
+        with self.lock:
             left = [hold for hold, queue in self._queues.items() if queue and hold not in holds]
             order = sorted([*holds, *left], key=lambda hold: (hold.info.worker, hold.info.task_id))
             self._queues = {hold: self._queues.get(hold, deque()) for hold in order}
 
     def put(self, hold: Hold, piece: Piece) -> None:
         self._queues.setdefault(hold, deque()).append(piece)
-        self.stir_up()
 
     @property
     def ready(self) -> bool:
@@ -82,7 +81,7 @@ class InboxInOrder(Inbox):
 
     def follow(self, holds: Sequence[Hold]) -> None:
         """Learn which tasks there are now."""
-        with self.changed:
+        with self.lock:
             self._holds = {hold.info.task_id: hold for hold in holds}
 
     @property

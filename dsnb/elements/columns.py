@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _FEW = 16
 """Buffers up to which joining them costs more than it saves whoever handles them one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):  # which is made, hashed and compared for each frame
     """How one column lies in a frame's body; the part of a column that travels in the frame's header."""
 
     dtype: str

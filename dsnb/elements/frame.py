@@ -190,7 +190,7 @@ def _lay_out(run: Sequence[Any] | Array, schema: Schema | None, packed: bool = F
         run = list(run)  # what is in there decides, one by one
     if isinstance(run, np.ndarray):
         rows = run.view()
-        rows.flags.writeable = False
+        rows.setflags(write=False)
         column = Dense(run.dtype, run.shape[1:], rows)
         # A record that is taken out of an array is a view that can be written to.
         return Frame(LEAF, (column,), len(run), run=None if packed or run.dtype.names else _handed_over(rows))

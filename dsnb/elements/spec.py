@@ -81,6 +81,7 @@ def dtype_to_text(dtype: np.dtype[Any]) -> str:
     return _short_text(dtype) if dtype.names is None else json.dumps(_plain_dtype(dtype), separators=(",", ":"))
 
 
+@lru_cache(maxsize=256)
 def _short_text(dtype: np.dtype[Any]) -> str:
     """NumPy's notation; for dtypes that another package adds (bfloat16 by ml_dtypes), their names."""
     return dtype.name if dtype.isbuiltin == _ADDED else dtype.str

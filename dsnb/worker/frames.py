@@ -169,9 +169,11 @@ class WindowFrames:
 
     def entry_at(self, index: int) -> Entry:
         """The frame with the element of that index."""
-        last = self.entries[-1]
+        first, last = self.entries[0], self.entries[-1]
         if last.first <= index:
             return last  # what is sent at once is
+        if index < first.end:
+            return first  # what is consumed is
         return self.entries[bisect_right(self.entries, index, key=lambda entry: entry.first) - 1]
 
     def bytes_between(self, first: int, end: int) -> int:

@@ -129,7 +129,8 @@ class Task:
                 self._window.credit(reading.client, granted, consumed, max_bytes)
                 reading.consumed(consumed)
                 self._pump(reading)
-                self._tell_progress(*self._readings.values())
+                if self.order.consumers:
+                    self._tell_progress(*self._readings.values())
                 self._note_end()
                 self._changed.notify_all()
 

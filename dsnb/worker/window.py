@@ -348,7 +348,8 @@ class Window:
         return None
 
     def _fresh(self, trainer: Trainer, room: int) -> tuple[Run, Entry] | None:
-        trainer.skipped += max(0, self._floor(trainer) - trainer.next)
+        if self.keep:
+            trainer.skipped += max(0, self._floor(trainer) - trainer.next)
         trainer.next = first = self._next(trainer)
         if first >= self.frames.head:
             return None
@@ -371,8 +372,8 @@ class Window:
 
     def _next(self, trainer: Trainer) -> int:
         """A trainer's next element: in memory, and past errors that happened before it came."""
-        at = max(trainer.next, self._floor(trainer))
-        while at < min(self.head, trainer.since):
+        at = max(trainer.next, self._floor(trainer)) if self.keep else trainer.next
+        while at < trainer.since and at < self.frames.head:
             entry = self.frames.entry_at(at)
             if not entry.failed:
                 break
@@ -384,9 +385,7 @@ class Window:
         left = min(consumed, reader.sent) - reader.consumed
         while left > 0 and reader.runs:
             run = reader.runs[0]
-            part = run.cut(min(left, run.count))
-            if not run.count:
-                reader.runs.popleft()
+            part = reader.runs.popleft() if run.count <= left else run.cut(left)
             left -= part.count
             reader.consumed += part.count
             reader.nbytes -= part.nbytes

@@ -7,6 +7,7 @@ the memory's size.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from mmap import PAGESIZE
 
 
@@ -18,6 +19,26 @@ def whole_pages(nbytes: int) -> int:
         True
     """
     return -(-nbytes // PAGESIZE) * PAGESIZE
+
+
+def adjoining(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pieces by where they begin and how many bytes they have, those as one that follow upon one another.
+
+    Example:
+        >>> adjoining([(2 * PAGESIZE, 5), (0, PAGESIZE + 1), (5 * PAGESIZE, 1)]) == [
+        ...     (0, 2 * PAGESIZE + 5),
+        ...     (5 * PAGESIZE, 1),
+        ... ]
+        True
+    """
+    found: list[tuple[int, int]] = []
+    for at, nbytes in sorted(pieces):
+        begin = found[-1][0] if found else at
+        if found and begin + whole_pages(found[-1][1]) == at:
+            found[-1] = begin, at - begin + nbytes
+        else:
+            found.append((at, nbytes))
+    return found
 
 
 class FreeList:

@@ -12,7 +12,7 @@ import numpy as np
 from dsnb.wire.ears import Ears
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.handover import Opening
-from dsnb.wire.transfer.shared_memory import endpoint
+from dsnb.wire.transfer.shared_memory import views
 from dsnb.wire.transfer.shared_memory.endpoint import SharedMemoryEndpoint
 from dsnb.wire.transfer.shared_memory.pool import Pool
 from dsnb.wire.transfer.shared_memory.service import SharedMemoryService
@@ -114,4 +114,4 @@ def data(seed: int, nbytes: int = BIG) -> np.ndarray:
 
 def lines() -> int:
     """Sockets to workers that this process has open."""
-    return len(endpoint._open)
+    return len(views.lines)
