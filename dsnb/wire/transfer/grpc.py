@@ -7,14 +7,17 @@ stream into calls of the reader's own sink, and opens it again when it breaks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from enum import Enum
 from itertools import chain
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 from typing import Final
 
 import grpc
 
+from dsnb.dataclass import dataclass
 from dsnb.elements.compression import CODECS, NONE, installed, missing
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.wire.channel import Channel, open_channel
@@ -26,75 +29,102 @@ from dsnb.wire.status import end_of_read, error_from
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.choice import Choice
-from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart, together
+from dsnb.wire.transfer.encoding import PART, PieceDecoder, PieceEncoder, apart, together
 from dsnb.wire.transfer.handover import Endpoint, Link, Opening, Piece, Reading, Sink
+from dsnb.wire.transfer.load import Load
 
 _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 """How gRPC names peers of this host."""
 
-_TOGETHER_BYTES: Final = 4 << 20
-_SLOW_S: Final = 0.005
-_AT_MOST_S: Final = 0.05
-
 # ---- the worker's end
 
 
-class Load:
-    """How much is sent to one reader at once, by how long it took for what was sent before. A pure core.
+class _Word(Enum):
+    LOOK = "what the reader said may let go what waits for it"
 
-    A reader that shares its interpreter with a busy loop waits some turns for each message, 5 ms each, whatever it
-    weighs: what waits for it goes together then. Not over a slow link, where the first element would come later.
-    """
 
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._seconds = self._mean = 0.0
+@dataclass(slots=True)
+class _Waiting:
+    """Messages that go together, how many elements they complete, and since when the first one waits (ns)."""
 
-    def note(self, nbytes: int, seconds: float) -> None:
-        """Learn how long a message took."""
-        self._seconds += (seconds - self._seconds) / 4
-        self._mean += (nbytes - self._mean) / 4
-        late = self._seconds > _SLOW_S
-        self.nbytes = min(_TOGETHER_BYTES, int(self._mean / self._seconds * _AT_MOST_S)) if late else 0
+    messages: list[bytes] = field(default_factory=list)
+    count: int = 0
+    since: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.messages))
 
 
 class _StreamSink:
     """Queues what a task delivers, for the thread that sends it."""
 
-    def __init__(self, choice: Choice, link: Link) -> None:
+    def __init__(self, choice: Choice, link: Link, received: int = 0) -> None:
         self._choice = choice
         self._link = link
         link.compression = choice.why
-        self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | None] = SimpleQueue()
+        self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | _Word | None] = SimpleQueue()
+        self._load = Load(received)
+        self._loading = threading.Lock()  # over the load, and whether the sender waits for news of it
+        self._holding = False
 
     def send(self, encoder: PieceEncoder) -> Iterator[bytes]:
         """What is to be sent, to its end; each message is timed until the next is asked for."""
-        load = Load()
-        waiting: list[bytes] = []
-        for message in self._messages(encoder):
-            if isinstance(message, bytes):
-                waiting.append(message)
-                if sum(map(len, waiting)) < load.nbytes and not self.items.empty():
-                    continue
-            if waiting:
-                began, nbytes = perf_counter_ns(), sum(map(len, waiting))
-                yield together(waiting)
-                seconds = (perf_counter_ns() - began) / 1e9
-                self._choice.note_sent(nbytes, seconds)
-                load.note(nbytes, seconds)
-                waiting.clear()
-            if isinstance(message, Exception):
-                raise message
-            self._link.compression = self._choice.why
+        waiting = _Waiting()
+        while (item := self._next(waiting)) is not None:
+            if isinstance(item, Exception):
+                if waiting.messages:
+                    yield from self._give(waiting)
+                raise item
+            small = isinstance(item, _Word) or (isinstance(item, Piece) and item.nbytes < PART)
+            count = item.count if isinstance(item, Piece) else 0
+            waiting.count += count if small else 0
+            for message in _messages(encoder, item):
+                waiting.since = waiting.since if waiting.messages else perf_counter_ns()
+                waiting.messages.append(message)
+                if not small and self._goes(waiting):
+                    yield from self._give(waiting)
+            waiting.count += 0 if small else count  # of which the end may have gone already: counted with the next
+            if small and waiting.messages and self._goes(waiting) and not self._patience(waiting):
+                yield from self._give(waiting)
 
-    def _messages(self, encoder: PieceEncoder) -> Iterator[bytes | Exception]:
-        while (item := self.items.get()) is not None:
-            if isinstance(item, Piece):
-                yield from encoder.encode(item)
-            elif isinstance(item, Exception):
-                yield item
-            else:
-                yield encoder.notice(item)
+    def _next(self, waiting: _Waiting) -> Piece | frame_pb2.ReadReply | Exception | _Word | None:
+        """The next item; what waits may be held for a time."""
+        try:
+            return self.items.get(timeout=(self._patience(waiting) or 0.001) if waiting.messages else None)
+        except Empty:
+            return _Word.LOOK
+
+    def _goes(self, waiting: _Waiting) -> bool:
+        """Whether that is all that goes together now."""
+        return waiting.nbytes >= self._load.nbytes or self.items.empty()
+
+    def _patience(self, waiting: _Waiting) -> float:
+        """Seconds that messages may wait for more; a word of the reader's ends that."""
+        with self._loading:
+            seconds = self._load.patience(waiting.nbytes, waiting.since / 1e9, perf_counter_ns() / 1e9)
+            self._holding = seconds > 0
+        return seconds
+
+    def _give(self, waiting: _Waiting) -> Iterator[bytes]:
+        began, nbytes = perf_counter_ns(), waiting.nbytes
+        with self._loading:
+            self._load.sends(waiting.count, began / 1e9)
+        yield together(waiting.messages)
+        seconds = (perf_counter_ns() - began) / 1e9
+        self._choice.note_sent(nbytes, seconds)
+        self._load.note(nbytes, seconds)
+        self._link.compression = self._choice.why
+        waiting.messages.clear()
+        waiting.count = 0
+
+    def heard(self, received: int, consumed: int) -> None:
+        """Learn what has come to the reader, and to its user; from another thread than the sending one."""
+        with self._loading:
+            self._load.heard(received, consumed, perf_counter_ns() / 1e9)
+            if self._holding:
+                self._holding = False
+                self.items.put(_Word.LOOK)
 
     def deliver(self, piece: Piece) -> None:
         self.items.put(piece)
@@ -136,12 +166,18 @@ class ReadService:
         first = next(requests)
         choice = _choice(first, context)
         opening = Opening.of_request(first, "grpc")
-        sink = _StreamSink(choice, opening.link)
+        sink = _StreamSink(choice, opening.link, opening.received)
         reading = self._endpoint.open(opening, sink)
         context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
         self._listeners.submit(_listen, requests, reading, sink)
         encoder = PieceEncoder(first.task_id, keep=bool(first.trainer_id), choice=choice, checksum=first.checksum)
         yield from sink.send(encoder)
+
+
+def _messages(encoder: PieceEncoder, item: Piece | frame_pb2.ReadReply | _Word) -> Iterable[bytes]:
+    if isinstance(item, Piece):
+        return encoder.encode(item)
+    return () if isinstance(item, _Word) else (encoder.notice(item),)
 
 
 def _choice(request: ReadRequest, context: grpc.ServicerContext) -> Choice:
@@ -171,6 +207,7 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
                 reading.recall()
             else:
                 reading.credit(request.granted, request.consumed, request.max_bytes, request.received)
+                sink.heard(request.received, request.consumed)  # then what that lets go and what waits go together
     except Exception as error:  # noqa: BLE001 - a bug: the reader must not wait for what it will not get
         sink.fail(error)
     sink.items.put(None)

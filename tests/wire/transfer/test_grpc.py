@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -23,13 +24,15 @@ from dsnb.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from dsnb.wire.channel import open_channel
+from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.choice import Choice
 from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart
-from dsnb.wire.transfer.grpc import GrpcEndpoint, Load, ReadService, _StreamSink
+from dsnb.wire.transfer.grpc import GrpcEndpoint, ReadService, _StreamSink
 from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading, Sink
 from tests.support.proxy import slow_link
 from tests.support.waiting import wait_for
@@ -462,8 +465,46 @@ def test_a_reader_in_time_gets_each_element_in_a_message_of_its_own(monkeypatch:
     assert came(messages) == [*range(20), True]
 
 
-def test_over_a_slow_link_nothing_goes_together() -> None:
-    load = Load()
-    for _ in range(20):
-        load.note(1 << 20, 0.1)
-    assert load.nbytes < 1 << 20
+@contextmanager
+def taking(server: GrpcServer) -> Iterator[tuple[Callable[[int], None], Iterator[bytes]]]:
+    """A reader that takes each message when it is asked to; with how it says that so many elements are consumed."""
+    said: SimpleQueue[ReadRequest | None] = SimpleQueue()
+    said.put(ReadRequest(task_id="t", client_id="c", max_bytes=1 << 20))
+    channel = open_channel(address(server), TOKEN)
+    call = channel.stream(READ, iter(said.get, None))
+    try:
+        yield lambda count: said.put(ReadRequest(granted=1000, received=count, consumed=count, max_bytes=1 << 20)), call
+    finally:
+        said.put(None)
+        call.cancel()
+        channel.close()
+
+
+def test_small_elements_for_a_late_reader_wait_together_for_its_word(
+    server: GrpcServer, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that stands still but for the second in which the reader took one of four."""
+    now = 0
+    monkeypatch.setattr("dsnb.wire.transfer.grpc.perf_counter_ns", lambda: now)
+    with taking(server) as (consumed, messages):
+        sink: Any = worker.sink()
+
+        def deliver(number: int) -> None:
+            sink.deliver(piece_of([np.full(4, number)], number))
+
+        for number in range(4):
+            deliver(number)
+            assert came([next(messages)]) == [number]
+        consumed(1)
+        wait_for(lambda: len(worker.said) == 1, what="its first word, at once")
+        now += 10**9
+        consumed(1)
+        consumed(1)  # when this one is heard, the other has been taken in
+        wait_for(lambda: len(worker.said) == 3, what="its words, much later")
+        for number in range(4, 40):
+            deliver(number)
+        wait_for(sink.items.empty, what="the sender to take them")
+        consumed(4)
+        assert came([next(messages)]) == [*range(4, 40)]
+        deliver(40)
+        assert came([next(messages)]) == [40], "in time again"

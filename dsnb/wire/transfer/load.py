@@ -1,0 +1,79 @@
+"""How much goes to one reader in one message, by how it got on with what was sent before. A pure core.
+
+Theory of operation. A message costs its reader about the same, whatever it weighs: next to nothing usually, and four or
+five turns of the interpreter, 5 ms each, where the reader shares it with a loop that runs without pause. To such a
+reader few messages should go, each with all that waits by then. It is known by one of two signs:
+
+    slow    the library takes long for a message: what is on its way fills its buffers. So it is with large elements.
+    late    the reader had consumed all that it had received when it spoke, and had not received what was sent longer
+            before that than the way there and back takes at best. So it is with small elements: the library has room
+            for all that the reader's credit allows, and takes each at once.
+
+While the reader is late, `_AT_ONCE` messages may be on their way, one that it takes and one that is there when it has.
+What comes meanwhile waits here, together, until the reader has received one of them; but never for longer than
+`_AT_MOST_S`, so that nothing depends on the reader's word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+_TOGETHER_BYTES: Final = 4 << 20
+_SLOW_S: Final = 0.005
+_LATE_S: Final = 0.01
+_AT_MOST_S: Final = 0.05
+_AT_ONCE: Final = 2
+
+
+class Load:
+    """What one reader's messages are made of.
+
+    Args:
+        received: Elements that had arrived before this reading; all counters begin there.
+    """
+
+    def __init__(self, received: int = 0) -> None:
+        self._sent = received
+        self._late = False
+        self._there_and_back = math.inf
+        """Seconds from sending to the reader's word that it has come, at best."""
+        self._nbytes = 0
+        self._seconds = self._mean = 0.0
+        self._under_way: deque[tuple[int, float]] = deque()
+        """Of each message the element behind its last, and when it was sent."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes up to which what waits goes together."""
+        return _TOGETHER_BYTES if self._late else self._nbytes
+
+    def sends(self, count: int, now: float) -> None:
+        """Learn that a message is given to the library, and how many elements are complete with it."""
+        if count:
+            self._sent += count
+            self._under_way.append((self._sent, now))
+
+    def note(self, nbytes: int, seconds: float) -> None:
+        """Learn how long the library took for it."""
+        self._seconds += (seconds - self._seconds) / 4
+        self._mean += (nbytes - self._mean) / 4
+        slow = self._seconds > _SLOW_S
+        # Not over a slow link, where the first element would come later.
+        self._nbytes = min(_TOGETHER_BYTES, int(self._mean / self._seconds * _AT_MOST_S)) if slow else 0
+
+    def heard(self, received: int, consumed: int, now: float) -> None:
+        """Learn from the reader how many elements have come to it, and to its user."""
+        came = -math.inf
+        while self._under_way and self._under_way[0][0] <= received:
+            came = self._under_way.popleft()[1]
+        self._there_and_back = min(self._there_and_back, now - came)
+        if received <= consumed:  # else it has something to do, and this tells nothing
+            first = self._under_way[0][1] if self._under_way else now
+            self._late = now - first > self._there_and_back + (0 if self._late else _LATE_S)
+
+    def patience(self, nbytes: int, since: float, now: float) -> float:
+        """Seconds that so many bytes may wait for more, of which the first have waited since then; 0 if they go."""
+        crowded = self._late and len(self._under_way) >= _AT_ONCE
+        return max(0.0, since + _AT_MOST_S - now) if crowded and nbytes < _TOGETHER_BYTES else 0.0

@@ -1,0 +1,113 @@
+"""What goes to a reader in one message, by how it got on with what was sent before."""
+
+from __future__ import annotations
+
+from dsnb.wire.transfer.load import Load
+
+SMALL = 8_000
+
+
+def running(load: Load, elements: int, *, every: float, back: float) -> float:
+    """So many elements, each in a message, of which the reader speaks so long after each; gives the time by then."""
+    for element in range(elements):
+        load.sends(1, element * every)
+        load.heard(element + 1, element + 1, element * every + back)
+    return elements * every
+
+
+def late(load: Load) -> float:
+    """Make the reader late: four elements are under way for a second when it has consumed the one before them."""
+    now = running(load, 1, every=0.002, back=0.001)
+    for _ in range(4):
+        load.sends(1, now)
+    load.heard(1, 1, now + 1)
+    return now + 1
+
+
+def test_a_reader_in_time_gets_each_element_at_once() -> None:
+    load = Load()
+    now = running(load, 50, every=0.002, back=0.001)
+    for _ in range(50):  # and so it is when many are on their way, if not for long
+        load.sends(1, now)
+    load.heard(50, 50, now + 0.002)
+    assert load.nbytes == 0
+    assert load.patience(SMALL, now, now) == 0
+
+
+def test_for_a_reader_that_has_nothing_left_and_does_not_get_what_is_on_its_way_elements_wait_together() -> None:
+    load = Load()
+    now = late(load)
+    assert load.nbytes > 100 * SMALL
+    assert load.patience(SMALL, now, now) > 0
+
+
+def test_a_late_reader_always_has_a_message_to_take_while_another_waits_together() -> None:
+    load = Load()
+    now = late(load)
+    load.heard(4, 4, now)
+    assert load.patience(SMALL, now, now) == 0, "one message is on its way: another may go"
+    load.sends(10, now)
+    assert load.patience(SMALL, now, now) > 0
+    load.heard(5, 5, now)
+    assert load.patience(SMALL, now, now) == 0
+
+
+def test_what_waits_goes_in_the_end_whatever_its_reader_says() -> None:
+    load = Load()
+    now = late(load)
+    assert load.patience(SMALL, now - 0.04, now) < load.patience(SMALL, now, now)
+    assert load.patience(SMALL, now - 0.1, now) == 0
+
+
+def test_what_is_much_goes_at_once() -> None:
+    load = Load()
+    now = late(load)
+    assert load.patience(8 << 20, now, now) == 0
+
+
+def test_a_reader_that_is_in_time_again_gets_each_element_at_once_again() -> None:
+    load = Load()
+    now = late(load)
+    load.heard(5, 5, now)
+    assert load.nbytes == 0
+    load.sends(1, now)
+    load.sends(1, now)
+    assert load.patience(SMALL, now, now) == 0
+
+
+def test_a_reader_that_has_more_to_consume_is_not_late() -> None:
+    """Its trainer takes long for each element: nothing is known of the way to it."""
+    load = Load()
+    now = running(load, 1, every=0.002, back=0.001)
+    for _ in range(8):
+        load.sends(1, now)
+    load.heard(5, 2, now + 1)
+    assert load.nbytes == 0
+
+
+def test_a_reader_is_not_late_because_the_way_to_it_is_long() -> None:
+    """100 ms there and back: when it speaks of one element, 50 others have long been on their way."""
+    load = Load()
+    for step in range(200):
+        now = step * 0.002
+        load.sends(1, now)
+        if step >= 50:
+            load.heard(step - 49, step - 49, now)
+            assert load.nbytes == 0
+
+
+def test_a_reading_that_is_opened_again_counts_on() -> None:
+    load = Load(received=100)
+    load.sends(1, 0.0)
+    load.heard(101, 101, 0.001)
+    load.sends(1, 1.0)
+    load.sends(1, 1.0)
+    load.heard(101, 101, 2.0)
+    assert load.patience(SMALL, 2.0, 2.0) > 0
+
+
+def test_over_a_slow_link_nothing_goes_together() -> None:
+    load = Load()
+    for _ in range(20):
+        load.note(1 << 20, 0.1)
+    assert load.nbytes < 1 << 20
