@@ -29,9 +29,9 @@ from dsnb.wire.status import end_of_read, error_from
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.choice import Choice
-from dsnb.wire.transfer.encoding import PART, PieceDecoder, PieceEncoder, apart, together
+from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart, together
 from dsnb.wire.transfer.handover import Endpoint, Link, Opening, Piece, Reading, Sink
-from dsnb.wire.transfer.load import Load
+from dsnb.wire.transfer.load import SMALL_BYTES, Load
 
 _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 """How gRPC names peers of this host."""
@@ -45,7 +45,7 @@ class _Word(Enum):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Messages that go together, how many elements they complete, and since when the first one waits (ns)."""
+    """Messages that go together, how many small elements are in them, and since when the first one waits (ns)."""
 
     messages: list[bytes] = field(default_factory=list)
     count: int = 0
@@ -76,16 +76,17 @@ class _StreamSink:
                 if waiting.messages:
                     yield from self._give(waiting)
                 raise item
-            small = isinstance(item, _Word) or (isinstance(item, Piece) and item.nbytes < PART)
             count = item.count if isinstance(item, Piece) else 0
+            small = isinstance(item, _Word) or (isinstance(item, Piece) and item.nbytes < SMALL_BYTES)
             waiting.count += count if small else 0
             for message in _messages(encoder, item):
                 waiting.since = waiting.since if waiting.messages else perf_counter_ns()
                 waiting.messages.append(message)
-                if not small and self._goes(waiting):
+                if not small and self._is_all(waiting, small=False):
                     yield from self._give(waiting)
-            waiting.count += 0 if small else count  # of which the end may have gone already: counted with the next
-            if small and waiting.messages and self._goes(waiting) and not self._patience(waiting):
+            if not small:
+                self._load.sends_large(count)
+            elif waiting.messages and self._is_all(waiting, small=True) and not self._patience(waiting):
                 yield from self._give(waiting)
 
     def _next(self, waiting: _Waiting) -> Piece | frame_pb2.ReadReply | Exception | _Word | None:
@@ -95,9 +96,9 @@ class _StreamSink:
         except Empty:
             return _Word.LOOK
 
-    def _goes(self, waiting: _Waiting) -> bool:
-        """Whether that is all that goes together now."""
-        return waiting.nbytes >= self._load.nbytes or self.items.empty()
+    def _is_all(self, waiting: _Waiting, *, small: bool) -> bool:
+        """Whether nothing is there that should go together with what waits."""
+        return self.items.empty() or waiting.nbytes >= self._load.most_bytes(small=small)
 
     def _patience(self, waiting: _Waiting) -> float:
         """Seconds that messages may wait for more; a word of the reader's ends that."""

@@ -9,9 +9,10 @@ reader few messages should go, each with all that waits by then. It is known by 
             before that than the way there and back takes at best. So it is with small elements: the library has room
             for all that the reader's credit allows, and takes each at once.
 
-While the reader is late, `_AT_ONCE` messages may be on their way, one that it takes and one that is there when it has.
+While the reader is late, of small elements `_AT_ONCE` messages may be on their way, one that it takes and one that is there when it has.
 What comes meanwhile waits here, together, until the reader has received one of them; but never for longer than
-`_AT_MOST_S`, so that nothing depends on the reader's word.
+`_AT_MOST_S`, so that nothing depends on the reader's word. Large ones say nothing of that, for the link itself may take
+so long for them, and are not held: a message of theirs is worth its price, and to put some together takes copies.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _SLOW_S: Final = 0.005
 _LATE_S: Final = 0.01
 _AT_MOST_S: Final = 0.05
 _AT_ONCE: Final = 2
+
+SMALL_BYTES: Final = 256 << 10
+"""What has as many is not small: alone or in a frame of several."""
 
 
 class Load:
@@ -44,16 +48,19 @@ class Load:
         self._under_way: deque[tuple[int, float]] = deque()
         """Of each message the element behind its last, and when it was sent."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes up to which what waits goes together."""
-        return _TOGETHER_BYTES if self._late else self._nbytes
+    def most_bytes(self, *, small: bool) -> int:
+        """Bytes up to which what is there goes together, the newest of it small or not."""
+        return _TOGETHER_BYTES if small and self._late else self._nbytes
 
     def sends(self, count: int, now: float) -> None:
-        """Learn that a message is given to the library, and how many elements are complete with it."""
+        """Learn that a message is given to the library, and how many small elements are in it."""
         if count:
             self._sent += count
             self._under_way.append((self._sent, now))
+
+    def sends_large(self, count: int) -> None:
+        """Learn of large elements on their way."""
+        self._sent += count
 
     def note(self, nbytes: int, seconds: float) -> None:
         """Learn how long the library took for it."""

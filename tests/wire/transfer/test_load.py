@@ -30,14 +30,14 @@ def test_a_reader_in_time_gets_each_element_at_once() -> None:
     for _ in range(50):  # and so it is when many are on their way, if not for long
         load.sends(1, now)
     load.heard(50, 50, now + 0.002)
-    assert load.nbytes == 0
+    assert load.most_bytes(small=True) == 0
     assert load.patience(SMALL, now, now) == 0
 
 
 def test_for_a_reader_that_has_nothing_left_and_does_not_get_what_is_on_its_way_elements_wait_together() -> None:
     load = Load()
     now = late(load)
-    assert load.nbytes > 100 * SMALL
+    assert load.most_bytes(small=True) > 100 * SMALL
     assert load.patience(SMALL, now, now) > 0
 
 
@@ -69,7 +69,7 @@ def test_a_reader_that_is_in_time_again_gets_each_element_at_once_again() -> Non
     load = Load()
     now = late(load)
     load.heard(5, 5, now)
-    assert load.nbytes == 0
+    assert load.most_bytes(small=True) == 0
     load.sends(1, now)
     load.sends(1, now)
     assert load.patience(SMALL, now, now) == 0
@@ -82,7 +82,7 @@ def test_a_reader_that_has_more_to_consume_is_not_late() -> None:
     for _ in range(8):
         load.sends(1, now)
     load.heard(5, 2, now + 1)
-    assert load.nbytes == 0
+    assert load.most_bytes(small=True) == 0
 
 
 def test_a_reader_is_not_late_because_the_way_to_it_is_long() -> None:
@@ -93,7 +93,7 @@ def test_a_reader_is_not_late_because_the_way_to_it_is_long() -> None:
         load.sends(1, now)
         if step >= 50:
             load.heard(step - 49, step - 49, now)
-            assert load.nbytes == 0
+            assert load.most_bytes(small=True) == 0
 
 
 def test_a_reading_that_is_opened_again_counts_on() -> None:
@@ -106,8 +106,24 @@ def test_a_reading_that_is_opened_again_counts_on() -> None:
     assert load.patience(SMALL, 2.0, 2.0) > 0
 
 
+def test_large_elements_that_are_long_on_their_way_say_nothing_of_their_reader() -> None:
+    load = Load()
+    now = running(load, 1, every=0.002, back=0.001)
+    load.sends_large(8)
+    load.heard(2, 2, now + 1)
+    assert load.most_bytes(small=True) == 0
+    load.sends(1, now + 1)
+    load.heard(10, 10, now + 1.001)
+    assert load.most_bytes(small=True) == 0
+
+
+def test_large_elements_are_not_put_together_because_small_ones_are_late() -> None:
+    assert late(load := Load())
+    assert load.most_bytes(small=False) == 0
+
+
 def test_over_a_slow_link_nothing_goes_together() -> None:
     load = Load()
     for _ in range(20):
         load.note(1 << 20, 0.1)
-    assert load.nbytes < 1 << 20
+    assert load.most_bytes(small=False) < 1 << 20
