@@ -9,10 +9,11 @@ reader few messages should go, each with all that waits by then. It is known by 
             before that than the way there and back takes at best. So it is with small elements: the library has room
             for all that the reader's credit allows, and takes each at once.
 
-While the reader is late, of small elements `_AT_ONCE` messages may be on their way, one that it takes and one that is there when it has.
-What comes meanwhile waits here, together, until the reader has received one of them; but never for longer than
-`_AT_MOST_S`, so that nothing depends on the reader's word. Large ones say nothing of that, for the link itself may take
-so long for them, and are not held: a message of theirs is worth its price, and to put some together takes copies.
+While the reader is late, two messages of small elements may be on their way, one that it takes and one that is there
+when it has. What comes meanwhile waits here, together, until the reader has received one of them; but never for longer
+than `_AT_MOST_S`, so that nothing depends on the reader's word. Large elements say nothing of that, for the link itself
+may take so long for them, and are not held: a message of theirs is worth its price, and to put some together takes
+copies.
 """
 
 from __future__ import annotations
