@@ -26,6 +26,7 @@ from dsnb.errors import InvalidArgumentError
 Array = np.ndarray[Any, Any]
 
 _NBYTES = attrgetter("nbytes")
+_DENSE = {Dense}
 
 
 class Frame:
@@ -92,6 +93,8 @@ class Frame:
         if self._run is not None:
             part = self._run[start:stop]
             return list(part) if isinstance(part, np.ndarray) else part
+        if self.structure is LEAF:
+            return self.columns[0].rows(start, stop)
         columns = iter([column.rows(start, stop) for column in self.columns])
         return elements_of(self.structure, columns, stop - start, own_class_of)
 
@@ -101,7 +104,7 @@ class Frame:
 
         Not where readers in this process are given what was laid out, nor where views would cost time for each value.
         """
-        return self._run is None and all(isinstance(column, Dense) for column in self.columns)
+        return self._run is None and _DENSE.issuperset(map(type, self.columns))
 
     def move_into(self, layouts: Sequence[Layout], body: Array) -> None:
         """Have the columns of a frame that is `movable` be views of a body, so that they are not in memory twice."""
@@ -162,9 +165,16 @@ def frames_of(
 
 def _lone(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) -> Frame | None:
     """The frame of one array like those before it, which somebody may be waiting for; None for anything else."""
-    if schema is None or schema.structure is not LEAF or len(run) != 1 or isinstance(run, np.ndarray):
+    if schema is None or schema.structure is not LEAF or len(run) != 1:
         return None
-    array, known = run[0], schema.leaves[0]
+    known = schema.leaves[0]
+    if isinstance(run, np.ndarray):
+        if not packed or run.dtype != known.dtype or run.ndim != len(known.shape) + 1:
+            return None
+        rows = run.view()
+        rows.setflags(write=False)
+        return Frame(LEAF, (Dense(run.dtype, run.shape[1:], rows),), 1)
+    array = run[0]
     if type(array) is not np.ndarray or array.dtype != known.dtype or not array.ndim == len(known.shape) > 0:
         return None
     dtype, shape = array.dtype, array.shape

@@ -17,7 +17,7 @@ class Ahead:
     Example:
         >>> ahead = Ahead(300_000)
         >>> ahead.starve()  # the pipeline was slower than the reader: more would not have helped
-        >>> ahead.note(stopped=True)
+        >>> ahead.stop()
         >>> ahead.starve()
         >>> ahead.now
         262144
@@ -28,9 +28,9 @@ class Ahead:
         self.now = min(most, _FIRST)
         self._stopped = False
 
-    def note(self, *, stopped: bool) -> None:
-        """Learn whether the producer stops with what is ready now."""
-        self._stopped |= stopped
+    def stop(self) -> None:
+        """Learn that the producer stops with what is ready now."""
+        self._stopped = True
 
     def starve(self) -> None:
         """Learn that a reader found nothing."""

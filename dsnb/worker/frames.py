@@ -71,6 +71,8 @@ class WindowFrames:
         self.largest = 0
         self.entries: list[Entry] = []
         self.on_disk = 0
+        self._firsts: list[int] = []
+        """Where each entry begins, to find them by."""
         self._store = store
 
     @property
@@ -91,6 +93,7 @@ class WindowFrames:
     def add(self, frame: Any, count: int, nbytes: int, failed: bool) -> None:
         """Put a frame at the head."""
         self.entries.append(Entry(self.head, count, nbytes, frame, failed, count))
+        self._firsts.append(self.head)
         self.head += count
         self.nbytes += nbytes
         self.largest = max(self.largest, nbytes)
@@ -126,7 +129,7 @@ class WindowFrames:
 
     def drop_first(self) -> None:
         """Let the first frame go, wherever it is."""
-        entry = self.entries.pop(0)
+        entry = self._pop_first()
         self.evicted += entry.count
         if entry.place is None:
             self._leave_memory(entry)
@@ -165,22 +168,18 @@ class WindowFrames:
                 self._leave_memory(entry)
                 entry.frame = None
         while self.entries and not self.entries[0].left:
-            self.entries.pop(0)
+            self._pop_first()
+
+    def _pop_first(self) -> Entry:
+        del self._firsts[0]
+        return self.entries.pop(0)
 
     def entry_at(self, index: int) -> Entry:
         """The frame with the element of that index."""
-        first, last = self.entries[0], self.entries[-1]
-        if last.first <= index:
-            return last  # what is sent at once is
-        if index < first.end:
-            return first  # what is consumed is
-        return self.entries[bisect_right(self.entries, index, key=lambda entry: entry.first) - 1]
+        return self.entries[bisect_right(self._firsts, index) - 1]
 
     def bytes_between(self, first: int, end: int) -> int:
         """Bytes charged for the elements from `first` to `end`; exact over whole frames."""
-        newest = self.entries[-1] if self.entries else None
-        if newest is not None and newest.first == first and newest.end == end:
-            return newest.nbytes  # what is sent at once is that
         total = 0
         at = max(first, self.base)
         while at < end:
@@ -193,6 +192,7 @@ class WindowFrames:
     def validate(self, *, keep: bool) -> None:
         """Check what must hold between any two calls."""
         at = self.base
+        assert self._firsts == [entry.first for entry in self.entries], "frames are not found by their first elements"
         for number, entry in enumerate(self.entries):
             assert (entry.place is not None) == (number < self.on_disk), "frames on disk are not the first ones"
             assert entry.first == at, "frames are not consecutive"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Protocol
@@ -294,8 +295,7 @@ class Producer(threading.Thread):
     def _together(self, frames: list[Frame]) -> int:
         """How many of these may be added together."""
         room = self._outlet.limits.burst_bytes
-        count = sum(nbytes <= room for nbytes in accumulate(frame.nbytes for frame in frames))
-        return max(1, count)
+        return max(1, bisect_right(list(accumulate([frame.nbytes for frame in frames])), room))
 
     def _add_failure(self, error: Exception) -> None:
         self._hand_over()

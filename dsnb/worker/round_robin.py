@@ -109,7 +109,8 @@ class RoundRobin:
         if self.finished:
             return False
         at_bound = self._unsent_bytes() >= self._ahead.now
-        self._ahead.note(stopped=at_bound)
+        if at_bound:
+            self._ahead.stop()
         return not at_bound or self.turns < self._furthest() + _LEAST_TURNS
 
     def append(self, frame: Frame, count: int, nbytes: int, failed: bool = False) -> None:

@@ -131,7 +131,8 @@ class Window:
         self.make_room(charge)
         self.frames.add(frame, count, charge, failed)
         self._unsent += charge
-        self._ahead.note(stopped=self._unsent >= self._bound)
+        if self._unsent >= self._bound:
+            self._ahead.stop()
 
     def make_room(self, nbytes: int = 0) -> None:
         """Let go of what is over the capacity with so many bytes more, and not held."""

@@ -37,6 +37,27 @@ def test_a_run_that_agrees_is_one_frame() -> None:
     assert frame.nbytes == 99 * 50 * 4 + 100 * 8 + 99 * 50, "the sum of the leaves"
 
 
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("row", [np.float32(3), np.arange(4, dtype=np.float32), np.ones((2, 0), np.float32)])
+def test_a_row_of_an_array_stands_behind_others_like_it_and_can_only_be_read(row: Any, packed: bool) -> None:
+    rows = np.stack([row, row])
+    (frame,) = frames_of(rows[1:], frame_of(rows).schema, packed=packed)
+    assert isinstance(frame, Frame), frame
+    assert (frame.count, frame.nbytes) == (1, row.nbytes)
+    (element,) = frame.elements(0, 1)
+    np.testing.assert_array_equal(element, row)
+    assert element.dtype == row.dtype
+    assert not element.flags.writeable
+    assert rows.flags.writeable, "the array is its owner's"
+
+
+@pytest.mark.parametrize("odd", [np.zeros((1, 4)), np.zeros((1, 4, 1), np.float32), np.zeros(1, np.float32)])
+def test_a_row_of_another_dtype_or_rank_is_an_error_in_its_place(odd: Any) -> None:
+    schema = frame_of(np.zeros((2, 4), np.float32)).schema
+    (error,) = frames_of(odd, schema, packed=True)
+    assert isinstance(error, InvalidArgumentError)
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_an_error_stands_in_the_place_of_exactly_each_odd_element(odd: list[bool]) -> None:
     schema = frame_of([(0, b"")]).schema

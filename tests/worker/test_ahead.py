@@ -9,8 +9,7 @@ def test_more_is_kept_ready_for_a_reader_that_starved_because_the_producer_had_s
     ahead = Ahead(400 * KIB)
     assert ahead.now == 128 * KIB
     for expected in (256 * KIB, 400 * KIB, 400 * KIB):
-        ahead.note(stopped=True)
-        ahead.note(stopped=False)  # it went on later: it had stopped all the same
+        ahead.stop()
         ahead.starve()
         assert ahead.now == expected
 
@@ -18,7 +17,7 @@ def test_more_is_kept_ready_for_a_reader_that_starved_because_the_producer_had_s
 def test_a_pipeline_that_is_slower_than_its_reader_keeps_no_more_ready() -> None:
     ahead = Ahead(400 * KIB)
     ahead.starve()
-    ahead.note(stopped=True)
+    ahead.stop()
     ahead.starve()
     ahead.starve()  # once for each time that it stopped
     assert ahead.now == 256 * KIB
