@@ -49,7 +49,7 @@ class DispatchServer:
         self._service = DispatcherService(self._desk)
         self._server: GrpcServer | None = None
         self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what could not be started is stopped at once
         self._ending = Ending(self._lock)
         if start:
             self.start()
@@ -76,14 +76,14 @@ class DispatchServer:
                 return
             try:
                 self._server = self._listen()
-            except BaseException:
-                self._desk.close()
+                self._desk.target = self.target
+                local.offer_blobs(self._address, self._desk.blobs.get)
+                discovery.remember(self.target, self.token)
+                self._ticker.start()
+                atexit.register(self.stop)
+            except BaseException:  # Ctrl-C among them
+                self.stop()
                 raise
-            self._desk.target = self.target
-            local.offer_blobs(self._address, self._desk.blobs.get)
-            discovery.remember(self.target, self.token)
-            self._ticker.start()
-            atexit.register(self.stop)
 
     def drain(self) -> None:
         """Let nobody begin to read any more; those who read go on."""
@@ -114,7 +114,8 @@ class DispatchServer:
         self._desk.hang_up()
         self._server.stop(0.2)
         self._service.stop()
-        self._ticker.join(2.0)
+        if self._ticker.ident is not None:
+            self._ticker.join(2.0)
         self._desk.close()
 
     def join(self) -> None:

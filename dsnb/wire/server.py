@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -52,6 +53,8 @@ class GrpcServer:
             generic = grpc.method_handlers_generic_handler(method.service, {method.name: _adapted(method, handler)})
             self._server.add_generic_rpc_handlers((generic,))
         self.port = 0
+        self._beginning = threading.Lock()
+        self._stopped = False
 
     def start(self, host: str, port: int) -> None:
         """Listen.
@@ -61,19 +64,32 @@ class GrpcServer:
         """
         check_loopback(host)
         try:
-            self.port = self._server.add_insecure_port(address_of(host, port))
-        except RuntimeError as error:
+            # Ctrl-C may strike between any two lines of the main thread, and gRPC waits for ever for the end of a server
+            # that was half begun. No other thread is struck.
+            self._executor.submit(self._begin, host, port).result()
+        except BaseException:
             self.stop(0)
-            raise AlreadyExistsError(
-                f"the {self._name} cannot listen on {address_of(host, port)}: the port is taken or not permitted",
-                did="nothing was started",
-                hint="leave the port out (a free one is chosen), or stop what listens there",
-            ) from error
-        forks.listens(self.port)
-        self._server.start()
+            raise
+
+    def _begin(self, host: str, port: int) -> None:
+        with self._beginning:
+            if self._stopped:  # nobody waits for it any more
+                return
+            try:
+                self.port = self._server.add_insecure_port(address_of(host, port))
+            except RuntimeError as error:
+                raise AlreadyExistsError(
+                    f"the {self._name} cannot listen on {address_of(host, port)}: the port is taken or not permitted",
+                    did="nothing was started",
+                    hint="leave the port out (a free one is chosen), or stop what listens there",
+                ) from error
+            forks.listens(self.port)
+            self._server.start()
 
     def stop(self, grace: float) -> None:
         """Take no more calls, wait `grace` seconds for those that run, then end them."""
+        with self._beginning:
+            self._stopped = True
         self._server.stop(grace).wait(grace + 5.0)
         self._executor.shutdown()
 

@@ -78,7 +78,7 @@ class OnDemandExecutor(Executor):
                 return self._work.get(timeout=_IDLE_S)
             except Empty:
                 with self._lock:
-                    if self._idle:  # nobody counts on this thread
+                    if self._idle or self._stopped:  # nobody counts on this thread
                         self._idle -= 1
                         return None
 

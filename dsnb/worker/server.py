@@ -111,25 +111,25 @@ class WorkerServer:
             return
         server = GrpcServer("worker", self._doors.handlers, self._token)
         server.start(self.config.host, self.config.port)
-        self._doors.open(self.uid)
         self._server = server
-        self._channel = open_channel(self.config.dispatcher_address, self._token)
-        self._session = ControlStream(
-            "dsnb-worker-session",
-            open_channel(self.config.dispatcher_address, self._token),
-            SESSION,
-            report=self._report,
-            receive=self._obey,
-            interval_s=self.config.heartbeat_interval_ms / 1000,
-            failed=self._refused,
-            forsaken=self._forsaken,
-        )
-        self._session.start()
-        local.offer(self.uid, self)
         atexit.register(self.stop)
         try:
+            self._doors.open(self.uid)
+            self._channel = open_channel(self.config.dispatcher_address, self._token)
+            self._session = ControlStream(
+                "dsnb-worker-session",
+                open_channel(self.config.dispatcher_address, self._token),
+                SESSION,
+                report=self._report,
+                receive=self._obey,
+                interval_s=self.config.heartbeat_interval_ms / 1000,
+                failed=self._refused,
+                forsaken=self._forsaken,
+            )
+            self._session.start()
+            local.offer(self.uid, self)
             self._wait_registered(self._session)
-        except BaseException:
+        except BaseException:  # Ctrl-C among them
             self.stop()
             raise
         # A pipeline may itself read from the service; its pickle has the address and not the token.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -53,6 +59,49 @@ def test_a_port_is_free_again_once_its_server_has_stopped() -> None:
         pass
     with serving({FORGET: answer}, port=first.port) as second, channel_to(address(second)) as channel:
         assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+
+
+class Struck:
+    """Ctrl-C at the n-th place where this thread, in code of dsnb or gRPC, would notice it; `at` is where it came."""
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self.at = ""
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._look)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _look(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event in ("call", "c_return") and re.search("/(dsnb|grpc)/", frame.f_code.co_filename):
+            self._left -= 1
+            if not self._left:
+                sys.setprofile(None)
+                self.at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+
+
+def test_ctrl_c_at_any_place_of_its_start_leaves_no_server_behind() -> None:
+    """One that had begun by half could neither run nor end, and its process waited for it for ever at its own end."""
+    for place in itertools.count(1):
+        server = GrpcServer("test", {FORGET: answer}, TOKEN)
+        with suppress(KeyboardInterrupt), Struck(place) as struck:
+            server.start("127.0.0.1", 0)
+        if not struck.at:
+            break
+        assert not server.port or refuses(server.port), struck.at
+        del server
+        gc.collect()
+    server.stop(0)
+    assert place > 5
+
+
+def refuses(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "192.168.0.1", "8.8.8.8", "fe80::1", "::ffff:8.8.8.8"])
