@@ -64,8 +64,8 @@ class GrpcServer:
         """
         check_loopback(host)
         try:
-            # Ctrl-C may strike between any two lines of the main thread, and gRPC waits for ever for the end of a server
-            # that was half begun. No other thread is struck.
+            # Ctrl-C may strike between any two lines of the main thread, and no other; gRPC waits for ever for the end
+            # of a server that was half begun.
             self._executor.submit(self._begin, host, port).result()
         except BaseException:
             self.stop(0)

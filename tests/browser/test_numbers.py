@@ -11,6 +11,7 @@ import pytest
 import dsnb
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
 from tests.browser.conftest import Tab, Training, read_some
+from tests.support.cluster import Cluster
 from tests.support.waiting import wait_for
 
 Numbers = dict[str, float]
@@ -26,6 +27,18 @@ _READ = """() => {
   }
   return found;
 }"""
+
+
+@pytest.fixture
+def service() -> Iterator[dsnb.DataService]:
+    """One that keeps a pass which nobody reads for as long as the page may take to follow on a busy machine.
+
+    By itself it is freed, and taken off status and page, five seconds after its last reader left.
+    """
+    dispatcher = {"name": "browser", "task_gc_timeout_ms": 120_000}
+    worker = {"cross_trainer_cache_size_bytes": 20_000}
+    with Cluster(workers=2, dispatcher=dispatcher, worker=worker) as cluster, cluster.service:
+        yield cluster.service
 
 
 @pytest.fixture

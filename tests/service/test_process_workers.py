@@ -101,8 +101,18 @@ def test_a_killed_worker_is_explained_replaced_and_its_readers_go_on(service: Da
     assert len(list(islice(iterator, 10))) == 10
     victim = service.wait_until(lambda now: all(worker.produced for worker in now.workers)).workers[0]
     os.kill(victim.pid, signal.SIGKILL)
-    with pytest.warns(DataLossWarning, match=rf"worker {victim.name} .*process {victim.pid} was ended by SIGKILL"):
-        now = next(now for _ in iterator if replaced(now := service.status(), victim.pid))
+
+    def replaced_and_told() -> Snapshot | None:
+        """The reader learns of the death in a way of its own, and may do so after the replacement has come."""
+        next(iterator)
+        now = service.status()
+        return now if told.list and replaced(now, victim.pid) else None
+
+    with pytest.warns(
+        DataLossWarning, match=rf"worker {victim.name} .*process {victim.pid} was ended by SIGKILL"
+    ) as told:
+        now = wait_for(replaced_and_told, what="the replacement, and the reader to be told", timeout=LONG_S)
+    assert now is not None
     assert sorted(worker.name for worker in now.workers) == ["w0", "w1"]
     (death,) = [event for event in now.events if "died" in event.text]
     assert death.level == "warning"

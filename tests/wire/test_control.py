@@ -201,6 +201,7 @@ def test_a_receiver_may_close_its_own_stream(desk: Desk) -> None:
 def test_a_restarted_server_on_the_same_port_is_found_again(desk: Desk) -> None:
     with serving(desk.handlers) as first, calling(address(first)) as caller:
         caller.stream.wait_connected(10)
+        wait_for(lambda: desk.reports, what="the first report")  # the message that connects does not wait for it
         first.stop(0)
         wait_for(lambda: not caller.stream.connected.is_set(), what="the break to be seen")
         assert caller.stream.broken_since is not None
