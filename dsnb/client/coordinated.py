@@ -164,7 +164,7 @@ class CoordinatedStage(Stage):
         self._began = self._clock()
         self._waits, self._elements_before = Stopwatch(self._clock), 0
         self._control = follow(
-            service, token, joined, report=self._report, receive=self._hear, failed=self._inbox.refuse
+            service, token, joined, prompt=True, report=self._report, receive=self._hear, failed=self._inbox.refuse
         )
         self._tending = threading.Thread(target=self._tend, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
         self._inbox.rounds.follow([task.task_id for task in joined.tasks])

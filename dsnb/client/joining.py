@@ -12,6 +12,10 @@ from dsnb.wire.control import ControlStream
 from dsnb.wire.messages import ClientReport, ClientUpdate, JoinReply, JoinRequest, PassPosition
 from dsnb.wire.methods import FOLLOW, JOIN
 
+_SHORT_PASS_S = 0.03
+"""A pass that is over within this time needs no control stream. A reader that shares a cache has one from the first, to
+hear at once of what it loses."""
+
 Following = ControlStream[ClientReport, ClientUpdate]
 
 
@@ -52,11 +56,15 @@ def follow(
     token: str,
     joined: JoinReply,
     *,
+    prompt: bool,
     report: Callable[[int, bool], ClientReport],
     receive: Callable[[ClientUpdate], None],
     failed: Callable[[DsnbError], None],
 ) -> Following:
-    """The control stream of a reader that was let in, to be started; see `ControlStream` for the callbacks."""
+    """The control stream of a reader that was let in, to be started; see `ControlStream` for the callbacks.
+
+    A prompt one is opened at once, and not only if the pass turns out to take longer than a moment.
+    """
     return ControlStream(
         f"dsnb-follow-{joined.client_id}",
         open_channel(service.address, token),
@@ -64,6 +72,7 @@ def follow(
         report=report,
         receive=receive,
         interval_s=joined.report_ms / 1000,
+        delay_s=0.0 if prompt else _SHORT_PASS_S,
         failed=failed,
     )
 

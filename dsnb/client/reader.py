@@ -81,10 +81,9 @@ class ReadStage(Stage):
         except BaseException:
             self._channel.close()
             raise
-        self._connection = discovery.serving(service.address)
         self._client_id = joined.client_id
         self._losses_heard, self._instance, self._job = joined.losses, joined.instance, joined.job_name
-        self._ended = joined.finished
+        self._ended, self._let_go = joined.finished, False
         limits = limits_of(options, resumed)
         self._tasks = TaskTable(self._inbox, joined.client_id, limits, token, joined.instance)
         self._lasting: list[Exception] = []
@@ -100,16 +99,28 @@ class ReadStage(Stage):
         self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
         self._control = follow(
-            service, token, joined, report=self._report, receive=self._hear, failed=self._inbox.refuse
+            service,
+            token,
+            joined,
+            prompt=options.cached,
+            report=self._report,
+            receive=self._hear,
+            failed=self._inbox.refuse,
         )
-        self._control.start()
         try:
             self._begin(joined)
         except BaseException:  # nobody will have this stage to close it
             self.close()
             raise
+        self._connection = discovery.serving(service.address)
 
     def _begin(self, joined: JoinReply) -> None:
+        try:
+            self._set_to_work(joined)
+        finally:
+            self._control.start()  # behind: until here nobody waits for it
+
+    def _set_to_work(self, joined: JoinReply) -> None:
         if joined.finished:
             notices.warn_empty(joined)
             return
@@ -172,7 +183,7 @@ class ReadStage(Stage):
             kept.keep((self._channel.address, *self._tasks.addresses()), self._token)
         try:
             self._tasks.close()
-            self._control.close()
+            self._control.close(let_go=self._let_go)
         finally:
             self._channel.close()
             self._rest, self._hold = (), None
@@ -236,13 +247,14 @@ class ReadStage(Stage):
                     stirred = self._inbox.stirred
                     if not self._inbox.ready:
                         self._waits.start()
-                starves, starved = not stirred and not starved, starved or not stirred
+                quiet = not stirred and not self._tasks.all_ended
+                starves, starved = quiet and not starved, starved or quiet
                 if starves:
                     self._tasks.starving()
                 if starves and self._tasks.may_wait:  # each message wakes the worker, whose thread has better to do
                     self._inbox.wait(_SHORTLY_S)
                 else:
-                    if not stirred:
+                    if quiet:
                         self._tasks.settle(time.monotonic())  # the last moment to ask for more
                     if not self._look_after():
                         return None
@@ -263,11 +275,11 @@ class ReadStage(Stage):
             self._tasks.try_refused()
             raise self._lasting.pop(0)
         if self._tasks.all_ended:
-            self._tasks.tell_consumed()
             if self._confirmed_end(now):
                 self._ended = True
                 self._marks.end(self._position)
                 return False
+            self._tasks.settle(now)  # else leaving tells what was consumed
             due = min(due, self._confirm_at)
         self._check_alive(now)
         self._inbox.wait(max(0.001, due - now))
@@ -289,7 +301,8 @@ class ReadStage(Stage):
         """Whether the dispatcher agrees that the pass is over; also if it cannot be asked."""
         if now < self._confirm_at:
             return False
-        request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_ids())
+        farewell = None if self._marks.asks_at_end else self._report(0, leaving=True)
+        request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_ids(), farewell=farewell)
         try:
             reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
         except UnavailableError:
@@ -300,6 +313,7 @@ class ReadStage(Stage):
             self._ended = True  # told once: whether there would have been more is not known
             raise
         self._unconfirmed_since = None
+        self._let_go = reply.let_go
         if reply.cancelled_by:
             self._inbox.refuse(notices.cancelled(self._job, reply.cancelled_by))
             return False

@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 _EVENTS = 200
 _COLLECT_S = 0.25
+_COMING_S = 0.1
+"""How long a status waits for readers that were let in and have not opened their control streams yet."""
 
 
 class Mailbox(Generic[Message]):
@@ -354,6 +356,7 @@ class Desk:
     def collect(self) -> None:
         """Have everybody report now, and wait a moment for it: a status is as fresh as it can be."""
         with self._changed:
+            self._changed.wait_for(self._all_follow, _COMING_S)
             self._collects += 1
             number = self._collects
             clients, workers = list(self.clients.values()), list(self.workers.values())
@@ -364,6 +367,9 @@ class Desk:
             for worker in workers:
                 worker.messages.put(WorkerOrder(collect=number))
             self._changed.wait_for(lambda: all(w.answered >= number for w in workers), _COLLECT_S)
+
+    def _all_follow(self) -> bool:
+        return all(known.cancelled or known.client_id in self.clients for known in self.core.state.clients.values())
 
     def status(self) -> Snapshot:
         """A fresh snapshot."""

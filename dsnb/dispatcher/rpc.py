@@ -159,7 +159,14 @@ class DispatcherService:
                 return m.EndReply(cancelled_by=known.cancelled)
             finished = self._desk.handle(e.EndSeen(client_id=request.client_id, ended=request.ended))
             client = self._desk.core.state.clients[request.client_id]
-            return m.EndReply(finished=finished, tasks=self._desk.task_infos(client.job, client.number))
+            if not finished:
+                return m.EndReply(tasks=self._desk.task_infos(client.job, client.number))
+            # Where others read, the workers must hear first from this one what it consumed, and then that it is gone.
+            alone = len(self._desk.core.state.iteration(client.job, client.number).clients) == 1
+            if alone and request.farewell is not None:
+                self._desk.client_reported(request.farewell)
+                return m.EndReply(finished=True, let_go=True)
+            return m.EndReply(finished=True)
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
         self._desk.handle(e.ForgetJob(name=request.job_name))

@@ -42,6 +42,7 @@ class ControlStream(Generic[Up, Down]):
         report: Makes a report that answers the message of that number; the first one of a connection gets number 0.
         receive: Takes a message. What it raises is logged and ends nothing: it is the receiver's to handle.
         interval_s: Longest silence between two reports.
+        delay_s: How long to wait before the first connection: who is let go until then needs none.
         failed: Learns that the other side refuses this stream for good, or fails again and again.
         forsaken: Whether to give up when the other side has been gone for so many seconds; never, if left out.
     """
@@ -55,6 +56,7 @@ class ControlStream(Generic[Up, Down]):
         report: Callable[[int, bool], Up],
         receive: Callable[[Down], None],
         interval_s: float,
+        delay_s: float = 0.0,
         failed: Callable[[DsnbError], None],
         forsaken: Callable[[float], bool] = lambda _gone_s: False,
     ) -> None:
@@ -63,9 +65,11 @@ class ControlStream(Generic[Up, Down]):
         self._report = report
         self._receive = receive
         self._interval_s = interval_s
+        self._delay_s = delay_s
         self._failed = failed
         self._forsaken = forsaken
         self._closing = threading.Event()
+        self._let_go = False
         self._wants: SimpleQueue[int | None] = SimpleQueue()
         self._call: Any = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -81,12 +85,18 @@ class ControlStream(Generic[Up, Down]):
         """Send a report without waiting for the interval."""
         self._wants.put(number)
 
-    def close(self, timeout: float = 2.0) -> None:
-        """Send a last report, end the stream and wait for its thread; the second call does nothing."""
+    def close(self, timeout: float = 2.0, *, let_go: bool = False) -> None:
+        """Send a last report, end the stream and wait for its thread; the second call does nothing.
+
+        Args:
+            timeout: Seconds to wait for the other side.
+            let_go: Whether the other side knows already, and needs no last report.
+        """
         if self._closing.is_set():
             return
+        self._let_go = let_go
         self._closing.set()
-        self._wants.put(_LAST)
+        self._wants.put(None if let_go else _LAST)
         if self._thread.ident is None:  # never started, so nobody else gives the connection back
             self._channel.close()
         if self._thread is threading.current_thread() or not self._thread.is_alive():
@@ -109,7 +119,8 @@ class ControlStream(Generic[Up, Down]):
     def _run(self) -> None:
         stumbles = 0
         try:
-            while not self._closing.is_set():
+            self._closing.wait(self._delay_s)
+            while not self._let_go:
                 began = time.monotonic()
                 error = self._follow()
                 self.connected.clear()
@@ -125,7 +136,8 @@ class ControlStream(Generic[Up, Down]):
                 if self._forsaken(gone_s) and not self._closing.is_set():
                     self._failed(UnavailableError(f"{self._channel.address} has not answered for {gone_s:.0f} seconds"))
                     return
-                self._closing.wait(_RETRY_S)
+                if self._closing.wait(_RETRY_S):
+                    return
         finally:
             self._channel.close()
 
@@ -134,7 +146,7 @@ class ControlStream(Generic[Up, Down]):
         wants: SimpleQueue[int | None] = SimpleQueue()
         self._wants = wants
         if self._closing.is_set():  # close() may have put its word into the queue before this one
-            wants.put(_LAST)
+            wants.put(None if self._let_go else _LAST)
         try:
             self._call = self._channel.stream(self._method, self._reports(wants))
             for message in self._call:

@@ -324,10 +324,8 @@ def token_for(target: str) -> str:
     with _lock:
         if address in _here:
             return _here[address][-1]
-    for connection in running():
-        if split_target(connection.target) == address:
-            return connection.token
-    return os.environ.get("DSNB_TOKEN", "")
+    connection = serving(address)
+    return connection.token if connection is not None else os.environ.get("DSNB_TOKEN", "")
 
 
 def _address(service: str) -> str:

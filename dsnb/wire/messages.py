@@ -196,6 +196,7 @@ class Loss:
 class EndRequest:
     client_id: str = ""
     ended: tuple[str, ...] = ()
+    farewell: ClientReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +204,7 @@ class EndReply:
     finished: bool = False
     tasks: tuple[TaskInfo, ...] = ()
     cancelled_by: str = ""
+    let_go: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -340,9 +340,7 @@ class WorkerServer:
             self._share_budget()
         task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
         with self._lock:
-            self._last_reports.append(task.drop())
-        if self._session is not None:
-            self._session.report_now()
+            self._last_reports.append(task.drop())  # told with the next report: nobody waits for it
 
     def _share_budget(self) -> None:
         """Divide the cache's bytes among the tasks that keep elements for other trainers."""

@@ -88,6 +88,30 @@ def test_a_client_is_there_as_long_as_its_stage_is_open(cluster: Cluster) -> Non
     assert cluster.job("job").clients == 0
 
 
+def test_a_short_pass_that_one_client_read_needs_no_control_stream(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dispatcher's answer that the pass is over says goodbye too, and its records say what was read."""
+    monkeypatch.setattr("dsnb.client.joining._SHORT_PASS_S", 60.0)
+    stage = stage_of(cluster, dsnb.Dataset.range(10))
+    assert rest(stage) == list(range(10))
+    assert not cluster.dispatcher._desk.core.state.clients
+    stage.close()
+    assert stage._control._call is None
+    job = cluster.job("job")
+    assert (job.state, job.clients, [trainer.elements for trainer in job.trainers]) == ("finished", 0, [10])
+
+
+def test_a_client_that_is_not_the_only_one_of_its_pass_leaves_its_tasks_first(cluster: Cluster) -> None:
+    first, second = (stage_of(cluster, dsnb.Dataset.range(10)) for _ in range(2))
+    got = rest(first)
+    assert len(cluster.dispatcher._desk.core.state.clients) == 2
+    first.close()
+    assert sorted(got + rest(second)) == list(range(10))
+    assert not cluster.dispatcher._desk.core.state.clients
+    second.close()
+
+
 def test_what_nobody_saw_of_the_last_run_is_for_the_next_reader(cluster: Cluster) -> None:
     first = stage_of(cluster, dsnb.Dataset.range(100))
     run = as_list(first.pull(20))
@@ -239,6 +263,7 @@ def test_a_service_that_is_gone_is_told_in_the_stated_time() -> None:
     with Cluster(workers=1) as cluster:
         stage = stage_of(cluster, dsnb.Dataset.range(5).repeat(), max_outstanding_requests=1)
         pull(stage, 3)
+        wait_for(stage._control.connected.is_set, what="the reader to hear news")
         cluster.stop()
         with pytest.warns(DataLossWarning), pytest.raises(UnavailableError, match=r"has not answered for 0\.3 seconds"):
             pull(stage, 1000)

@@ -59,7 +59,7 @@ class Desk:
 class Caller:
     """This side, as a reader or a worker has it."""
 
-    def __init__(self, target: str, *, interval_s: float = 60.0, token: str = TOKEN) -> None:
+    def __init__(self, target: str, *, interval_s: float = 60.0, delay_s: float = 0.0, token: str = TOKEN) -> None:
         self.heard: list[ClientUpdate] = []
         self.failures: list[DsnbError] = []
         self.on_message: Callable[[ClientUpdate], None] = self.heard.append
@@ -71,6 +71,7 @@ class Caller:
             report=self._report,
             receive=lambda update: self.on_message(update),  # noqa: PLW0108 - a test may set another one
             interval_s=interval_s,
+            delay_s=delay_s,
             failed=self.failures.append,
         )
 
@@ -159,6 +160,21 @@ def test_closing_while_a_connection_is_being_made_still_says_leaving(
         monkeypatch.setattr(control, "SimpleQueue", queue)
         caller.stream.start()
         wait_for(lambda: not caller.stream._thread.is_alive(), what="the stream to end")
+        wait_for(lambda: desk.reports and desk.reports[-1].leaving, what="the last report")
+
+
+def test_who_is_let_go_before_the_first_connection_makes_none(desk: Desk) -> None:
+    with serving(desk.handlers) as server, calling(address(server), delay_s=60.0) as caller:
+        began = time.monotonic()
+        caller.stream.close(let_go=True)
+        assert time.monotonic() - began < 1.5
+        assert not caller.stream._thread.is_alive()
+    assert caller.made == 0
+
+
+def test_who_is_not_let_go_says_leaving_although_there_was_no_connection_yet(desk: Desk) -> None:
+    with serving(desk.handlers) as server, calling(address(server), delay_s=60.0) as caller:
+        caller.stream.close()
         wait_for(lambda: desk.reports and desk.reports[-1].leaving, what="the last report")
 
 

@@ -341,22 +341,26 @@ class Loss(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., splits: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class EndRequest(_message.Message):
-    __slots__ = ("client_id", "ended")
+    __slots__ = ("client_id", "ended", "farewell")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    FAREWELL_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     ended: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[str]] = ...) -> None: ...
+    farewell: ClientReport
+    def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[str]] = ..., farewell: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
 
 class EndReply(_message.Message):
-    __slots__ = ("finished", "tasks", "cancelled_by")
+    __slots__ = ("finished", "tasks", "cancelled_by", "let_go")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
     finished: bool
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     cancelled_by: str
-    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ...) -> None: ...
+    let_go: bool
+    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., let_go: bool = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("job_name",)
