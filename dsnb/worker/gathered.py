@@ -12,13 +12,11 @@ from dsnb.pipeline.engine.stage import Run, as_list
 
 def joined(runs: list[Run]) -> Run:
     """Several runs as one, by a copy where they are arrays."""
-    if len(runs) == 1 and isinstance(runs[0], list):
+    if len(runs) == 1 and not _is_text(runs[0]):
         return runs[0]
-    arrays = [run for run in runs if isinstance(run, np.ndarray)]
-    if any(array.dtype.kind in "US" for array in arrays):
+    if any(map(_is_text, runs)):
         return _listed(runs)  # text of any length, not of the width that these runs happen to have
-    if len(runs) == 1:
-        return runs[0]
+    arrays = [run for run in runs if isinstance(run, np.ndarray)]
     if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
         return np.concatenate(arrays)
     return _listed(runs)
@@ -30,7 +28,11 @@ def handed_over(runs: list[Run]) -> Iterator[Run]:
         yield joined(runs)  # scalars are copies whatever they come from, and lists hold references
         return
     for run in runs:
-        yield as_list(run) if isinstance(run, np.ndarray) and run.dtype.kind in "US" else run
+        yield as_list(run) if _is_text(run) else run
+
+
+def _is_text(run: Run) -> bool:
+    return isinstance(run, np.ndarray) and run.dtype.kind in "US"
 
 
 def _listed(runs: list[Run]) -> list[Any]:
