@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dsnb.client.credit import Account
 from dsnb.wire.ears import Ears
 from dsnb.wire.messages import ClientUpdate, TaskInfo
-from dsnb.wire.transfer.handover import Piece, Reading
+from dsnb.wire.transfer.handover import Piece, Reading, Sink
 
 FIRST_BYTES = 128 << 10
 """Bytes that a task may have on its way at first; doubled when the reader starves."""
@@ -66,7 +66,7 @@ class Hold:
         return TaskSink(self, self._inbox)
 
 
-class TaskSink:
+class TaskSink(Sink):
     """Takes what one reading delivers."""
 
     def __init__(self, hold: Hold, inbox: Inbox) -> None:

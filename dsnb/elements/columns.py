@@ -115,7 +115,7 @@ class Ragged:
 
     def layout(self, start: int, stop: int, offset: int) -> Layout:
         data = sum(value.nbytes for value in self.values[start:stop])
-        table = _aligned(8 * self.rank * (stop - start))
+        table = aligned(8 * self.rank * (stop - start))
         return Layout(dtype_to_text(self.dtype), (self.rank,), True, offset, table + data)
 
 
@@ -144,7 +144,7 @@ class Text:
 
     def layout(self, start: int, stop: int, offset: int) -> Layout:
         data = sum(map(len, self._encoded(start, stop)))
-        return Layout(self.dtype.str, (), True, offset, _aligned(8 * (stop - start)) + data)
+        return Layout(self.dtype.str, (), True, offset, aligned(8 * (stop - start)) + data)
 
     def _encoded(self, start: int, stop: int) -> list[bytes]:
         part = self.values[start:stop]
@@ -259,13 +259,13 @@ def column_from(layout: Layout, body: Array, count: int) -> Column:
     shapes = part[:head].view(np.int64).reshape(count, rank).tolist()
     if not dtype.itemsize:
         return Ragged(dtype, rank, [np.zeros(shape, dtype) for shape in shapes])
-    data = part[_aligned(head) :].view(dtype)
+    data = part[aligned(head) :].view(dtype)
     ends = _ends([math.prod(shape) for shape in shapes], len(data))
     return Ragged(dtype, rank, [data[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)])
 
 
 def _text_from(dtype: np.dtype[Any], part: Array, count: int) -> Text:
-    data = part[_aligned(8 * count) :].tobytes()
+    data = part[aligned(8 * count) :].tobytes()
     ends = _ends(part[: 8 * count].view(np.int64).tolist(), len(data))
     values: list[Any] = [data[a:b] for a, b in pairwise(ends)]
     if dtype == STR:
@@ -289,7 +289,7 @@ def check_layouts(layouts: Sequence[Layout], count: int) -> int:
     """
     end = 0
     for layout in layouts:
-        if layout.offset != _aligned(end) or not _size_fits(layout, count):
+        if layout.offset != aligned(end) or not _size_fits(layout, count):
             raise _damaged()
         end = layout.offset + layout.nbytes
     return end
@@ -299,7 +299,7 @@ def _size_fits(layout: Layout, count: int) -> bool:
     if min(layout.shape, default=0) < 0:
         return False
     if layout.ragged:
-        return layout.nbytes >= _aligned(8 * count * math.prod(layout.shape))
+        return layout.nbytes >= aligned(8 * count * math.prod(layout.shape))
     return layout.nbytes == dtype_from_text(layout.dtype).itemsize * count * math.prod(layout.shape)
 
 
@@ -329,12 +329,13 @@ def _shares_small(value: Array) -> bool:
     return value.base is not None and value.nbytes < COPY_BELOW
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """The next place where a column may begin."""
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
 def _padded(table: Array) -> bytes:
-    return table.tobytes().ljust(_aligned(table.nbytes), b"\0")
+    return table.tobytes().ljust(aligned(table.nbytes), b"\0")
 
 
 def lay_out(columns: Sequence[Column], start: int, stop: int) -> tuple[list[Layout], list[Buffer], int]:
@@ -343,7 +344,7 @@ def lay_out(columns: Sequence[Column], start: int, stop: int) -> tuple[list[Layo
     buffers: list[Buffer] = []
     offset = 0
     for column in columns:
-        gap = _aligned(offset) - offset
+        gap = aligned(offset) - offset
         if gap:
             buffers.append(bytes(gap))
         layout = column.layout(start, stop, offset + gap)

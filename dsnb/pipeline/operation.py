@@ -10,6 +10,7 @@ from dsnb.dataclass import dataclass
 from dsnb.errors import UnimplementedError
 
 if TYPE_CHECKING:
+    from dsnb.elements.room import Room
     from dsnb.pipeline.engine.bookmarks import Bookmarks
     from dsnb.pipeline.engine.stage import Stage
     from dsnb.pipeline.splits import SplitProvider
@@ -48,6 +49,8 @@ class BuildContext:
             entropy, and whoever draws one of his own takes a fixed one instead.
         bookmarks: Where sources tell what a reading position has to know of them; None where nobody asks.
         nested: Whether this is inside of a dataset that a function made.
+        room: Where the elements are laid out that leave the pipeline, if they are laid out anew; None for anywhere, and
+            for an operation whose elements others change or keep.
     """
 
     entropy: int
@@ -59,6 +62,7 @@ class BuildContext:
     shared: bool = False
     bookmarks: Bookmarks | None = None
     nested: bool = False
+    room: Room | None = None
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""
@@ -73,7 +77,7 @@ class BuildContext:
 
         Nor is it worth threads: there may be one for each element.
         """
-        return replace(self, splits=None, prompt=False, nested=True)
+        return replace(self, splits=None, prompt=False, nested=True, room=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,6 +93,9 @@ class Operation:
 
     remembered: ClassVar[bool] = False
     """Whether its stage keeps a bookmark, so that a reading position tells what does not follow from the pipeline."""
+
+    hands_on: ClassVar[bool] = False
+    """Whether its input's elements leave it as they are and soon, and no user code sees them meanwhile."""
 
     @property
     def name(self) -> str:
@@ -161,6 +168,8 @@ class Operation:
     def build_inputs(self, context: BuildContext) -> Sequence[Stage]:
         """The stages of the inputs, each with the numbers of its own split providers."""
         stages: list[Stage] = []
+        if context.room is not None and not self.hands_on:
+            context = replace(context, room=None)
         try:
             for operation in self.inputs:
                 stages.append(operation.build(context.inner() if operation.replicated else context))

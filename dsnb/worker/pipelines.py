@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import xxhash
 
+from dsnb.elements.room import Room
 from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.bookmarks import leave_out
 from dsnb.pipeline.engine.stage import Stage
@@ -50,7 +51,7 @@ class Definitions:
 
 def builder(
     channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience: Patience, definitions: Definitions
-) -> Callable[[], Stage]:
+) -> Callable[[Room], Stage]:
     """What makes a task's stage, when its first reader comes."""
 
     def define() -> bytes:
@@ -62,10 +63,10 @@ def builder(
         definitions.put(definition)
         return definition
 
-    def build() -> Stage:
+    def build(room: Room) -> Stage:
         operation = restore(define(), lambda digest: patience(lambda: fetch(channel, digest)))
         passes, shared = (order.iteration,), order.shards > 0
-        context = BuildContext(entropy=order.entropy, passes=passes, splits=feed, prompt=True, shared=shared)
+        context = BuildContext(entropy=order.entropy, passes=passes, splits=feed, prompt=True, shared=shared, room=room)
         if order.position is not None and order.position.ended:
             return Elements(run=()).build(replace(context, splits=None))
         return built(sharded(operation, order.mode, order.shards, order.shard), context)

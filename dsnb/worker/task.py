@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from dsnb.elements.frame import Frame
+from dsnb.elements.frame import Array, Frame
+from dsnb.elements.room import Room
 from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import TaskOrder, TaskReport
-from dsnb.wire.transfer.handover import Opening, Piece, Sink, deliver, prepare
+from dsnb.wire.transfer.handover import Opening, Piece, Sink
 from dsnb.worker.charging import charger
+from dsnb.worker.departed import Departed
 from dsnb.worker.gathering import incomplete
+from dsnb.worker.laying_out import prepare, room_among
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, Limits, Producer
@@ -35,7 +37,7 @@ class Task:
 
     Args:
         order: What the dispatcher asked for.
-        build: Makes the pipeline's stage.
+        build: Makes the pipeline's stage, which may lay its elements out in a room.
         feed: Where the pipeline's splits come from, in DYNAMIC mode.
         ahead: Bytes to produce ahead of demand.
         capacity: Most bytes that the window may ever hold, if the job is cached; `resize` says how many at present.
@@ -49,7 +51,7 @@ class Task:
     def __init__(
         self,
         order: TaskOrder,
-        build: Callable[[], Stage],
+        build: Callable[[Room], Stage],
         feed: DispatcherFeed | None,
         *,
         ahead: int,
@@ -72,17 +74,14 @@ class Task:
             )
         self._most_bytes = capacity
         self._pace = Pace()
-        self._flight_ns: Counter[str] = Counter()
-        """Of the readings that are over, by trainer."""
-        self._compression = ""
+        self._departed = Departed()
         self._last: TaskReport | None = None
         """What was told when it was dropped."""
         self._readings: dict[str, TaskReading] = {}
         self._packed = packed and not order.consumers
         self.limits = self._limits()
-        self._producer = Producer(
-            f"dsnb-task-{order.task_id}", build, self, note, packed=packed, begin=partial(begin_at, order)
-        )
+        name, make, begin = f"dsnb-task-{order.task_id}", partial(build, self.room), partial(begin_at, order)
+        self._producer = Producer(name, make, self, note, packed=packed, begin=begin)
         self._feed = feed
         self._on_change = on_change
         self._started = self._stopped = self._end_noted = self._torn_noted = False
@@ -153,8 +152,7 @@ class Task:
     def _put_down(self, client: str) -> TaskReading | None:
         reading = self._readings.pop(client, None)
         if reading is not None:
-            self._flight_ns[reading.trainer] += reading.flight_ns
-            self._compression = reading.link.compression or self._compression
+            self._departed.add(reading)
         return reading
 
     def dismiss(self, trainer_id: str) -> None:
@@ -210,7 +208,7 @@ class Task:
             self._sent_bytes += piece.nbytes
             reading.sent(piece.count)
         if pieces:
-            deliver(reading.sink, pieces)
+            reading.sink.deliver_all(pieces)
         self._see_end(reading)
 
     def _see_end(self, reading: TaskReading) -> None:
@@ -247,14 +245,22 @@ class Task:
         frame_bytes = max(1, min(FRAME_BYTES, self._window.capacity // 8))
         return Limits(frame_bytes=frame_bytes, element_bytes=self._most_bytes)
 
+    def room(self, nbytes: int) -> Array | None:
+        """Where a reader would see an element that is going to be a frame of its own."""
+        alone = self._packed and 2 * nbytes > self.limits.frame_bytes
+        return room_among(self._sinks(), nbytes) if alone else None
+
+    def _sinks(self) -> list[Sink]:
+        return [reading.sink for reading in list(self._readings.values())]
+
     def gathered(self, count: int) -> None:
         if self._feed is not None:
             with self._lock:
                 self._feed.settle(self._window.head + count)
 
     def add(self, *frames: Frame) -> None:
-        for reading in list(self._readings.values()) if self._packed else ():  # not under the lock: it takes long
-            prepare(reading.sink, frames, self._window.head, self.order.incarnation)
+        if self._packed:  # not under the lock: it takes long
+            prepare(self._sinks(), frames, self._window.head, self.order.incarnation)
         with self._lock:
             if self._stopped:
                 return
@@ -334,7 +340,8 @@ class Task:
             if self._last is not None:
                 return self._last
             window = self._window
-            trainers = trainer_reports(window, self._pace, self._flying_ns)
+            present = self._readings.values()
+            trainers = trainer_reports(window, self._pace, lambda name: self._departed.flight_ns(name, present))
             consumed = max((report.offset for report in trainers), default=0)  # by whoever is furthest
             return TaskReport(
                 task_id=self.order.task_id,
@@ -354,18 +361,10 @@ class Task:
                 spill_bytes=self._spill.nbytes if self._spill is not None else 0,
                 partial=self.order.cached and window.base > 0,
                 clients=tuple(window.readers),
-                links=tuple(reading.link_report() for reading in self._readings.values()),
+                links=tuple(reading.link_report() for reading in present),
                 grants=self._feed.grants() if self._feed is not None else (),
-                compression=self._compressions(),
+                compression=self._departed.compression(present),
             )
-
-    def _compressions(self) -> str:
-        """What was decided for its readers, or for the last one that left."""
-        present = {reading.link.compression: None for reading in self._readings.values() if reading.link.compression}
-        return "; ".join(present) or self._compression
-
-    def _flying_ns(self, trainer: str) -> int:
-        return self._flight_ns[trainer] + sum(r.flight_ns for r in self._readings.values() if r.trainer == trainer)
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:

@@ -10,15 +10,15 @@ from typing import Any, Self
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.operation import BuildContext
 from dsnb.wire.messages import TaskOrder
-from dsnb.wire.transfer.handover import Opening, Piece, Reading
+from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
 from dsnb.worker.task import Task
 
 END = object()
 """What a reader gets at the end of the data."""
 
 
-class TaskReader:
-    """One client of a task that asks for one element at a time. A `Sink`."""
+class TaskReader(Sink):
+    """One client of a task that asks for one element at a time."""
 
     def __init__(self, task: Task, client: str, trainer: str) -> None:
         self._changed = threading.Condition()
@@ -105,7 +105,7 @@ class TaskBench:
         self._clients = 0
         self.task = Task(
             TaskOrder(task_id="4000", job_name="job", incarnation=1, mode="OFF", cached=cached),
-            lambda: dataset.operation.build(BuildContext(entropy=1, prompt=True)),
+            lambda _room: dataset.operation.build(BuildContext(entropy=1, prompt=True)),
             None,
             ahead=ahead,
             capacity=capacity,

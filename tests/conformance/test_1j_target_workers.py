@@ -14,7 +14,7 @@ import dsnb
 from dsnb.errors import InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.handover import Opening
+from dsnb.wire.transfer.handover import Opening, Sink
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
@@ -213,7 +213,7 @@ def test_line_163_the_registry_of_local_workers(mixed: Mixed) -> None:
     local.withdraw("nobody")
 
 
-class Nowhere:
+class Nowhere(Sink):
     """A sink for a reading that is refused."""
 
     def deliver(self, piece: Any) -> None:

@@ -20,6 +20,25 @@ def context(entropy: int = 7, passes: tuple[int, ...] = (0,), splits: Any = None
     return BuildContext(entropy=entropy, passes=passes, splits=splits, prompt=prompt)
 
 
+def no_room(_nbytes: int) -> None:
+    """Nowhere in particular for elements to be laid out."""
+
+
+class Rooms:
+    """Memory for elements, each piece of its own, that a test looks at afterwards."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+
+    def __call__(self, nbytes: int) -> Any:
+        self.pieces.append(np.zeros(nbytes, np.uint8))
+        return self.pieces[-1]
+
+    def hold(self, *arrays: Any) -> bool:
+        """Whether each of these lies in one of the pieces."""
+        return all(any(np.shares_memory(array, piece) for piece in self.pieces) for array in arrays)
+
+
 def drain(stage: Stage, wants: Sequence[int] = (1024,)) -> list[Any]:
     """Everything a stage gives, errors in their places; the last of `wants` is used for the rest."""
     out: list[Any] = []

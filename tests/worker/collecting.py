@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.wire.transfer.handover import Opening, Piece
+from dsnb.wire.transfer.handover import Opening, Piece, Sink
 from tests.support.waiting import wait_for
 
 UNLIMITED = 1 << 30
 
 
-class Collector:
+class Collector(Sink):
     """Keeps pieces, and what else a reading says; see `dsnb.wire.transfer.handover.Sink`."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from dsnb.wire.messages import TaskOrder
 from dsnb.wire.transfer import local
 from dsnb.worker.patience import Patience
 from dsnb.worker.pipelines import Definitions, builder, fetch
-from tests.pipeline.driving import drain, plain
+from tests.pipeline.driving import drain, no_room, plain
 from tests.support.cluster import Cluster
 
 PATIENCE = Patience(seconds=1.0, given_up=lambda: False, connected=lambda: False)
@@ -46,7 +46,7 @@ def way(request: pytest.FixtureRequest, cluster: Cluster) -> str:
 def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster, channel: Channel) -> None:
     dataset = dsnb.Dataset.range(5).map(lambda x: x * 10)
     order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
-    stage = builder(channel, order, None, PATIENCE, Definitions())()
+    stage = builder(channel, order, None, PATIENCE, Definitions())(no_room)
     try:
         assert plain(drain(stage)) == [0, 10, 20, 30, 40]
     finally:
@@ -56,7 +56,7 @@ def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster,
 def test_a_big_array_comes_whole(cluster: Cluster, channel: Channel, way: str) -> None:
     dataset = dsnb.Dataset.from_tensor_slices(ARRAY)
     order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
-    stage = builder(channel, order, None, PATIENCE, Definitions())()
+    stage = builder(channel, order, None, PATIENCE, Definitions())(no_room)
     try:
         assert np.array_equal(np.array(drain(stage, (20_000,) * 6)), ARRAY)
     finally:
@@ -85,7 +85,7 @@ def test_each_iteration_draws_anew(cluster: Cluster, channel: Channel) -> None:
 
 
 def plain_of(channel: Channel, order: TaskOrder) -> list[int]:
-    stage = builder(channel, order, None, PATIENCE, Definitions())()
+    stage = builder(channel, order, None, PATIENCE, Definitions())(no_room)
     try:
         return [int(element) for element in drain(stage)]
     finally:
@@ -96,13 +96,17 @@ def test_the_next_pass_over_a_pipeline_does_not_ask_for_it_again(cluster: Cluste
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(3))
     digest = cluster.dispatcher._desk.core.state.datasets[dataset_id].definition
     known = Definitions()
-    builder(channel, TaskOrder(task_id="t", dataset_id=dataset_id, definition=digest), None, PATIENCE, known)().close()
+    builder(channel, TaskOrder(task_id="t", dataset_id=dataset_id, definition=digest), None, PATIENCE, known)(
+        no_room
+    ).close()
     # Under an id that nobody has: whoever asks is refused.
-    again = builder(channel, TaskOrder(task_id="t", dataset_id="none", definition=digest), None, PATIENCE, known)()
+    again = builder(channel, TaskOrder(task_id="t", dataset_id="none", definition=digest), None, PATIENCE, known)(
+        no_room
+    )
     assert plain(drain(again)) == [0, 1, 2]
     again.close()
     with pytest.raises(NotFoundError):
-        builder(channel, TaskOrder(task_id="t", dataset_id="none", definition="other"), None, PATIENCE, known)()
+        builder(channel, TaskOrder(task_id="t", dataset_id="none", definition="other"), None, PATIENCE, known)(no_room)
 
 
 def test_no_more_definitions_are_kept_than_a_few_megabytes_of_the_newest() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
@@ -13,7 +15,7 @@ from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.messages import TaskOrder
 from dsnb.worker.task import Task
-from tests.pipeline.driving import context, failing_at, plain
+from tests.pipeline.driving import Rooms, context, failing_at, plain
 from tests.support.waiting import wait_for
 from tests.worker.collecting import UNLIMITED, Collector, opening
 
@@ -25,8 +27,12 @@ def make() -> Iterator[Make]:
     """Makes tasks that end with the test."""
     made: list[Task] = []
 
-    def task(dataset: Dataset | Callable[[], Stage], *, cached: bool = False, **changes: Any) -> Task:
-        build = (lambda: dataset.operation.build(context(prompt=True))) if isinstance(dataset, Dataset) else dataset
+    def task(dataset: Dataset | Callable[[Any], Stage], *, cached: bool = False, **changes: Any) -> Task:
+        build = (
+            (lambda room: dataset.operation.build(replace(context(prompt=True), room=room)))
+            if isinstance(dataset, Dataset)
+            else dataset
+        )
         order = TaskOrder(task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached)
         settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_change": lambda: None, "note": "on w0"}
         made.append(Task(order, build, None, **{**settings, **changes}))
@@ -43,7 +49,7 @@ def numbers(count: int) -> Dataset:
 
 
 def test_nothing_is_produced_before_the_first_read(make: Make) -> None:
-    task = make(lambda: pytest.fail("the pipeline was built"))
+    task = make(lambda _room: pytest.fail("the pipeline was built"))
     assert task.report().state == "pending"
     assert task.report().head == 0
 
@@ -161,7 +167,7 @@ def test_an_error_stands_in_its_elements_place_with_a_note_of_where_it_happened(
 
 
 def test_a_pipeline_that_cannot_be_built_is_told_and_over(make: Make) -> None:
-    def broken() -> Stage:
+    def broken(_room: Any) -> Stage:
         raise LookupError("the blob is gone")
 
     task, sink = make(broken), Collector()
@@ -310,3 +316,31 @@ def test_a_report_adds_up(make: Make) -> None:
     assert [stage.elements for stage in report.stages] == [30, 30]
     assert report.splits_done == ()
     assert task.drop().state == "dropped"
+
+
+class Roomy(Collector):
+    """A reader that sees what is laid out in its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Rooms()
+
+    def room(self, nbytes: int) -> Any:
+        return self.memory(nbytes)
+
+
+def large_rows(size: int) -> Dataset:
+    return Dataset.range(8).map(lambda x: np.full(1 << 18, x, np.uint8)).batch(size)
+
+
+@pytest.mark.parametrize("size, alone", [(4, True), (2, False)])
+def test_a_batch_that_is_a_frame_of_its_own_is_laid_out_in_its_readers_memory(
+    make: Make, size: int, alone: bool
+) -> None:
+    task, sink, other = make(large_rows(size), packed=True, ahead=1), Roomy(), Collector()
+    task.open(opening("other", granted=0), other)
+    task.open(opening(), sink)
+    got = sink.wait_for_end()
+    assert [batch[:, 0].tolist() for batch in got] == np.arange(8).reshape(-1, size).tolist()
+    assert len(sink.memory.pieces) == (8 // size if alone else 0)
+    assert sink.memory.hold(*got) == alone

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsnb.elements.columns import COPY_BELOW
+from dsnb.elements.room import Room, pieces
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, elements_of, rebuild
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.leaving import mismatch, numpy_leaf
@@ -20,6 +21,9 @@ Array = np.ndarray[Any, Any]
 
 TOGETHER: Final = COPY_BELOW
 """Most bytes of batches that are laid out as one: whoever keeps one of them keeps no more than that."""
+
+_IN_PLACE: Final = 16 * 1024
+"""Bytes from which on arrays are laid out in their place one by one; smaller ones are joined, and copied there."""
 
 
 class OddElement(Exception):
@@ -31,13 +35,14 @@ class OddElement(Exception):
         self.error = error
 
 
-def batch_of(structure: Structure, run: list[Any], first_number: int) -> Any:
+def batch_of(structure: Structure, run: list[Any], first_number: int, room: Room | None = None) -> Any:
     """One element out of several: each leaf an array with a first dimension more, read-only.
 
     Args:
         structure: How all of them are to be built.
         run: The elements, at least one.
         first_number: The number of the first in the dataset, for errors.
+        room: Where to lay it out.
 
     Raises:
         OddElement: naming the first element that does not fit.
@@ -46,7 +51,10 @@ def batch_of(structure: Structure, run: list[Any], first_number: int) -> Any:
         columns = columns_of(structure, run)
     except StructureMismatch as odd:
         raise OddElement(odd.index, mismatch(run[odd.index], structure)) from None
-    return rebuild(structure, (stacked(column, first_number) for column in columns))
+    sizes = [_nbytes(column[0]) for column in columns]
+    places = pieces(room if max(sizes, default=0) >= _IN_PLACE else None, [size * len(run) for size in sizes])
+    leaves = (stacked(column, first_number, place) for column, place in zip(columns, places, strict=True))
+    return rebuild(structure, leaves)
 
 
 def batches_of(structure: Structure, run: list[Any], size: int) -> Run | None:
@@ -92,8 +100,13 @@ def _nbytes(leaf: Any) -> int:
     return leaf.nbytes if isinstance(leaf, (np.ndarray, np.generic)) else 8
 
 
-def stacked(column: Sequence[Any], first_number: int = 0) -> Array:
+def stacked(column: Sequence[Any], first_number: int = 0, place: Array | None = None) -> Array:
     """The values of one leaf as one read-only array.
+
+    Args:
+        column: The values.
+        first_number: The number of the first element in the dataset, for errors.
+        place: Memory for arrays of the first one's size, to be used where they are laid out here.
 
     Example:
         >>> stacked([1, 2, 3])
@@ -107,7 +120,7 @@ def stacked(column: Sequence[Any], first_number: int = 0) -> Array:
     if sort is not object:
         array = _text(column, sort, first_number)
     elif kinds == {np.ndarray}:
-        array = _arrays(column, first_number)
+        array = _arrays(column, first_number, place)
     elif all(issubclass(kind, (int, float, complex, np.number, np.bool_)) for kind in kinds):
         array = _numbers(column, kinds, first_number)
     else:
@@ -140,7 +153,7 @@ def _numbers(column: Sequence[Any], kinds: set[type], first_number: int) -> Arra
     return np.array(column) if int not in kinds else np.array([numpy_leaf(leaf) for leaf in column])
 
 
-def _arrays(column: Sequence[Array], first_number: int) -> Array:
+def _arrays(column: Sequence[Array], first_number: int, place: Array | None = None) -> Array:
     first = column[0]
     if len({array.shape for array in column}) > 1:
         index = next(i for i, array in enumerate(column) if array.shape != first.shape)
@@ -152,6 +165,9 @@ def _arrays(column: Sequence[Array], first_number: int) -> Array:
         as_array(first, 0)
     if first.dtype.kind in "US" or not first.nbytes:
         return np.stack(column)
+    if place is not None and first.nbytes >= _IN_PLACE:
+        rows = place.view(first.dtype).reshape(-1, *first.shape[1:])
+        return np.concatenate(column, out=rows).reshape(len(column), *first.shape)
     return _joined(column, first.dtype, first.shape)
 
 

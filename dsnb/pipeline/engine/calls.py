@@ -12,6 +12,7 @@ from functools import partial
 from itertools import starmap
 from typing import Any
 
+from dsnb.elements.room import Room
 from dsnb.errors import UserCodeError
 from dsnb.pipeline.engine.beside import CallsBeside
 from dsnb.pipeline.engine.in_place import CallsInPlace
@@ -28,6 +29,7 @@ class UserFunction:
         operation: The name of the operation, for notes on errors.
         keep: Whether results are kept, and so have to be dsnb's own (`engine/ownership`).
         call: What to call for an element where the function gets more than that; it calls the function.
+        room: Where results are laid out that have to be copied.
     """
 
     def __init__(
@@ -37,11 +39,13 @@ class UserFunction:
         *,
         keep: bool,
         call: Callable[[Any], Any] | None = None,
+        room: Room | None = None,
     ) -> None:
         self.function = function
         self.operation = operation
         self._call = call
         self._keep = keep
+        self._room = room
         self.plain = not keep
         """Results that nobody can change need no look at each of them; the first run tells."""
 
@@ -56,7 +60,7 @@ class UserFunction:
         plain = self.plain
         try:
             calls = _calls(self.function, run) if self._call is None else map(self._call, run)
-            out.extend(calls if plain else owned(calls))
+            out.extend(calls if plain else owned(calls, self._room))
         except BaseException as failure:  # noqa: BLE001 - whatever user code raises belongs to its element
             return self.explained(failure)
         if len(out) - began < len(run):

@@ -11,6 +11,7 @@ The counts are therefore measured at import, with the very code that is used aft
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import is_
 from sys import getrefcount
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dsnb.elements.classes import fields_of, is_data_class, maker
+from dsnb.elements.room import Room, copied
 
 _NUMPY_SCALARS = {scalar for scalar in np.sctypeDict.values() if not issubclass(scalar, (np.void, np.object_))}
 IMMUTABLE: frozenset[type] = frozenset({int, float, bool, complex, str, bytes, type(None), *_NUMPY_SCALARS})
@@ -25,8 +27,12 @@ IMMUTABLE: frozenset[type] = frozenset({int, float, bool, complex, str, bytes, t
 _CONTAINERS = (tuple, dict, list)
 
 
-def owned(values: Iterable[Any]) -> Iterator[Any]:
+def owned(values: Iterable[Any], room: Room | None = None) -> Iterator[Any]:
     """The values, each copied as far as somebody else could still change it, one by one as they are made.
+
+    Args:
+        values: The values; nobody else may refer to the one that is asked for last.
+        room: Where copies of arrays are laid out.
 
     Example:
         >>> def counting(buffer):
@@ -36,7 +42,7 @@ def owned(values: Iterable[Any]) -> Iterator[Any]:
         >>> [int(array[0]) for array in owned(counting(np.zeros(1)))]
         [0, 1, 2]
     """
-    return map(_own, values)
+    return map(_own if room is None else partial(_own_in, room), values)
 
 
 def kept(run: list[Any]) -> list[Any]:
@@ -88,6 +94,15 @@ def _own(value: Any) -> Any:
     return _owned(value, alone)
 
 
+def _own_in(room: Room, value: Any) -> Any:
+    if type(value) in IMMUTABLE:
+        return value
+    alone = getrefcount(value) <= _ALONE_IN
+    if type(value) is not np.ndarray:
+        return _owned(value, alone)
+    return value if _array_owned(value, alone) else copied(room, value)
+
+
 def _own_child(value: Any, parent_alone: bool) -> Any:
     if type(value) in IMMUTABLE:
         return value
@@ -98,7 +113,7 @@ def _own_child(value: Any, parent_alone: bool) -> Any:
 
 def _owned(value: Any, alone: bool) -> Any:
     if isinstance(value, np.ndarray):
-        return value if (alone and _base_alone(value)) or settled(value) else value.copy()
+        return value if _array_owned(value, alone) else value.copy()
     if isinstance(value, _CONTAINERS):
         return _owned_container(value, alone)
     if is_data_class(type(value)):
@@ -126,6 +141,10 @@ def _owned_instance(value: Any, alone: bool) -> Any:
     return value if alone and all(map(is_, mine, children)) else maker(type(value), keys)(mine)
 
 
+def _array_owned(array: np.ndarray[Any, Any], alone: bool) -> bool:
+    return (alone and _base_alone(array)) or settled(array)
+
+
 def _base_alone(array: np.ndarray[Any, Any]) -> bool:
     base: Any = array.base
     return base is None or (isinstance(base, np.ndarray) and base.base is None and getrefcount(base) <= _ALONE_BASE)
@@ -136,6 +155,10 @@ def _visit(children: list[Any], visit: Callable[[Any, bool], Any], alone: bool) 
 
 
 def _count(value: Any) -> int:
+    return getrefcount(value)
+
+
+def _count_in(_: None, value: Any) -> int:
     return getrefcount(value)
 
 
@@ -165,5 +188,6 @@ def _counts_inside(value: tuple[Any, ...]) -> int:
 
 
 _ALONE: int = next(map(_count, map(_fresh, (0,))))
+_ALONE_IN: int = next(map(partial(_count_in, None), map(_fresh, (0,))))
 _ALONE_BASE: int = next(map(_count_base, map(_fresh_view, (0,))))
 _ALONE_INSIDE: int = next(map(_counts_inside, map(_fresh_tuple, (0,))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.columns import alike
+from dsnb.elements.room import Room, pieces
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, parts_of, rebuild
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.assemble import Array, OddElement, as_array, stacked, unequal
@@ -52,8 +54,8 @@ class Padding:
             return [self.values] * structure.leaves
         return spread(structure, self.values, "padding_values")
 
-    def assemble(self, structure: Structure, run: list[Any], first_number: int) -> Any:
-        """One element out of several.
+    def assemble(self, structure: Structure, run: list[Any], first_number: int, room: Room | None = None) -> Any:
+        """One element out of several, laid out where there is room for it.
 
         Raises:
             OddElement: naming the first element that does not fit.
@@ -61,12 +63,14 @@ class Padding:
         try:
             columns = columns_of(structure, run)
             plan = zip(columns, self.shapes_for(structure), self.values_for(structure), strict=True)
-            leaves = [_padded(column, shape, value, first_number) for column, shape, value in plan]
+            leaves = [_plan(column, shape, value, first_number) for column, shape, value in plan]
         except StructureMismatch as odd:
             raise OddElement(odd.index, mismatch(run[odd.index], structure)) from None
         except InvalidArgumentError as error:
             raise OddElement(0, error) from None
-        return rebuild(structure, iter(leaves))
+        grown = any(isinstance(leaf, _Rows) for leaf in leaves)
+        places = pieces(room if grown else None, [leaf.nbytes for leaf in leaves])
+        return rebuild(structure, (_padded(leaf, place) for leaf, place in zip(leaves, places, strict=True)))
 
 
 def spread(structure: Structure, nested: Any, name: str) -> list[Any]:
@@ -121,7 +125,22 @@ def _no_shape(given: Any) -> InvalidArgumentError:
     )
 
 
-def _padded(column: Sequence[Any], shape: Shape | None, value: Any, first_number: int) -> Array:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Arrays that are to be filled up."""
+
+    arrays: list[Array]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    filling: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them, filled up."""
+        return len(self.arrays) * math.prod(self.shape) * self.dtype.itemsize
+
+
+def _plan(column: Sequence[Any], shape: Shape | None, value: Any, first_number: int) -> _Rows | Array:
     if isinstance(column[0], (str, bytes)):
         _target([()], shape)
         return stacked(column, first_number)
@@ -136,8 +155,16 @@ def _padded(column: Sequence[Any], shape: Shape | None, value: Any, first_number
     filling = filling_of(value, first.dtype)
     if all(array.shape == target for array in arrays):
         return stacked(arrays, first_number)
-    out = np.full((len(arrays), *target), filling, np.result_type(*{array.dtype for array in arrays}))
-    for row, array in zip(out, arrays, strict=True):
+    return _Rows(arrays=arrays, shape=target, dtype=np.result_type(*{a.dtype for a in arrays}), filling=filling)
+
+
+def _padded(leaf: _Rows | Array, place: Array | None) -> Array:
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    shape = (len(leaf.arrays), *leaf.shape)
+    out = np.empty(shape, leaf.dtype) if place is None else place.view(leaf.dtype).reshape(shape)
+    out[...] = leaf.filling
+    for row, array in zip(out, leaf.arrays, strict=True):
         row[tuple(map(slice, array.shape))] = array
     out.flags.writeable = False
     return out

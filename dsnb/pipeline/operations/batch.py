@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from dsnb.dataclass import dataclass
@@ -38,4 +39,5 @@ class Batch(Operation):
     def build(self, context: BuildContext) -> Stage:
         """A stage that gathers."""
         (source,) = self.build_inputs(context)
-        return GatherStage(self.name, source, self.size, self.drop_remainder, batch_of, together=batches_of)
+        assemble = partial(batch_of, room=context.room)
+        return GatherStage(self.name, source, self.size, self.drop_remainder, assemble, together=batches_of)

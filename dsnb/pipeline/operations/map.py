@@ -7,6 +7,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.room import Room
 from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
@@ -52,10 +53,10 @@ class Map(Operation):
         """A serial or a parallel stage."""
         (source,) = self.build_inputs(context)
         if self.calls in (None, 1):
-            function = UserFunction(self.function, self.name, keep=True)
+            function = UserFunction(self.function, self.name, keep=True, room=context.room)
             return MapStage(self.name, source, function, prompt=context.prompt)
         ordered = context.deterministic if self.deterministic is None else self.deterministic
-        return ParallelMapStage(self, source, ordered=ordered)
+        return ParallelMapStage(self, source, ordered=ordered, room=context.room)
 
 
 class MapStage(ResultsStage):
@@ -77,9 +78,9 @@ class ParallelMapStage(Stage):
     reader waits long: a slow element holds back none that could be ready.
     """
 
-    def __init__(self, operation: Map, source: Stage, *, ordered: bool) -> None:
+    def __init__(self, operation: Map, source: Stage, *, ordered: bool, room: Room | None) -> None:
         super().__init__(operation.name, source)
-        self._function = UserFunction(operation.function, operation.name, keep=True)
+        self._function = UserFunction(operation.function, operation.name, keep=True, room=room)
         self._ordered = ordered
         self._serial = MapStage(operation.name, source, self._function)
         self._trial = SerialTrial()

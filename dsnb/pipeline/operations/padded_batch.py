@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 from dsnb.dataclass import dataclass
@@ -61,7 +62,9 @@ class PaddedBatch(Batch):
     def build(self, context: BuildContext) -> Stage:
         """A stage that gathers."""
         (source,) = self.build_inputs(context)
-        return GatherStage(self.name, source, self.size, self.drop_remainder, self.padding.assemble)
+        return GatherStage(
+            self.name, source, self.size, self.drop_remainder, partial(self.padding.assemble, room=context.room)
+        )
 
 
 def _batch_spec(leaf: TensorSpec, shape: Shape | None, count: int | None) -> TensorSpec:

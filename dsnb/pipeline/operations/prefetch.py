@@ -15,6 +15,7 @@ from dsnb.pipeline.validate import AUTOTUNE
 class Prefetch(Unchanged):
     """Up to `size` elements ready; `AUTOTUNE` to find out how many it takes."""
 
+    hands_on = True
     size: int
 
     @property

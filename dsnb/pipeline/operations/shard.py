@@ -19,6 +19,7 @@ SHARD_HINT: Final = -1
 class Shard(SameKind):
     """The elements at `index`, `index + count`, and so on; a `count` of `SHARD_HINT` has to be filled in first."""
 
+    hands_on = True
     count: int
     index: int
 

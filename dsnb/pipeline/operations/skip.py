@@ -15,6 +15,7 @@ from dsnb.pipeline.specs import scaled
 class Skip(SameKind):
     """What comes after the first `count` elements; nothing if it is negative."""
 
+    hands_on = True
     count: int
 
     @property

@@ -14,6 +14,7 @@ from dsnb.pipeline.specs import scaled
 class Take(SameKind):
     """At most `count` elements; all of them if it is negative."""
 
+    hands_on = True
     count: int
 
     @property

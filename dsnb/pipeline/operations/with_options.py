@@ -57,6 +57,7 @@ class Options:
 class WithOptions(Unchanged):
     """The input as it is; what it says is read off the tree before anything is built."""
 
+    hands_on = True
     deterministic: bool | None = None
     writable: bool | None = None
 

@@ -63,6 +63,7 @@ class GeneratorStage(Stage):
         self._values: Iterator[Any] | None = None
         self._ended = False
         self._plain = False
+        self._room = context.room
         self._beside = CallsBeside(operation.name, self._extend) if context.prompt else None
         self._in_place: CallsInPlace | None = None
 
@@ -129,7 +130,7 @@ class GeneratorStage(Stage):
     def _elements(self, calls: list[None]) -> Iterator[Any]:
         # Not `islice`: the list may get shorter while the generator is at work.
         values = map(itemgetter(1), zip(calls, self._opened(), strict=False))
-        mine = values if self._plain else owned(values)
+        mine = values if self._plain else owned(values, self._room)
         spec = self._operation.spec
         return mine if spec is None else map(partial(_conform, spec), mine)
 

@@ -56,7 +56,7 @@ class _Waiting:
         return sum(map(len, self.messages))
 
 
-class _StreamSink:
+class _StreamSink(Sink):
     """Queues what a task delivers, for the thread that sends it."""
 
     def __init__(self, choice: Choice, link: Link, received: int = 0) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.compression import NONE
-from dsnb.elements.frame import Frame
+from dsnb.elements.frame import Array, Frame
 from dsnb.wire.ears import Ears
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import ReadRequest
@@ -142,8 +142,27 @@ class Piece:
 class Sink(Protocol):
     """Where a reading puts what it gets. Called from any thread; it waits for no reader, and so holds nobody up."""
 
+    @property
+    def ears(self) -> Ears | None:
+        """Who listens for it; None where that takes a thread."""
+        return None
+
+    def room(self, nbytes: int) -> Array | None:
+        """Where to lay out an element of so many bytes, so that it is in its place; None for anywhere."""
+        del nbytes
+        return None
+
+    def prepare(self, piece: Piece) -> None:
+        """Do what takes long before a whole frame that may be delivered soon; not called under a lock of others."""
+        del piece
+
     def deliver(self, piece: Piece) -> None:
         """Take some elements."""
+
+    def deliver_all(self, pieces: Sequence[Piece]) -> None:
+        """Take the elements of several pieces, together if it can."""
+        for piece in pieces:
+            self.deliver(piece)
 
     def end(self) -> None:
         """Learn that nothing more will come."""
@@ -185,36 +204,3 @@ class Endpoint(Protocol):
             ResourceExhaustedError: the worker serves as many readers as it is set to.
         """
         ...
-
-
-def ears_of(sink: Sink) -> Ears | None:
-    """Who listens for a sink; None where that takes a thread."""
-    return getattr(sink, "ears", None)
-
-
-def prepare(sink: Sink, frames: Sequence[Frame], index: int, incarnation: int) -> None:
-    """Have a sink do what takes long before frames that may be delivered soon; not under a lock of others.
-
-    Args:
-        sink: Which.
-        frames: Consecutive ones.
-        index: Place of the first one in the task's sequence.
-        incarnation: The task's.
-    """
-    ahead = getattr(sink, "prepare", None)
-    if ahead is None:
-        return
-    for frame in frames:
-        ahead(Piece(frame, index, 0, frame.count, incarnation))
-        index += frame.count
-
-
-def deliver(sink: Sink, pieces: Sequence[Piece]) -> None:
-    """Have a sink take pieces, together if it can."""
-    together = getattr(sink, "deliver_all", None)
-    if together is not None:
-        if pieces:
-            together(pieces)
-        return
-    for piece in pieces:
-        sink.deliver(piece)

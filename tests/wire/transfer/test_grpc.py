@@ -74,7 +74,7 @@ class _Told:
         self._said.append(("leave", consumed))
 
 
-class Reader:
+class Reader(Sink):
     """A sink that keeps what it gets, with the reading that fills it."""
 
     def __init__(self, target: str, token: str = TOKEN, **opening: Any) -> None:

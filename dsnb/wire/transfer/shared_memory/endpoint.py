@@ -9,7 +9,7 @@ from dsnb.errors import DsnbError, UnavailableError
 from dsnb.wire import forks
 from dsnb.wire.codec import encode
 from dsnb.wire.status import end_of_read, error_of
-from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink, deliver, ears_of
+from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
 from dsnb.wire.transfer.headers import restore
 from dsnb.wire.transfer.shared_memory.line import Head, Kind, SharedMemoryRefused, connect, credentials_text, message
 from dsnb.wire.transfer.shared_memory.views import Line
@@ -49,7 +49,7 @@ class _SharedReading:
         self._left = threading.Event()
         self._over = False
         self._hearing = threading.Lock()
-        self._ears = ears_of(sink)
+        self._ears = sink.ears
         self._thread: threading.Thread | None = None
         line.say(message(Kind.OPEN, len(shown), text=shown + encode(opening.request())))
         if self._ears is not None:
@@ -131,12 +131,12 @@ class _SharedReading:
                 elif head.kind == Kind.BODY:
                     pieces.append(restore(text, head.d, body))
                 else:
-                    deliver(self._sink, pieces)
+                    self._sink.deliver_all(pieces)
                     pieces = []
                     if not self._take(head, text):
                         return False
         finally:
-            deliver(self._sink, pieces)
+            self._sink.deliver_all(pieces)
         return True
 
     def _piece_in(self, head: Head, text: bytes) -> Piece:

@@ -57,6 +57,7 @@ class Memory:
         forks.keep_from_children(self.descriptor)
         self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
         self._view = memoryview(self._map).toreadonly()
+        self._address = address(self._bytes)
 
     def reserve(self, end: int) -> None:
         """Make sure of all pages up to a place.
@@ -79,9 +80,27 @@ class Memory:
             to[place : place + len(part)] = part
             place += len(part)
 
+    def complete(self, at: int, buffers: Sequence[Any]) -> None:
+        """Fill a piece, a part of which was laid out there."""
+        place = at
+        for buffer in buffers:
+            part = np.frombuffer(bytes_of(buffer), np.uint8)
+            to = self._bytes[place : place + len(part)]
+            if address(part) != address(to):
+                to[:] = part
+            place += len(part)
+
     def root(self, at: int, nbytes: int) -> Bytes:
         """A piece, as an array that all views of it have for their base."""
         return np.frombuffer(self._view, np.uint8, nbytes, at)
+
+    def sheet(self, at: int, nbytes: int) -> Bytes:
+        """A piece to be laid out in, as such a root that can be written to; of no bytes if the memory was closed."""
+        return np.frombuffer(self._bytes.data, np.uint8, nbytes, at) if len(self._bytes) else self._bytes
+
+    def place_of(self, array: Bytes) -> int:
+        """Where an array lies in the memory; a number outside of it if it does not."""
+        return address(array) - self._address
 
     def forget(self) -> None:
         """Give all pages back to the system; they are reserved anew when they are needed."""
@@ -100,6 +119,11 @@ class Memory:
             self._map.close()
 
 
+def address(array: Bytes) -> int:
+    """Where an array lies in this process."""
+    return int(array.__array_interface__["data"][0])
+
+
 class Mapping:
     """A reader's own look at a memory.
 
@@ -115,7 +139,7 @@ class Mapping:
         )
         self._map = mapped
         self._view = memoryview(mapped).toreadonly()  # so NumPy cannot be talked into writing
-        self._address = int(np.frombuffer(self._view, np.uint8).__array_interface__["data"][0])
+        self._address = address(np.frombuffer(self._view, np.uint8))
         self._pages = _page_table()
         self._close_pages = weakref.finalize(self, os.close, self._pages) if self._pages >= 0 else None
 

@@ -12,9 +12,10 @@ from typing import Any
 from dsnb.dataclass import dataclass
 from dsnb.elements.columns import bytes_of, join_bytes
 from dsnb.wire.status import page_of
-from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading
+from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading, Sink
 from dsnb.wire.transfer.headers import describe
 from dsnb.wire.transfer.shared_memory.line import CHUNK, HEAD, Head, Kind, hang_up, head_of, message
+from dsnb.wire.transfer.shared_memory.memory import Bytes
 from dsnb.wire.transfer.shared_memory.pool import Pool, Slab
 
 SMALL = 32 << 10
@@ -42,7 +43,7 @@ class Request:
     text: bytes
 
 
-class ReaderOutlet:
+class ReaderOutlet(Sink):
     """The sink of one reading, with its socket.
 
     Args:
@@ -70,6 +71,10 @@ class ReaderOutlet:
         self._closed = False
 
     # ---- the sink
+
+    def room(self, nbytes: int) -> Bytes | None:
+        """A piece of the memory that the reader sees."""
+        return None if self._pool is None or self._closed else self._pool.room(nbytes)
 
     def prepare(self, piece: Piece) -> None:
         """Write a frame that may be delivered soon: that takes long, and need not hold others up then."""

@@ -16,13 +16,15 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.columns import Column, Layout
 from dsnb.elements.frame import Frame
 from dsnb.wire.transfer.handover import Piece
 from dsnb.wire.transfer.headers import describe
-from dsnb.wire.transfer.shared_memory.memory import Memory
+from dsnb.wire.transfer.shared_memory.memory import Bytes, Memory, address
 from dsnb.wire.transfer.shared_memory.slabs import FreeList, whole_pages
 
 
@@ -35,7 +37,7 @@ class Slab:
         nbytes: Bytes of the frame's body.
         head: What the frame is; the same for all its readers.
         holds: Notices that were given out and not released.
-        frame: The frame, as long as it lives.
+        frame: The frame, as long as it lives; None before there is one.
         moved: Whether the frame has moved in.
         needed: Dies with the worker's need of the slab: the root of the frame's columns, or the frame. None where it
             is not to be kept for another reader.
@@ -44,9 +46,9 @@ class Slab:
 
     at: int
     nbytes: int
-    head: bytes
-    holds: int
-    frame: weakref.ref[Frame]
+    head: bytes = b""
+    holds: int = 0
+    frame: weakref.ref[Frame] | None = None
     moved: bool = False
     needed: weakref.ref[Any] | None = None
     dropped: bool = False
@@ -80,15 +82,37 @@ class Pool:
         self._free = FreeList(self.size)
         self._moved_bytes = 0
         self._lock = threading.Lock()
+        self._laid_out: dict[int, Slab] = {}
+        """Slabs that elements are laid out in which are in no frame yet, by where they begin."""
         self._idle: dict[Slab, None] = {}
         """Slabs without a hold whose frames lie elsewhere too, the one that was released longest ago first."""
         self._gone: deque[Slab] = deque()
         """Slabs that the worker has needed no more since the last look. Filled in the midst of anything: no lock."""
 
+    def room(self, nbytes: int) -> Bytes | None:
+        """A piece to lay an element out in, so that its frame need not move; None if there is none to spare."""
+        with self._lock:
+            self._collect()
+            if self._resting or not self._may_move(nbytes):
+                return None
+            at = self._take(nbytes)
+            if at is None:
+                return None
+            root = self.memory.sheet(at, nbytes)
+            if not len(root):
+                return None
+            slab = Slab(at, nbytes, moved=True)
+            slab.needed = weakref.ref(root, self._mourner(slab))
+            self._moved_bytes += slab.pages
+            self._laid_out[at] = slab
+            return root
+
     def prepare(self, task_id: str, piece: Piece) -> None:
         """Write a whole frame that will be asked for, if it can move in."""
-        if piece.frame.shared is None and piece.frame.movable and self._may_move(piece.frame.nbytes):
-            self._write(task_id, piece, holds=0)
+        frame = piece.frame
+        if frame.shared is None and frame.movable and not self._found(task_id, piece, holds=0):
+            if self._may_move(frame.nbytes):
+                self._write(task_id, piece, holds=0)
 
     def hold(self, task_id: str, piece: Piece) -> Slab | None:
         """The slab of a piece's frame with one hold more, written if it is not there yet; None if there is no room.
@@ -105,7 +129,7 @@ class Pool:
                 self._idle.pop(slab, None)
                 return slab
         whole = Piece(frame, piece.index - piece.start, 0, frame.count, piece.incarnation)
-        return self._write(task_id, whole, holds=1)
+        return self._found(task_id, whole, holds=1) or self._write(task_id, whole, holds=1)
 
     def release(self, slab: Slab, holds: int = 1) -> None:
         """Take holds back."""
@@ -145,13 +169,13 @@ class Pool:
 
     def _write(self, task_id: str, whole: Piece, holds: int) -> Slab | None:
         head, layouts, buffers, nbytes = describe(task_id, whole)
+        frame = whole.frame
         with self._lock:
             self._collect()
             at = self._take(nbytes)
         if at is None:
             return None
         self.memory.write(at, buffers, nbytes)  # without the lock: others need not wait, and nobody knows of it yet
-        frame = whole.frame
         slab = Slab(at, nbytes, head, holds, weakref.ref(frame))
         if frame.movable and self._may_move(nbytes):
             root = self.memory.root(at, nbytes)
@@ -165,6 +189,32 @@ class Pool:
             return slab  # for this reader: the window has no room to keep it for others
         frame.shared = slab
         return slab
+
+    def _found(self, task_id: str, whole: Piece, holds: int) -> Slab | None:
+        """The slab that a frame's one element was laid out in, completed; None where it lies elsewhere."""
+        frame = whole.frame
+        root = self._root_of(frame) if self._laid_out and frame.movable else None
+        if root is None:
+            return None
+        slab = self._laid_out[self.memory.place_of(root)]
+        head, layouts, buffers, nbytes = describe(task_id, whole)
+        if nbytes != slab.nbytes or not all(map(partial(_in_place, root), frame.columns, layouts)):
+            return None
+        del self._laid_out[slab.at]
+        self.memory.complete(slab.at, buffers)
+        root.flags.writeable = False
+        frame.move_into(layouts, root)
+        slab.head, slab.holds, slab.frame, frame.shared = head, holds, weakref.ref(frame), slab
+        return slab
+
+    def _root_of(self, frame: Frame) -> Bytes | None:
+        for column in frame.columns if frame.count == 1 else ():
+            root = column.values[0].base
+            if root is not None:
+                slab = self._laid_out.get(self.memory.place_of(root))
+                if slab is not None and slab.needed is not None and slab.needed() is root:
+                    return root
+        return None
 
     def _may_move(self, nbytes: int) -> bool:
         """Whether a frame may have its only place here: some room is for what readers hold and nobody else needs."""
@@ -209,7 +259,9 @@ class Pool:
             return
         slab.dropped = True
         self._idle.pop(slab, None)
-        frame = slab.frame()
+        if self._laid_out.get(slab.at) is slab:
+            del self._laid_out[slab.at]
+        frame = slab.frame() if slab.frame is not None else None
         if frame is not None and frame.shared is slab:
             frame.shared = None
         if slab.moved:
@@ -223,3 +275,9 @@ class Pool:
                 self._unused()
 
         return mourn
+
+
+def _in_place(root: Bytes, column: Column, layout: Layout) -> bool:
+    """Whether a column that was laid out in a root is where its frame wants it."""
+    value = column.values[0]
+    return value.base is not root or address(value) == address(root) + layout.offset

@@ -80,8 +80,12 @@ class ListeningReader(SharedReader):
     """A reader that has no thread: it hears what has come when it looks."""
 
     def __init__(self, uid: str, **opening: Any) -> None:
-        self.ears = Ears()
+        self._ears = Ears()
         super().__init__(uid, **opening)
+
+    @property
+    def ears(self) -> Ears:
+        return self._ears
 
     def look(self) -> bool:
         """Hear what has come; whether there is a piece now."""

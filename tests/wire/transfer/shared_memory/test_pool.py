@@ -219,3 +219,89 @@ def test_memory_is_given_back_when_the_last_frame_goes_after_the_last_reader() -
     pool.rest()
     assert pool.memory.reserved == 0
     pool.close()
+
+
+def laid_out(pool: Pool, pages: int, value: int = 0) -> Any:
+    """An array that was laid out in a piece of the pool."""
+    place = pool.room(pages * PAGE)
+    assert place is not None
+    place[:] = value
+    return place.view()
+
+
+def frame_of(*elements: Any) -> Frame:
+    (frame,) = frames_of(list(elements), None, packed=True)
+    assert isinstance(frame, Frame)
+    return frame
+
+
+def test_an_element_that_was_laid_out_there_is_not_written_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = laid_out(pool, 2, 7)
+    label = np.array([5, 6], np.int64)
+    both = pool.room(2 * PAGE + 16)
+    assert both is not None
+    both[:] = 8
+    monkeypatch.setattr(pool.memory, "write", lambda *_: pytest.fail("it was written"))
+    one, two = frame_of(array), frame_of((both[: 2 * PAGE], label))
+    for frame, nbytes, value in ((one, 2 * PAGE, 7), (two, 2 * PAGE + 16, 8)):
+        pool.prepare("t", Piece(frame, 1, 0, 1, 1))
+        slab = held(pool, Piece(frame, 1, 0, 1, 1))
+        assert slab.nbytes == nbytes
+        (element,) = elements(pool, slab)
+        large = element[0] if isinstance(element, tuple) else element
+        assert set(large.tolist()) == {value}
+        pool.release(slab)
+
+
+def test_a_piece_is_free_again_when_nobody_refers_to_it(pool: Pool) -> None:
+    array = laid_out(pool, 2)
+    part = array[5:9]
+    del array
+    gc.collect()
+    assert pool.used_bytes == 2 * PAGE
+    del part
+    gc.collect()
+    assert pool.used_bytes == 0
+    assert pool.room(SIZE // 2) is not None, "nor does it count any more"
+
+
+def test_an_element_that_was_laid_out_there_lives_as_one_that_moved_in(pool: Pool) -> None:
+    frame = frame_of(laid_out(pool, 2, 3))
+    slab = held(pool, Piece(frame, 1, 0, 1, 1))
+    assert pool.used_bytes == 2 * PAGE
+    del frame
+    gc.collect()
+    assert pool.used_bytes == 2 * PAGE, "a reader looks at it"
+    pool.release(slab)
+    assert pool.used_bytes == 0
+
+
+def test_no_more_is_laid_out_there_than_may_move_in(pool: Pool) -> None:
+    kept = [laid_out(pool, 4) for _ in range(3)]
+    assert pool.room(PAGE) is None, "a quarter is for what readers hold and nobody else needs"
+    del kept[0]
+    gc.collect()
+    assert pool.room(PAGE) is not None
+
+
+def test_what_its_frame_wants_otherwise_is_written_as_any_other(pool: Pool) -> None:
+    larger = laid_out(pool, 2, 1)
+    frame = frame_of(larger[:PAGE])
+    slab = held(pool, Piece(frame, 1, 0, 1, 1))
+    assert slab.nbytes == PAGE
+    np.testing.assert_array_equal(elements(pool, slab)[0], np.ones(PAGE))
+    both = frame_of(laid_out(pool, 1, 2), laid_out(pool, 1, 3))
+    slab = held(pool, Piece(both, 1, 0, 2, 1))
+    assert [element[0] for element in elements(pool, slab)] == [2, 3]
+
+
+def test_there_is_no_room_where_nobody_reads_or_the_pool_is_closed(pool: Pool) -> None:
+    pool.rest()
+    assert pool.room(PAGE) is None
+    assert pool.memory.reserved == 0
+    other = Pool(SIZE)
+    place = other.room(PAGE)
+    assert place is not None
+    other.close()
+    place[:] = 1
+    assert other.room(PAGE) is None

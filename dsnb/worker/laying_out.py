@@ -1,0 +1,31 @@
+"""What a task's readers get done before its frames are theirs: memory to lay elements out in, frames written there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dsnb.elements.frame import Array, Frame
+from dsnb.wire.transfer.handover import Piece, Sink
+
+
+def room_among(sinks: Iterable[Sink], nbytes: int) -> Array | None:
+    """Where one of the readers would see an element of so many bytes; None if that holds for no place."""
+    return next((place for sink in sinks if (place := sink.room(nbytes)) is not None), None)
+
+
+def prepare(sinks: Iterable[Sink], frames: Sequence[Frame], index: int, incarnation: int) -> None:
+    """Have readers do what takes long before frames that may be delivered soon; not under the task's lock.
+
+    Args:
+        sinks: The readers'.
+        frames: Consecutive ones.
+        index: Place of the first one in the task's sequence.
+        incarnation: The task's.
+    """
+    pieces = []
+    for frame in frames:
+        pieces.append(Piece(frame, index, 0, frame.count, incarnation))
+        index += frame.count
+    for sink in sinks:
+        for piece in pieces:
+            sink.prepare(piece)
