@@ -219,7 +219,7 @@ class Nowhere(Sink):
     def deliver(self, piece: Any) -> None:
         raise AssertionError(piece)
 
-    end = fail = recalled = deliver
+    end = fail = recalled = progress = deliver
 
 
 def test_line_164_a_worker_that_was_stopped_is_no_longer_read(mixed: Mixed) -> None:

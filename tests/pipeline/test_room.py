@@ -40,6 +40,7 @@ def short(number: Any) -> Any:
 
 
 ROWS = Dataset.range(6).map(row)
+ROWS_KEPT = [row(number) for number in range(6)]
 LAID_OUT = {
     "batch": ROWS.batch(3),
     "padded_batch": Dataset.range(6).map(short).padded_batch(3),
@@ -49,7 +50,6 @@ LAID_OUT = {
     "by several threads": Dataset.range(6).map(lambda x: again(x) if x < 0 else ROWS_KEPT[x], num_parallel_calls=2),
     "what is handed on": ROWS.batch(2).repeat(2).skip(1).take(4).prefetch(2),
 }
-ROWS_KEPT = [row(number) for number in range(6)]
 ELSEWHERE = {
     "what a function changes": ROWS.batch(3).map(lambda x: x + 1),
     "what a function is asked about": ROWS.batch(3).filter(lambda x: True),
