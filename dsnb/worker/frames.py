@@ -50,6 +50,12 @@ class Entry:
     def end(self) -> int:
         return self.first + self.count
 
+    def share(self, first: int, stop: int) -> int:
+        """Bytes charged for some of its elements; those of all its parts make up its own."""
+        if stop - first == self.count:
+            return self.nbytes
+        return self.nbytes * (stop - self.first) // self.count - self.nbytes * (first - self.first) // self.count
+
 
 class WindowFrames:
     """Holds consecutive frames, `base` up to `tail` on disk and `tail` up to `head` in memory.
@@ -185,7 +191,7 @@ class WindowFrames:
         while at < end:
             entry = self.entry_at(at)
             stop = min(end, entry.end)
-            total += entry.nbytes if stop - at == entry.count else _share(entry, stop) - _share(entry, at)
+            total += entry.share(at, stop)
             at = stop
         return total
 
@@ -202,8 +208,3 @@ class WindowFrames:
         in_memory = self.entries[self.on_disk :]
         assert self.nbytes == sum(e.nbytes for e in in_memory if keep or e.left), "bytes are miscounted"
         assert self.encoded == sum(e.encoded for e in in_memory), "encoded forms are miscounted"
-
-
-def _share(entry: Entry, index: int) -> int:
-    """Bytes charged for a frame's elements before `index`."""
-    return entry.nbytes * (index - entry.first) // entry.count

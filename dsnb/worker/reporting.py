@@ -65,17 +65,17 @@ def stage_reports(stage: Stage | None) -> tuple[StageReport, ...]:
 
 
 def _of_trainer(window: Window, pace: Pace, name: str, flight_ns: int) -> TrainerReport:
-    trainer = window.trainers[name]
+    trainer, offset = window.trainers[name], window.offset(name)
     return TrainerReport(
         trainer_id=name,
         clients=len(trainer.readers),
         consumed=trainer.consumed,
-        offset=window.offset(name),
+        offset=offset,
         hits=trainer.hits,
         misses=trainer.misses,
         skipped=trainer.skipped,
         spilled=trainer.spilled,
-        lag_bytes=window.lag_bytes(name),
+        lag_bytes=window.frames.bytes_between(offset, window.head),
         on_lag=(trainer.manner.on_lag or "skip") if window.keep else "",
         rate=pace.of(name),
         falls_off_s=_falls_off_s(window, pace, name),

@@ -313,10 +313,6 @@ class Window:
         firsts += [run.first for client in trainer.readers for run in self.readers[client].runs]
         return min([self._next(trainer), *firsts])
 
-    def lag_bytes(self, trainer_id: str) -> int:
-        """Bytes of what was produced and a trainer has not consumed, as far as it is kept."""
-        return self.frames.bytes_between(self.offset(trainer_id), self.head)
-
     # ---- inside
 
     @property
@@ -358,7 +354,11 @@ class Window:
         count = min(room, entry.end - first)
         run = Run(first, count, entry.nbytes * count // entry.count, self.frontier)
         trainer.next = first + count
-        self._advance(trainer.next)
+        if first == self.frontier:  # most often: in a few steps what `_advance` does for any place
+            self._unsent -= entry.share(first, trainer.next)
+            self.frontier = trainer.next
+        else:
+            self._advance(trainer.next)
         return run, entry
 
     def _advance(self, place: int) -> None:
