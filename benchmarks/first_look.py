@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 import dsnb
+from benchmarks.sections import machine, table, write_section
 from benchmarks.servers import service
 
 
@@ -85,27 +84,35 @@ def measure(target: str, runs: int) -> dict[str, dict[str, float]]:
     return rows
 
 
+def report(rows: dict[str, dict[str, float]], runs: int) -> str:
+    """A table; a row has rates, or the milliseconds of something short."""
+    cells = []
+    for name, row in rows.items():
+        if "ms" in row:
+            cells.append([name, f"{row['ms']:.1f} ms", "", f"slowest {row['slowest_ms']:.1f} ms"])
+            continue
+        spread = f"{row['slowest']:,.0f} to {row['fastest']:,.0f}"
+        cells.append([name, f"{row['elements_per_s']:,.0f}", f"{row['mb_per_s']:,.0f}", spread])
+    return (
+        f"Measured with `python -m benchmarks.first_look --runs {runs}` on {machine()}. Dispatcher and worker are "
+        f"processes of their own, everything goes through gRPC on loopback; medians with the slowest and fastest pass."
+        f"\n\n{table(('', 'elements/s', 'MB/s', 'slowest to fastest'), cells)}"
+    )
+
+
 def main() -> None:
-    """Run all workloads and print what came out."""
+    """Run all workloads, print what came out, and write it into the documentation if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="passes of each workload that count (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/first_look.md")
     options = parser.parse_args()
     with service() as target:
         rows = measure(target, options.runs)
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
-    print(f"{machine}, medians of {options.runs} runs (slowest to fastest)")
-    for name, row in rows.items():
-        if "ms" in row:
-            print(f"{name:36} {row['ms']:10.1f} ms            (slowest {row['slowest_ms']:.1f} ms)")
-            continue
-        print(
-            f"{name:36} {row['elements_per_s']:12,.0f} elements/s {row['mb_per_s']:8,.0f} MB/s"
-            f"   ({row['slowest']:,.0f} to {row['fastest']:,.0f} elements/s)"
-        )
+    text = report(rows, options.runs)
+    print(json.dumps(rows, indent=2) if options.json else text)
+    if options.write:
+        write_section("first_look.md", "first_look", text)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.environments import ROOT
 from benchmarks.peers.serving import Figures
+from benchmarks.sections import commit
 
 
 @dataclass(kw_only=True)
@@ -66,13 +65,6 @@ class Store:
 def begin(runs: int) -> Measured:
     """A workload that is going to be measured now."""
     return Measured(when=time.strftime("%Y-%m-%d %H:%M"), commit=commit(), runs=runs)
-
-
-def commit() -> str:
-    """What the checkout is at."""
-    words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def machine() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +28,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *rows))
 
 
+def commit() -> str:
+    """What the checkout is at."""
+    words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def machine() -> str:
-    """When and on what something was measured."""
+    """When, at which commit and on what something was measured."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     python, system = platform.python_version(), platform.system()
-    return f"{time.strftime('%Y-%m-%d')}: Python {python}, {os.cpu_count()} cores, {memory:.0f} GB, {system}"
+    return (
+        f"{time.strftime('%Y-%m-%d')} at {commit()}: Python {python}, {os.cpu_count()} cores, {memory:.0f} GB, {system}"
+    )

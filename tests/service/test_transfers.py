@@ -279,8 +279,8 @@ for number, image in enumerate(images):
 def check_killed(times: int, seed: int) -> None:
     """Kill readers in the midst of it; the worker's memory is all free again, and it serves on.
 
-    What a reader looked at is free when its socket ends, at once. What it had not consumed waits in the memory too, for
-    the seconds in which somebody may come for it, or until its job is cancelled: mostly that, as it need not be awaited.
+    What a reader looked at is free when its socket ends, at once. What it had not consumed lies there for the seconds
+    in which somebody may come for it, or until its job is cancelled: mostly that, as it need not be waited for.
     """
     chance = random.Random(seed)
     with Cluster(0) as cluster:
