@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, uid: str, dataset: Dataset) -> None:
         order = TaskOrder(task_id=uid, incarnation=1, mode="OFF")
         self.task = Task(
-            order, lambda: dataset.operation.build(context()), None, ahead=1 << 20, capacity=1 << 20,
+            order, lambda _room: dataset.operation.build(context()), None, ahead=1 << 20, capacity=1 << 20,
             on_change=lambda: None, note="",
         )  # fmt: skip
         self.uid = uid
