@@ -24,8 +24,8 @@ from typing import Final
 
 _TOGETHER_BYTES: Final = 4 << 20
 _SLOW_S: Final = 0.005
-_LATE_S: Final = 0.03
-"""Longer than a message takes beside a busy loop, and than one waits where the processors have too much to do."""
+_LATE_S: Final = 0.02
+"""About what a message takes beside a busy loop, and more than one waits where the processors have too much to do."""
 _AT_MOST_S: Final = 0.05
 _AT_ONCE: Final = 2
 
