@@ -83,9 +83,9 @@ class TaskSink(Sink):
         self.deliver_all((piece,))
 
     def deliver_all(self, pieces: Sequence[Piece]) -> None:
-        """Take what comes together."""
+        """Take what comes together. Nothing is no sign of life: a task that is idle may lose its credit to another."""
         with self._inbox.lock:
-            if self.current:
+            if self.current and pieces:
                 account = self._hold.account
                 account.active_at = time.monotonic()
                 for piece in pieces:

@@ -34,6 +34,14 @@ def test_what_is_delivered_is_kept_in_order_and_counted() -> None:
     assert one.account.active_at > 0
 
 
+def test_a_task_that_delivers_nothing_is_idle() -> None:
+    inbox = Inbox()
+    hold = hold_of(inbox)
+    hold.sink().deliver_all([])
+    assert hold.account.active_at == 0, "its credit would never move to another task"
+    assert not inbox.stirred
+
+
 def test_the_end_and_a_recall_change_the_account() -> None:
     hold = hold_of(Inbox())
     sink = hold.sink()

@@ -136,7 +136,8 @@ class _SharedReading:
                     if not self._take(head, text):
                         return False
         finally:
-            self._sink.deliver_all(pieces)
+            if pieces:  # most often nothing has come
+                self._sink.deliver_all(pieces)
         return True
 
     def _piece_in(self, head: Head, text: bytes) -> Piece:
