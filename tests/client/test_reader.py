@@ -177,12 +177,22 @@ def test_time_spent_waiting_is_told(cluster: Cluster, tmp_path: Path) -> None:
     opener.join()
 
 
-def test_a_pass_goes_on_with_another_worker_when_the_only_one_is_drained(cluster: Cluster) -> None:
+def test_a_pass_goes_on_with_another_worker_when_the_only_one_is_drained(cluster: Cluster, tmp_path: Path) -> None:
     """That all tasks which a reader knows have ended is not yet the end of the pass."""
-    stage = stage_of(cluster, dsnb.Dataset.range(400), mode=ShardingPolicy.DYNAMIC, max_outstanding_requests=1)
+    gate = Gate(tmp_path)
+
+    def held(x: int) -> int:
+        """So that the worker has not come to the last splits before it is known to leave."""
+        if x >= 5:
+            gate.wait()
+        return x
+
+    held_back = dsnb.Dataset.range(400).map(held)
+    stage = stage_of(cluster, held_back, mode=ShardingPolicy.DYNAMIC, max_outstanding_requests=1)
     got = pull(stage, 5)
     cluster.workers[0].drain()
     wait_for(lambda: cluster.status().workers[0].state == "draining", what="the worker to be drained")
+    gate.open()
     ended = threading.Thread(target=lambda: got.extend(rest(stage)))
     ended.start()
     wait_for(lambda: not cluster.job("job").tasks, what="the drained worker's task to be over")
