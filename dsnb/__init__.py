@@ -19,6 +19,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dsnb.imports import uncollected
+
 if TYPE_CHECKING:
     from dsnb import cache as cache
     from dsnb import errors as errors
@@ -95,7 +97,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'dsnb' has no attribute {name!r}", name=name, obj=import_module(__name__))
-    module = import_module(home)
+    with uncollected():
+        module = import_module(home)
     value = module if home == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value  # the next access does not come here
     return value

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Literal
 
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.imports import uncollected
 from dsnb.notebook.settings import ClusterSettings
 from dsnb.notebook.whole import whole
 from dsnb.wire import discovery, forks
@@ -122,8 +123,9 @@ def _begin(begun: list[WorkerProcess], count: int) -> None:
 
 
 def _serve(name: str | None, workers: int, settings: ClusterSettings, begun: list[WorkerProcess]) -> DataService:
-    from dsnb.notebook.cluster import Cluster
-    from dsnb.notebook.service import DataService
+    with uncollected():
+        from dsnb.notebook.cluster import Cluster
+        from dsnb.notebook.service import DataService
 
     claimed = discovery.claim(name)
     try:
