@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -83,7 +84,9 @@ class ReadStage(Stage):
             raise
         self._client_id = joined.client_id
         self._losses_heard, self._instance, self._job = joined.losses, joined.instance, joined.job_name
-        self._ended, self._let_go = joined.finished, False
+        self._ended = joined.finished
+        self._asking = threading.Lock()
+        self._last_position: PassPosition | None = None  # of a reader that the dispatcher let go
         limits = limits_of(options, resumed)
         self._tasks = TaskTable(self._inbox, joined.client_id, limits, token, joined.instance)
         self._lasting: list[Exception] = []
@@ -161,7 +164,9 @@ class ReadStage(Stage):
         return self._marks.behind(behind, self._position, self._tasks.received_of_ended(), ended=self._ended)
 
     def _position(self) -> PassPosition:
-        return self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_POSITION_S)
+        request = PositionRequest(client_id=self._client_id)
+        with self._asking:  # another thread may be pulling, and be let go at this moment
+            return self._last_position or self._channel.call(POSITION, request, timeout=_POSITION_S)
 
     def _note(self, at: int, count: int, *, failed: bool = False) -> None:
         (incarnation, index), hold = self._origin, self._hold
@@ -183,7 +188,7 @@ class ReadStage(Stage):
             kept.keep((self._channel.address, *self._tasks.addresses()), self._token)
         try:
             self._tasks.close()
-            self._control.close(let_go=self._let_go)
+            self._control.close(let_go=self._last_position is not None)
         finally:
             self._channel.close()
             self._rest, self._hold = (), None
@@ -301,10 +306,12 @@ class ReadStage(Stage):
         """Whether the dispatcher agrees that the pass is over; also if it cannot be asked."""
         if now < self._confirm_at:
             return False
-        farewell = None if self._marks.asks_at_end else self._report(0, leaving=True)
+        farewell = self._report(0, leaving=True)
         request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_ids(), farewell=farewell)
         try:
-            reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
+            with self._asking:
+                reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
+                self._last_position = reply.position
         except UnavailableError:
             return self._end_unconfirmed(now)
         except NotFoundError:
@@ -313,7 +320,6 @@ class ReadStage(Stage):
             self._ended = True  # told once: whether there would have been more is not known
             raise
         self._unconfirmed_since = None
-        self._let_go = reply.let_go
         if reply.cancelled_by:
             self._inbox.refuse(notices.cancelled(self._job, reply.cancelled_by))
             return False

@@ -217,11 +217,6 @@ class Marks:
         over = {task for task, elements in received.items() if task in had and had[task].count == elements}
         return mark_of(self._repetition, count, had, later, over, told)
 
-    @property
-    def asks_at_end(self) -> bool:
-        """Whether the dispatcher will be asked for the position when the pass is over."""
-        return self._on_end is not None
-
     def end(self, ask: Callable[[], PassPosition]) -> None:
         """Learn that the pass is over, while operations behind `repeat` may hold elements of it."""
         if self._on_end is not None:

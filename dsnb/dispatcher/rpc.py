@@ -164,8 +164,9 @@ class DispatcherService:
             # Where others read, the workers must hear first from this one what it consumed, and then that it is gone.
             alone = len(self._desk.core.state.iteration(client.job, client.number).clients) == 1
             if alone and request.farewell is not None:
+                position = positions.tell(self._desk.core, request.client_id)
                 self._desk.client_reported(request.farewell)
-                return m.EndReply(finished=True, let_go=True)
+                return m.EndReply(finished=True, position=position)
             return m.EndReply(finished=True)
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:

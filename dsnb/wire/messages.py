@@ -204,7 +204,7 @@ class EndReply:
     finished: bool = False
     tasks: tuple[TaskInfo, ...] = ()
     cancelled_by: str = ""
-    let_go: bool = False
+    position: PassPosition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -351,16 +351,16 @@ class EndRequest(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[str]] = ..., farewell: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
 
 class EndReply(_message.Message):
-    __slots__ = ("finished", "tasks", "cancelled_by", "let_go")
+    __slots__ = ("finished", "tasks", "cancelled_by", "position")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
-    LET_GO_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     finished: bool
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     cancelled_by: str
-    let_go: bool
-    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., let_go: bool = ...) -> None: ...
+    position: PassPosition
+    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("job_name",)
