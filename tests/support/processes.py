@@ -90,7 +90,7 @@ class PythonProcess:
             whole = self.stdout.rpartition("\n")[0]
             found = next((line for line in whole.splitlines() if line.startswith(start)), None)
             if found is None and self.popen.poll() is not None and not self._holds(start):
-                raise AssertionError(f"no line {start!r} before the end")
+                raise AssertionError(f"no line {start!r} before the end of {self.story()}")
             return found
 
         return wait_for(look, what=f"the line {start!r} of process {self.pid}", timeout=timeout) or ""
