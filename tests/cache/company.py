@@ -98,6 +98,8 @@ def kill_at_random(
             runs.kill(process)
             going[place] = runs.start()
         if meanwhile and runs.calls() > runs.length // 3 and runs.writer() in [process.pid for process in going]:
+            for each in going:
+                each.line("BEGUN")  # one that only begins while its server is away is refused, as it should be
             meanwhile(going)
             meanwhile = None
         until = time.monotonic() + wait
