@@ -52,8 +52,8 @@ def copied(room: Room, array: Array) -> Array:
         >>> int(copied(lambda _nbytes: None, np.array([1, 2])).sum())
         3
     """
-    whole = room(array.nbytes)
-    if whole is None or array.dtype.hasobject:
+    whole = room(array.nbytes) if not array.dtype.hasobject else None
+    if whole is None:
         return array.copy()
     copy = whole.view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)

@@ -48,12 +48,19 @@ class _Waiting:
     """Messages that go together, how many small elements are in them, and since when the first one waits (ns)."""
 
     messages: list[bytes] = field(default_factory=list)
+    nbytes: int = 0
     count: int = 0
     since: int = 0
 
-    @property
-    def nbytes(self) -> int:
-        return sum(map(len, self.messages))
+    def add(self, message: bytes) -> None:
+        if not self.messages:
+            self.since = perf_counter_ns()
+        self.messages.append(message)
+        self.nbytes += len(message)
+
+    def clear(self) -> None:
+        self.messages.clear()
+        self.nbytes = self.count = 0
 
 
 class _StreamSink(Sink):
@@ -80,8 +87,7 @@ class _StreamSink(Sink):
             small = isinstance(item, _Word) or (isinstance(item, Piece) and item.nbytes < SMALL_BYTES)
             waiting.count += count if small else 0
             for message in _messages(encoder, item):
-                waiting.since = waiting.since if waiting.messages else perf_counter_ns()
-                waiting.messages.append(message)
+                waiting.add(message)
                 if not small and self._is_all(waiting, small=False):
                     yield from self._give(waiting)
             if not small:
@@ -116,8 +122,7 @@ class _StreamSink(Sink):
         self._choice.note_sent(nbytes, seconds)
         self._load.note(nbytes, seconds)
         self._link.compression = self._choice.why
-        waiting.messages.clear()
-        waiting.count = 0
+        waiting.clear()
 
     def heard(self, received: int, consumed: int) -> None:
         """Learn what has come to the reader, and to its user; from another thread than the sending one."""

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dsnb.dataclass import dataclass
 from dsnb.elements.columns import Column, Layout
 from dsnb.elements.frame import Frame
@@ -210,7 +212,7 @@ class Pool:
     def _root_of(self, frame: Frame) -> Bytes | None:
         for column in frame.columns if frame.count == 1 else ():
             root = column.values[0].base
-            if root is not None:
+            if isinstance(root, np.ndarray):  # an array may also lie in bytes, a file, or memory of another library
                 slab = self._laid_out.get(self.memory.place_of(root))
                 if slab is not None and slab.needed is not None and slab.needed() is root:
                     return root

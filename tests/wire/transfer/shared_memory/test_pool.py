@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,34 @@ def test_what_its_frame_wants_otherwise_is_written_as_any_other(pool: Pool) -> N
     both = frame_of(laid_out(pool, 1, 2), laid_out(pool, 1, 3))
     slab = held(pool, Piece(both, 1, 0, 2, 1))
     assert [element[0] for element in elements(pool, slab)] == [2, 3]
+
+
+def in_bytes() -> Any:
+    return np.frombuffer(bytes([7]) * PAGE, np.uint8)
+
+
+def in_anonymous_memory() -> Any:
+    memory = mmap.mmap(-1, PAGE)
+    memory[:] = bytes([7]) * PAGE
+    return np.frombuffer(memory, np.uint8)
+
+
+def in_an_array() -> Any:
+    return np.full(3 * PAGE, 7, np.uint8)[PAGE : 2 * PAGE]
+
+
+def in_a_memoryview() -> Any:
+    return np.asarray(memoryview(bytearray([7]) * PAGE))
+
+
+@pytest.mark.parametrize("make", [in_bytes, in_anonymous_memory, in_an_array, in_a_memoryview])
+def test_what_lies_in_memory_of_any_other_kind_is_written_as_ever(pool: Pool, make: Callable[[], Any]) -> None:
+    kept = laid_out(pool, 1)
+    for frame in (frame_of(make()), frame_of((make(), np.int64(3)))):
+        pool.prepare("t", Piece(frame, 1, 0, 1, 1))
+        (element,) = elements(pool, held(pool, Piece(frame, 1, 0, 1, 1)))
+        assert set((element[0] if isinstance(element, tuple) else element).tolist()) == {7}
+    assert not kept.any()
 
 
 def test_there_is_no_room_where_nobody_reads_or_the_pool_is_closed(pool: Pool) -> None:
