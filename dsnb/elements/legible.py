@@ -149,5 +149,7 @@ def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
 def _joined(entries: list[TracebackType]) -> TracebackType | None:
     joined: TracebackType | None = None
     for entry in reversed(entries):
-        joined = TracebackType(joined, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        # An interrupt may come at an instruction that stands on no line.
+        line = entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno
+        joined = TracebackType(joined, entry.tb_frame, entry.tb_lasti, line)
     return joined

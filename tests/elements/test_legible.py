@@ -16,6 +16,7 @@ from dsnb.elements.legible import (
     legible_note,
     legible_traceback,
     place,
+    show_to_user,
     traceback_text,
 )
 from dsnb.errors import InvalidArgumentError, UserCodeError
@@ -173,3 +174,18 @@ def test_causes_contexts_and_members_of_groups_are_shortened_too() -> None:
     text = traceback_text(failure_of(Dataset.range(3).map(load)))
     assert text.count(f'File "{CELL}"') == 2
     assert "dsnb/pipeline" not in text
+
+
+def test_an_interrupt_at_an_instruction_without_a_line_is_shown_as_one() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    interrupted.__code__ = interrupted.__code__.replace(co_linetable=b"")  # what the compiler gives some instructions
+    with pytest.raises(KeyboardInterrupt) as caught:
+        interrupted()
+    error = caught.value
+    assert error.__traceback__ is not None
+    assert error.__traceback__.tb_next is not None
+    assert error.__traceback__.tb_next.tb_lineno is None
+    show_to_user(error)
+    assert error.__traceback__.tb_next.tb_frame.f_code is interrupted.__code__
