@@ -57,10 +57,37 @@ def difference(now: About, others: Iterable[About]) -> str:
         >>> difference(now, [before])
         'map(decode), function, global SCALE: 3.0 against 4.0 before'
     """
-    nearest = max(others, key=lambda other: _shared(now, other), default=None)
-    if nearest is None or _shared(now, nearest) < _ALIKE:
+    nearest = _nearest(now, others)
+    return "" if nearest is None else _part(now, nearest) or _file(now, nearest)
+
+
+_searched: set[tuple[str, str, str]] = set()
+"""Values that this process has said to differ: the place, the pipeline, and what the value is of."""
+
+
+def news(place: str, now: About, others: Iterable[About]) -> str:
+    """As `difference`; but of a value that differs time and again, as in a search over it, only the first time.
+
+    Args:
+        place: Where the pipelines are recorded.
+        now: The pipeline.
+        others: Those that are recorded.
+    """
+    nearest = _nearest(now, others)
+    if nearest is None:
         return ""
-    return _part(now, nearest) or _file(now, nearest)
+    mine, its = _by_path(now), _by_path(nearest)
+    path = _differing(mine, its)
+    if path in mine and path in its and mine[path].detail != its[path].detail:
+        if (place, now.pipeline, path) in _searched:
+            return ""
+        _searched.add((place, now.pipeline, path))
+    return difference(now, [nearest])
+
+
+def _nearest(now: About, others: Iterable[About]) -> About | None:
+    nearest = max(others, key=lambda other: _shared(now, other), default=None)
+    return None if nearest is None or _shared(now, nearest) < _ALIKE else nearest
 
 
 def _shared(now: About, other: About) -> float:
@@ -76,15 +103,24 @@ def _by_path(about: About) -> dict[str, Component]:
     return {part.path: part for part in ordered}
 
 
+def _differing(mine: dict[str, Component], its: dict[str, Component]) -> str:
+    """The path of the first part that is new, differs or is gone; empty if none is."""
+    for path, part in mine.items():
+        if path not in its or (part.kind, part.digest) != (its[path].kind, its[path].digest):
+            return path
+    return next((path for path in its if path not in mine), "")
+
+
 def _part(now: About, before: About) -> str:
     mine, its = _by_path(now), _by_path(before)
-    for path, part in mine.items():
-        if path not in its:
-            return f"{_place(path, mine)}: {part.detail} is new"
-        if (part.kind, part.digest) != (its[path].kind, its[path].digest):
-            return f"{_place(path, mine)}: {_against(part, its[path])}"
-    gone = next((path for path in its if path not in mine), "")
-    return f"{_place(gone, its)}: {its[gone].detail} is gone" if gone else ""
+    path = _differing(mine, its)
+    if not path:
+        return ""
+    if path not in its:
+        return f"{_place(path, mine)}: {mine[path].detail} is new"
+    if path not in mine:
+        return f"{_place(path, its)}: {its[path].detail} is gone"
+    return f"{_place(path, mine)}: {_against(mine[path], its[path])}"
 
 
 def _place(path: str, parts: dict[str, Component]) -> str:

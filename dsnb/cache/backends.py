@@ -1,7 +1,7 @@
 """What a place that keeps recordings can do: the two protocols that every store implements.
 
 A `Shelf` holds the recordings of one pipeline, numbered; only the newest counts. A `Store` is one of them: slots that
-are created exclusively, and frames. Both raise `DsnbError` pages for what the system refuses.
+are created exclusively, and frames.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from dsnb.errors import CacheWarning, DsnbError, ResourceExhaustedError
 
 
 class Store(Protocol):
-    """One recording."""
+    """One recording.
+
+    What the system or a server refuses is `Unwritable`, in every method and of whatever error it comes: a pass goes on
+    without its recording then. Only a recording of a newer version of dsnb is a `DsnbError`, raised to the user.
+    """
 
     place: str
     """Where it lies, for people."""
     shared: bool
     """Whether other processes may write it: then a writer shows a pulse, and a reader that waits looks again."""
+    remote: bool
+    """Whether a library talks to a server: then no call of it may be interrupted."""
     poll: float
     """Seconds between two looks at most."""
 
@@ -68,6 +74,14 @@ class Store(Protocol):
 
     def pulse(self, epoch: int) -> object:
         """Something that changes with each pulse."""
+        ...
+
+    def ask(self, position: int) -> None:
+        """Say that a reader of this process waits for an element that is not committed. May be lost."""
+        ...
+
+    def asked(self) -> int:
+        """The element that readers of other processes have last asked for; -1 if none did."""
         ...
 
     def left_behind(self) -> Sequence[str]:
@@ -117,7 +131,7 @@ class Shelf(Protocol):
 
 
 class Unwritable(Exception):
-    """A store refuses to keep more, for a reason that waiting does not mend.
+    """A store refuses to keep more or cannot be read, for a reason that waiting does not mend.
 
     Attributes:
         page: The error for the user.

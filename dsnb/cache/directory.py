@@ -3,6 +3,7 @@
     log/00000000                  the slots
     seg/<writer>-<random>.seg     the frames
     beat/<epoch>                  the holder's pulse
+    beat/asked                    the element that a reader of another process waits for
     manifest                      all records in one file, once the recording has ended
 
 Slots are made whole and exclusively (`cache/files`). When a recording ends its records are folded into the manifest and
@@ -22,13 +23,15 @@ from dsnb.cache import files
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.faults import Point
 from dsnb.cache.recording import Chunk, Piece, Place, decode
-from dsnb.cache.segments import SegmentReader, SegmentWriter, dead_segments, remove_segments, segments
+from dsnb.cache.segments import PATIENCE_S, SegmentReader, SegmentWriter, dead_segments, remove_segments, segments
 from dsnb.elements.frame import Frame
 from dsnb.errors import DsnbError
 
 _SLOT: Final = "{:08d}"
 _BETWEEN: Final = b"\n"
 """Between two records of a manifest; each record ends in a line feed itself."""
+
+_ASKED: Final = "asked"
 
 _SLOT_STEPS = files.Steps("slot")
 _MANIFEST_STEPS = files.Steps("manifest")
@@ -45,10 +48,10 @@ class DirectoryStore:
         folder: Its folder, which need not be there yet.
         local: Whether the file system is this host's own.
         make_room: Called with the bytes that are about to be written.
-        reader: Reads the segments; it outlives this, and so do its mappings. None for one of its own.
     """
 
     shared = True
+    remote = False
 
     def __init__(
         self,
@@ -56,15 +59,13 @@ class DirectoryStore:
         *,
         local: bool,
         make_room: Callable[[int], None] = lambda _: None,
-        reader: SegmentReader | None = None,
     ) -> None:
         self.place = folder
         self.poll = 0.05 if local else 1.0
         self._manifest: list[bytes] | None = None
         self._beats = 0
         self._writer = SegmentWriter(self._path("seg"), growing=local, make_room=make_room)
-        self._keeps_reader = reader is not None
-        self._reader = reader or SegmentReader(self._path("seg"))
+        self._reader = SegmentReader(self._path("seg"), 0.0 if local else PATIENCE_S)
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.place, *parts)
@@ -86,7 +87,7 @@ class DirectoryStore:
         try:
             return files.read(path)
         except OSError as error:
-            raise files.page(error, f"reading {path}") from error
+            raise Unwritable(files.page(error, f"reading {path}")) from error
 
     def _load_manifest(self) -> None:
         if self._manifest is None:
@@ -132,7 +133,8 @@ class DirectoryStore:
                 files.remove(self._path(name, found), _SLOT_REMOVE if name == "log" else _BEAT_REMOVE)
 
     def left_behind(self) -> Sequence[str]:
-        return dead_segments(self._path("seg"))
+        with self._writing():
+            return dead_segments(self._path("seg"))
 
     def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
         with self._writing():
@@ -169,10 +171,21 @@ class DirectoryStore:
         except OSError:
             return None
 
+    def ask(self, position: int) -> None:
+        with contextlib.suppress(OSError):
+            if self.asked() < position:
+                files.replace_loosely(self._path("beat", _ASKED), b"%d" % position, _BEAT_RENAME)
+
+    def asked(self) -> int:
+        try:
+            data = files.read(self._path("beat", _ASKED)) or b""
+        except OSError:
+            return -1
+        return int(data) if data.isdigit() else -1
+
     def close(self) -> None:
         self._writer.close()
-        if not self._keeps_reader:
-            self._reader.close()
+        self._reader.close()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -1,8 +1,7 @@
 """Frames as a recording keeps them: joined from small ones, as bytes that explain themselves, and read as views.
 
-In memory a frame is `magic, length of the header, header, padding, body`; the header is JSON, the body what
-`elements/columns` lays out, at a multiple of 64. Nothing of the body is copied when it is read: elements are views of
-it, small ones too, since what they are views of is a mapped file and no memory that a kept sample would hold.
+A frame is `magic, length of the header, header, padding, body`; the header is JSON, the body what `elements/columns`
+lays out, at a multiple of 64. Elements are views of the body.
 """
 
 from __future__ import annotations

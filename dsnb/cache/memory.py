@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -13,7 +14,6 @@ from weakref import WeakValueDictionary
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.frames import nbytes_of
 from dsnb.cache.recording import Place
-from dsnb.cache.segments import SegmentReader
 from dsnb.elements.frame import Frame
 from dsnb.errors import ResourceExhaustedError
 
@@ -31,6 +31,7 @@ class MemoryStore:
 
     place = "memory"
     shared = False
+    remote = False
     poll = 0.1
 
     def __init__(self, limit: int | None) -> None:
@@ -80,6 +81,13 @@ class MemoryStore:
         """Always the same: a writer in this process that gives up says so."""
         return epoch
 
+    def ask(self, position: int) -> None:
+        """All readers of a recording in memory are readers of one recorder."""
+
+    def asked(self) -> int:
+        """Nobody."""
+        return -1
+
     def left_behind(self) -> Sequence[str]:
         """Nothing."""
         return ()
@@ -89,6 +97,10 @@ class MemoryStore:
 
     def settle(self, records: Sequence[bytes]) -> None:
         """Nothing is left over."""
+
+    def begin_anew(self) -> None:
+        """After a fork: a thread that is not here may have held the lock."""
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """The recording stays for the next epoch."""
@@ -120,6 +132,12 @@ class MemoryShelf:
                 del self._stores[older]
             return self._stores.setdefault(number, MemoryStore(self._limit))
 
+    def begin_anew(self) -> None:
+        """After a fork."""
+        self._lock = threading.Lock()
+        for store in self._stores.values():
+            store.begin_anew()
+
     def close(self) -> None:
         """The recordings stay for the next epoch."""
 
@@ -133,8 +151,7 @@ class Memory:
     Args:
         limit: Most bytes of one recording; None for no limit.
         token: Its name; a new one by default.
-        lasting: Whether a process that was sent the pipeline keeps this for its next pass. Not where it only holds what
-            is mapped: files would stay open for long.
+        lasting: Whether a process that was sent the pipeline keeps this for its next pass.
     """
 
     def __init__(self, limit: int | None, token: str = "", *, lasting: bool = True) -> None:
@@ -143,14 +160,18 @@ class Memory:
         self._token = token or secrets.token_hex(16)
         self._lock = threading.Lock()
         self._shelves: dict[str, MemoryShelf] = {}
-        self.readers: dict[str, SegmentReader] = {}
-        """Of a recording in a directory: what is mapped and compared already, for the next pass."""
         _memories[self._token] = self
 
     def shelf(self, key: str) -> MemoryShelf:
         """The recordings of the pipeline with this key."""
         with self._lock:
             return self._shelves.setdefault(key, MemoryShelf((f"memory {self._token}", key), self._limit))
+
+    def begin_anew(self) -> None:
+        """After a fork."""
+        self._lock = threading.Lock()
+        for shelf in self._shelves.values():
+            shelf.begin_anew()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _memory, (self._token, self._limit, self._lasting)
@@ -173,6 +194,16 @@ def _memory(token: str, limit: int | None, lasting: bool) -> Memory:
             _sent.move_to_end(token)
         _drop_old()
         return memory
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for memory in list(_memories.values()):
+        memory.begin_anew()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _drop_old() -> None:

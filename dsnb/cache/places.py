@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from typing import Any
@@ -9,7 +10,6 @@ from urllib.parse import urlsplit
 
 from dsnb.cache.about import About
 from dsnb.cache.backends import Shelf
-from dsnb.cache.segments import SegmentReader
 from dsnb.cache.shelf import DirectoryShelf, check_format
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -17,16 +17,16 @@ _REDIS = ("redis", "rediss")
 
 
 def place_of(where: str | os.PathLike[str] | None) -> str | None:
-    """Where to record, if it can be a place: an absolute path or an address; None stays None.
+    """Where to record, if it can be a place: an absolute path or an address; None for memory, which "" stands for, too.
 
     Raises:
         InvalidArgumentError: it cannot.
         FailedPreconditionError: what reads such an address is not installed.
     """
-    if where is None:
+    if where is None or (isinstance(where, str) and not where):
         return None
     path: Any = os.fspath(where) if isinstance(where, (str, os.PathLike)) else where
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str):
         raise InvalidArgumentError(f"`where` is {where!r}", hint="pass a directory, an address, or None for memory")
     return _address(path) if "://" in path else _directory(path)
 
@@ -39,19 +39,43 @@ def _directory(path: str) -> str:
 
 
 def _address(url: str) -> str:
-    extra = "redis" if _scheme(url) in _REDIS else "fsspec"
-    if importlib.util.find_spec(extra) is None:
-        raise FailedPreconditionError(
-            f"recording to {_scheme(url)}:// needs the package {extra}, which is not installed",
-            did="nothing was recorded",
-            hint=f"pip install 'dsnb[{extra}]'",
-        )
     if _scheme(url) in _REDIS:
+        _require(url, "redis")
         try:
             _ = urlsplit(url).port
         except ValueError as error:
             raise InvalidArgumentError(f"`where` has no port that could be one: {error}") from error
+    else:
+        _require(url, "fsspec")
+        _check_protocols(url)
     return url
+
+
+def _require(url: str, package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise FailedPreconditionError(
+            f"recording to {_scheme(url)}:// needs the package {package}, which is not installed",
+            did="nothing was recorded",
+            hint=f"pip install 'dsnb[{package}]'",
+        )
+
+
+def _check_protocols(url: str) -> None:
+    import fsspec
+
+    for protocol in _scheme(url).split("::"):
+        try:
+            fsspec.get_filesystem_class(protocol)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"`where` begins with {protocol}://, which fsspec does not know", hint="look at the address"
+            ) from error
+        except ImportError as error:
+            raise FailedPreconditionError(
+                f"recording to {protocol}:// needs a package that is not installed",
+                did="nothing was recorded",
+                hint=str(error),
+            ) from error
 
 
 def _scheme(url: str) -> str:
@@ -65,15 +89,19 @@ def check_place(where: str) -> None:
         FailedPreconditionError: a newer version of dsnb has recorded there.
     """
     if "://" not in where:
-        check_format(where)
+        with contextlib.suppress(OSError):  # what cannot be read now may be read by the first pass, and stops none
+            check_format(where)
 
 
-def shelf_at(
-    where: str, key: str, about: About, *, limit: int | None, expire_s: float | None, readers: dict[str, SegmentReader]
-) -> Shelf:
+def removes_by_itself(where: str) -> bool:
+    """Whether what nobody reads can be removed from a place."""
+    return "://" not in where or _scheme(where) in _REDIS
+
+
+def shelf_at(where: str, key: str, about: About, *, limit: int | None, expire_s: float | None) -> Shelf:
     """The recordings of one pipeline in a place."""
     if "://" not in where:
-        return DirectoryShelf(where, key, about, limit=limit, readers=readers)
+        return DirectoryShelf(where, key, about, limit=limit, expire_s=expire_s)
     if _scheme(where) in _REDIS:
         from dsnb.cache.redis import RedisShelf
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import threading
 
 from dsnb.cache.backends import Shelf
 from dsnb.cache.frames import Run, rows
-from dsnb.cache.recorder import Recorder
+from dsnb.cache.recorder import Alone, Recorder
+from dsnb.cache.shield import Shield
 from dsnb.cache.writer import Plan
 from dsnb.elements.frame import Frame
-
-_MANY = 1024
 
 
 class Reader:
@@ -19,13 +20,27 @@ class Reader:
     Args:
         shelf: Where it is, or will be.
         plan: How to record it.
+
+    Attributes:
+        position: The index of the next element to read.
+        wanted: Up to which element it waits, and how many it would take at most; None while it does not wait.
+        woken: Gets an item when there is something new for a reader that waits.
+        error: What to raise at once; the next `pull` tries again.
+        alone: What to raise from now on.
+        shield: Reads from servers.
+        cancelled: Whether `cancel` was called.
     """
 
     def __init__(self, shelf: Shelf, plan: Plan) -> None:
         self._first = 0
         self._frame: Frame | None = None
         self.position = 0
-        self.cancelled = threading.Event()
+        self.wanted: tuple[int, int] | None = None
+        self.woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.error: Exception | None = None
+        self.alone: Alone | None = None
+        self.cancelled = False
+        self.shield = Shield()
         self._recorder = _join(self, shelf, plan)
 
     def pull(self, want: int) -> Run:
@@ -41,6 +56,7 @@ class Reader:
             found = self._recorder.frame_at(self, want)
             if found is None:
                 return []
+            self._frame = None  # an interrupt in between finds no frame of another place
             self._first, frame = found
             self._frame = frame
         start = self.position - self._first
@@ -57,20 +73,23 @@ class Reader:
         Raises:
             Alone: as `pull` does.
         """
-        there = self._recorder.reach(self, self.position + count, _MANY)
+        there = self._recorder.reach(self, self.position + count, 1)
         count = max(0, min(count, there - self.position))
         self.position += count
         return count
 
     def cancel(self) -> None:
         """Let a pull that waits end, from any thread."""
-        self.cancelled.set()
+        self.cancelled = True
+        self.woken.put(None)
         self._recorder.note_cancelled()
 
     def close(self) -> None:
         """Leave; the last reader commits what was produced and gives the lease back."""
-        self.cancelled.set()
+        self.cancelled = True
+        self.woken.put(None)
         self._recorder.leave(self)
+        self.shield.close()
 
 
 _lock = threading.Lock()
@@ -90,3 +109,13 @@ def _forget(recorder: Recorder) -> None:
     with _lock:
         if _recorders.get(recorder.key) is recorder:
             del _recorders[recorder.key]
+
+
+def _in_child() -> None:
+    """After a fork: the recorders are the parent's, and another thread may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _recorders.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

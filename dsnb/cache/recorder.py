@@ -1,40 +1,60 @@
 """Records and reads one recording for all readers of this process: the shell around `cache/recording`.
 
-Everybody reads from the recording; whoever is first at its end, and finds nobody writing, takes the lease and runs the
-pipeline, on the thread that wants an element. So nothing is produced that nobody asked for, and one process that reads
-a dataset twice at once (a `zip` with itself) needs no thread to do so. What is produced is readable in this process at
-once, and committed when it fills a chunk or is a second old. A keeper thread shows the pulse while elements are on
-their way, and gives the lease back when nobody here has asked for one for a while: a slow consumer holds nobody up.
+Theory of operation. Each process has one recorder for each recording that it reads, and the recorder has one thread.
+The thread follows the log, and when a reader wants an element that is neither recorded nor being written by somebody
+else, it takes the lease and runs the pipeline. It produces only what was asked for: by readers of this process element
+by element, by waiting readers of other processes (`Store.asked`) chunk by chunk, however slowly this process consumes.
+What is produced is readable in this process at once, and committed when it fills a chunk or is a second old. A lease
+that nobody has used for `lease_s` is given back.
 
-At any time one thread *drives*: it alone changes the log, the pending frames and the source. Others read.
+Readers never touch the log, the pipeline or the lease: they state what they want, wait, and read frames. So a
+`KeyboardInterrupt`, which Python raises in the main thread between any two instructions, finds nothing half done. A
+reader waits on a queue of its own and not on a condition, whose methods an interrupt can leave with the lock held. What
+is read from a server is read on another thread (`cache/shield`).
 
-Where recording is not possible (a full disk) or ends (an element failed), `Alone` hands the reader its pipeline back.
+A backend never stops a pass. Where recording is not possible (a full disk, a server that is gone) or ends (an element
+failed), `Alone` hands the reader its pipeline. A recording that is lost (damaged, evicted, forgotten, given up by
+others) is begun anew once; when the next one is lost too, the rest of the pass runs without the cache. So on account of
+the backend no pass calls a function more than twice for an element, or three times where the pipeline cannot skip
+elements without running.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from dsnb.cache.backends import Gone, Shelf, Store, Unwritable, warn
+from dsnb.cache.places import without_password
 from dsnb.cache.process import here, is_gone
 from dsnb.cache.recording import Abandon, Log, Next, Watch, decide
+from dsnb.cache.shield import start_thread
 from dsnb.cache.slots import Slots
-from dsnb.cache.writer import HOLDERS, Plan, Source, Writer
+from dsnb.cache.writer import HOLDERS, PipelineFailed, Plan, Source, Writer
 from dsnb.elements.frame import Frame
-from dsnb.errors import CancelledError, DataLossError, DsnbError, FailedPreconditionError
+from dsnb.errors import CancelledError, DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 
 if TYPE_CHECKING:
     from dsnb.cache.reader import Reader
 
-_LOOK_S = 0.25
-_FIRST_POLL_S = 0.002
+_LOOK_S: Final = 0.25
+"""How often a reader that waits looks for itself; it is woken in time, unless an interrupt swallows the call."""
+_FIRST_POLL_S: Final = 0.002
+_MOST_LOST: Final = 1
+"""How many recordings may be lost in a pass before it goes on without the cache."""
+_CHUNKWISE: Final = 1024
+"""How many elements to produce at once for other processes; the writer asks the pipeline for fewer at first."""
+_ASK_AGAIN_S: Final = 1.0
+_USER_CODE_S: Final = 0.5
+"""How long leaving waits for a thread that is in user code."""
 
 
 class Alone(Exception):
@@ -56,6 +76,11 @@ class Alone(Exception):
         self.source = source
         self.error = error
 
+    def take_source(self) -> Source | None:
+        """The pipeline, which then is the caller's to close."""
+        source, self.source = self.source, None
+        return source
+
 
 class Recorder:
     """All that this process has to do with the recordings of one shelf.
@@ -66,68 +91,95 @@ class Recorder:
         on_close: Called after the last reader has left.
     """
 
+    _number: int
+    _store: Store
+    _slots: Slots
+    _writer: Writer
+
     def __init__(self, shelf: Shelf, plan: Plan, on_close: Callable[[Recorder], None]) -> None:
         self._shelf = shelf
         self.key = shelf.key
         self._plan = plan
         self._on_close = on_close
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        # Reentrant: a collection of garbage may drop an iterator, and cancel its reader, while its thread holds this.
+        self._lock = threading.RLock()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._readers: set[Reader] = set()
-        self._driving = self._closed = False
+        self._notices: deque[tuple[str, str, str]] = deque()
+        self._driver = threading.Lock()
+        """Held by the recorder's thread for good: one that is started besides, as after an interrupt, ends at once."""
+        self._ident = 0
+        self._closed = self._opened = False
         self._watch = Watch(plan.lease_s)
         self._poll = _FIRST_POLL_S
+        self._asked: tuple[int, float] = (-1, 0.0)
+        """Up to which element others have asked for more, and when that was last looked at."""
+        self._asking: tuple[int, float] = (-1, 0.0)
+        """The element that others were last asked for, and when."""
+        self._problem: tuple[Store, DataLossError | Unwritable] | None = None
+        """What a reader met when it read a frame."""
+        self._lost = 0
         self._off: DsnbError | None = None
-        self._opened = False
-        self._open(max(1, shelf.newest()))
-
-    def _open(self, number: int) -> None:
-        store = self._shelf.open(number)
-        slots = Slots(store, self._changed)
-        writer = Writer(store, slots, self._plan, self._changed, self._keep)
-        with self._changed:
-            self._number, self._store, self._slots, self._writer = number, store, slots, writer
+        self._unreadable = False
 
     @property
     def _log(self) -> Log:
         return self._slots.log
 
-    # ---- readers
+    # ---- readers, each on its own thread
 
     def admit(self, reader: Reader) -> bool:
         """Take one more reader; False if the last one has just left, or this is a copy in a forked process."""
         if self._pid != os.getpid():
             return False
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._readers.add(reader)
             return not self._closed
 
     def note_cancelled(self) -> None:
-        """A reader was cancelled: wake it, and if all were, the pipeline too."""
+        """A reader was cancelled; if all were, the pipeline is, too."""
         if self._pid != os.getpid():
             return
-        with self._changed:
-            self._changed.notify_all()
-            if not all(reader.cancelled.is_set() for reader in self._readers):
-                return
-        self._writer.cancel()
+        with self._lock:
+            if self._opened and all(reader.cancelled for reader in self._readers):
+                self._writer.cancel()
+        self._bell.put(None)
 
     def leave(self, reader: Reader) -> None:
-        """A reader is done; after the last one everything is put away."""
+        """A reader is done. After the last one, what was produced is committed and the lease given back."""
         if self._pid != os.getpid():
             return
-        with self._changed:
+        with self._lock:
             self._readers.discard(reader)
-            if self._readers or self._closed or self._driving:
-                return  # whoever drives sees to it
-            self._closed = self._driving = True
-        self._put_away()
+            last = not self._readers and not self._closed
+            self._closed = self._closed or last
+        unused = reader.alone.take_source() if reader.alone is not None else None
+        if unused is not None:
+            unused.close()
+        if last:
+            self._bell.put(None)
+            if self._driver.acquire(blocking=False):
+                self._put_away()  # no thread was ever needed
+            elif self._ident != threading.get_ident():
+                self._wait_for_end()
+        self._tell()
+
+    def _wait_for_end(self) -> None:
+        """Wait until everything is committed. User code may take as long as it likes; it is not waited for."""
+        in_user_code = 0.0
+        while in_user_code < _USER_CODE_S:
+            with contextlib.suppress(queue.Empty):
+                self._ended.get(timeout=_LOOK_S / 5)
+                return
+            in_user_code = in_user_code + _LOOK_S / 5 if self._opened and self._writer.in_user_code else 0.0
 
     def frame_at(self, reader: Reader, want: int) -> tuple[int, Frame] | None:
         """The frame that holds the reader's next element, with the index of its first element; None at the end."""
         while self.reach(reader, reader.position + 1, want) > reader.position:
-            with self._changed:
+            with self._lock:
                 held, store = self._writer.held(reader.position), self._store
                 committed = reader.position < self._log.elements
                 first, place = self._log.frame_at(reader.position) if committed else (0, None)
@@ -135,118 +187,220 @@ class Recorder:
                 return held
             if place is not None:
                 try:
-                    return first, store.frame(place)
-                except DataLossError as damage:
-                    self._mend(reader, store, damage)
-                except Unwritable as refusal:
-                    with self._drive(reader):
-                        self._switch_off(refusal.page)
-                        raise self._alone(reader) from None
+                    return first, reader.shield.call(partial(store.frame, place)) if store.remote else store.frame(
+                        place
+                    )
+                except (DataLossError, Unwritable) as problem:
+                    with self._lock:
+                        self._problem = self._problem or (store, problem)
         return None
 
     def reach(self, reader: Reader, end: int, want: int) -> int:
-        """Wait until there are `end` elements, or all; drive if nobody else does.
+        """Wait until there are `end` elements, or all.
 
         Returns:
             How many there are.
         """
-        while True:
-            with self._changed:
-                while not self._reached(end) and self._driving:
-                    self._check(reader)
-                    self._changed.wait(_LOOK_S)
-                if self._reached(end):
-                    return self._writer.tail
-            with self._drive(reader):
-                if not self._reached(end):
-                    self._step(reader, end - 1, want)
-
-    def _reached(self, end: int) -> bool:
-        return not self._log.abandoned and (self._writer.tail >= end or self._log.ended)
+        reader.wanted = end, want
+        try:
+            while True:
+                self._check(reader)
+                with self._lock:
+                    if self._reached(end):
+                        return self._writer.tail
+                if not self._driver.locked() and not start_thread(self._run, "dsnb-cache-recorder"):
+                    raise self._without_thread(reader)
+                self._bell.put(None)
+                with contextlib.suppress(queue.Empty):
+                    reader.woken.get(timeout=_LOOK_S)
+        finally:
+            reader.wanted = None
+            self._tell()
 
     def _check(self, reader: Reader) -> None:
-        if reader.cancelled.is_set():
-            raise CancelledError("reading was stopped")
         if self._pid != os.getpid():
             raise FailedPreconditionError(
                 "this iterator was begun in the process that this one was forked from",
                 did="nothing was read",
                 hint="call iter(dataset) in this process",
             )
+        if reader.cancelled:
+            raise CancelledError("reading was stopped")
+        error, reader.error = reader.error, None
+        if error is not None:
+            raise error
+        if reader.alone is not None:
+            raise reader.alone
 
-    # ---- driving
+    def _reached(self, end: int) -> bool:
+        if not self._opened or self._problem is not None or self._unreadable or self._log.abandoned:
+            return False
+        return self._writer.tail >= end or self._log.ended
 
-    @contextmanager
-    def _drive(self, reader: Reader) -> Iterator[None]:
-        with self._changed:
-            self._check(reader)
-            while self._driving:
-                self._changed.wait(_LOOK_S)
-                self._check(reader)
-            self._driving = True
+    def _without_thread(self, reader: Reader) -> Alone:
+        self._note(
+            "no thread can be started to record",
+            "the pass goes on without the cache",
+            "look for threads that do not end, and for limits of the container",
+        )
+        return Alone(self._entropy(), reader.position)
+
+    def _note(self, what: str, did: str, hint: str) -> None:
+        self._notices.append((what, did, hint))
+
+    def _tell(self) -> None:
+        """Issue the warnings of the recorder's thread in the thread of a reader, so that they name the user's line."""
+        while self._notices:
+            warn(*self._notices.popleft())
+
+    # ---- the recorder's thread
+
+    def _run(self) -> None:
+        if not self._driver.acquire(blocking=False):
+            return
+        self._ident = threading.get_ident()
         try:
-            yield
-        finally:
-            self._stop_driving()
+            while self._turn():
+                self._wake()
+        except BaseException:
+            self._driver.release()  # the next reader that waits starts another thread
+            raise
+        self._put_away()
 
-    def _stop_driving(self) -> None:
-        with self._changed:
-            last = not self._readers and not self._closed
-            self._closed = self._closed or last
-            self._driving = last
-            self._changed.notify_all()
-        if last:
-            self._put_away()
-
-    def _step(self, reader: Reader, position: int, want: int) -> None:
-        """One step towards the element at `position`."""
-        if self._off is not None:
-            raise self._alone(reader)
+    def _turn(self) -> bool:
+        """Do what is to be done next; False when all readers have left."""
+        with self._lock:
+            if self._closed:
+                return False
+            reader = next(filter(self._waits, self._readers), None)
         try:
-            if self._writer.holder:
-                self._produce(reader, want)
-            else:
-                self._follow(reader, position)
-        except Unwritable as error:
-            self._switch_off(error.page)
-        except Gone as error:
-            warn(error.page.what, error.page.did, error.page.hint)
-            self._writer.drop()
-            if any(known.position for known in self._readers) and not self._repeatable():
-                raise error.page from None
-            self._move()
+            self._act(reader)
+        except Unwritable as refusal:
+            self._switch_off(refusal.page)
+        except Gone as loss:
+            self._lose(loss.page)
+        except PipelineFailed as failure:
+            self._raise_in(reader, failure.error)
+        except DsnbError as error:
+            self._raise_in(reader, error)
+        except Exception as error:  # noqa: BLE001 - stores raise whatever their libraries do, and never end a pass
+            self._switch_off(UnavailableError(f"recording to {self._place} failed: {type(error).__name__}: {error}"))
+        return True
 
-    def _produce(self, reader: Reader, want: int) -> None:
+    def _act(self, reader: Reader | None) -> None:
+        if self._problem is not None:
+            (store, problem), self._problem = self._problem, None
+            self._mend(store, problem)
+        elif reader is None:
+            self._rest()
+        elif self._off is not None:
+            self._raise_in(reader, self._alone(reader))
+        elif not self._opened:
+            self._open(max(1, self._shelf.newest()))
+        elif self._writer.holder:
+            end, want = reader.wanted or (0, 1)
+            self._produce(reader, max(want, end - self._writer.tail))
+        else:
+            self._follow(reader)
+
+    def _waits(self, reader: Reader) -> bool:
+        wanted = reader.wanted
+        served = reader.cancelled or reader.alone is not None or reader.error is not None
+        return wanted is not None and not served and not self._reached(wanted[0])
+
+    def _wake(self) -> None:
+        with self._lock:
+            for reader in self._readers:
+                if reader.wanted is not None and reader.woken.empty() and not self._waits(reader):
+                    reader.woken.put(None)
+
+    def _raise_in(self, reader: Reader | None, error: Exception) -> None:
+        if reader is not None and isinstance(error, Alone):
+            reader.alone = error
+        elif reader is not None:
+            reader.error = error
+
+    def _listen(self, seconds: float | None) -> None:
+        """Wait until a reader wants something, or the time is over."""
+        with contextlib.suppress(queue.Empty):
+            self._bell.get(timeout=seconds)
+            while True:
+                self._bell.get_nowait()
+
+    def _open(self, number: int) -> None:
+        store = self._shelf.open(number)
+        slots = Slots(store, self._lock)
+        writer = Writer(store, slots, self._plan, self._lock)
+        with self._lock:
+            self._number, self._store, self._slots, self._writer = number, store, slots, writer
+            self._opened, self._settled = True, False
+            self._asked = self._asking = (-1, 0.0)
+
+    @property
+    def _place(self) -> str:
+        return self._store.place if self._opened else without_password(self.key[0])
+
+    # ---- writing
+
+    def _produce(self, reader: Reader | None, want: int) -> None:
+        """Run the pipeline for one run of elements; without a reader, for one of another process."""
         try:
             self._writer.produce(want)
         except CancelledError:
-            self._check(reader)
-            # All readers before this one were cancelled, and the pipeline with them.
+            # All readers there were had been cancelled, and the pipeline with them; one that came since begins anew.
             self._writer.give_back()
             self._writer.end_source()
-        except (Unwritable, Gone):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever user code raises belongs to its element
+        except PipelineFailed as failure:
             position = self._writer.tail
-            source = self._writer.source_at(position)
-            self._end_at_failure()
-            raise Alone(self._entropy(), position + 1, source, error) from None
+            source = self._writer.source_at(position) if reader is not None else None
+            self._end_at_failure(reader)
+            if reader is None:
+                self._writer.end_source()
+            self._raise_in(reader, Alone(self._entropy(), position + 1, source, failure.error))
 
-    def _end_at_failure(self) -> None:
+    def _end_at_failure(self, reader: Reader | None) -> None:
         try:
             self._writer.give_back()
         except (Unwritable, Gone) as refusal:
             self._switch_off(refusal.page)
         else:
-            self._warn_failed()
+            if reader is not None:  # else the process that asked for the element takes the lease, and meets its error
+                pipeline = self._plan.begin.pipeline
+                self._note(
+                    f"an element of {pipeline} failed, behind {self._log.elements:,} that are recorded",
+                    "the rest of this pass runs the pipeline; the next one tries that element again",
+                    "let the function return something for each element, or leave failing ones out in front of `cache`",
+                )
 
-    def _follow(self, reader: Reader, position: int) -> None:
+    def _rest(self) -> None:
+        """While no reader of this process waits: produce for others, commit, give the lease back after a while."""
+        if not self._opened or not self._writer.holder or not self._store.shared:
+            self._listen(None)
+        elif self._is_asked():
+            self._produce(None, _CHUNKWISE)
+        elif self._writer.idle_s >= self._plan.lease_s:
+            self._writer.give_back()
+        else:
+            self._writer.commit_if_due()
+            self._listen(min(self._store.poll, self._plan.lease_s / 4))
+
+    def _is_asked(self) -> bool:
+        """Whether a reader of another process waits for an element that is not committed."""
+        now = time.monotonic()
+        position, looked = self._asked
+        if position < self._log.elements and now - looked >= self._store.poll:
+            self._asked = position, _ = self._store.asked(), now
+        return position >= self._log.elements
+
+    # ---- following
+
+    def _follow(self, reader: Reader) -> None:
+        position = (reader.wanted or (1, 1))[0] - 1
         try:
             if self._slots.refresh():
                 self._poll = _FIRST_POLL_S
         except DataLossError as damage:
-            self._warn_damaged(damage)
-            self._move()
+            self._lose(damage)
             return
         self._settle_once()
         if self._log.begin is None:
@@ -257,26 +411,36 @@ class Recorder:
             case Next.TAKE:
                 self._writer.take()
             case Next.WAIT:
-                reader.cancelled.wait(self._poll)
+                self._ask(position)
+                self._listen(self._poll)
                 self._poll = min(2 * self._poll, self._store.poll)
             case Next.ABANDON:
                 self._slots.claim(Abandon(why="its writer stopped, and the pipeline cannot be repeated"))
             case Next.MOVE:
-                self._move()
+                loss = DataLossError(f"the recording in {self._place} was given up again: {self._log.abandoned}")
+                self._lose(loss, told=True)
             case Next.STRANDED:
-                raise self._alone(reader)
+                self._raise_in(reader, self._alone(reader))
 
     def _begin(self) -> None:
         why = self._shelf.explain() if self._number == 1 else ""
         if self._slots.claim(self._plan.begin) and why:
-            warn(f"the pipeline has changed: {why}", f"it is recorded anew in {self._store.place}", "")
+            self._note(f"the pipeline has changed: {why}", f"it is recorded anew in {self._place}", "")
 
     def _settle_once(self) -> None:
         """Finish the work of a writer that died while it put its recording in order."""
-        if not self._opened and self._log.ended:
+        if not self._settled and self._log.ended:
             with contextlib.suppress(Unwritable, Gone):
                 self._store.settle(self._slots.records)
-        self._opened = True
+        self._settled = True
+
+    def _ask(self, position: int) -> None:
+        """Let the writer, whose own readers may be slow, know what is wanted here."""
+        now = time.monotonic()
+        asked, when = self._asking
+        if asked != position or now - when >= _ASK_AGAIN_S:
+            self._store.ask(position)
+            self._asking = position, now
 
     def _holder_lost(self) -> bool:
         holder = self._log.holder
@@ -285,48 +449,52 @@ class Recorder:
         process = holder.holder.rpartition("-")[0]
         if process == here().short():
             return holder.holder not in HOLDERS
+        if not self._store.shared:
+            return True  # this process is a fork of the holder's, and the memory a copy of its memory
         return bool(is_gone(process)) or self._watch.lost(
             holder.epoch, self._store.pulse(holder.epoch), time.monotonic()
         )
 
-    def _keep(self, writer: Writer, ended: threading.Event) -> None:
-        """What the keeper does each quarter of a lease."""
-        with self._changed:
-            if ended.is_set():
-                return
-            busy, self._driving = self._driving, True
-        if busy:
-            writer.beat()
-            return
-        try:
-            writer.rest()
-        except (Unwritable, Gone) as error:
-            self._switch_off(error.page)
-        finally:
-            self._stop_driving()
-
     # ---- when it does not go on
 
-    def _mend(self, reader: Reader, store: Store, damage: DataLossError) -> None:
+    def _mend(self, store: Store, problem: DataLossError | Unwritable) -> None:
         """What is committed cannot be read: close this recording, for all, and go over to the next."""
-        with self._drive(reader):
-            if store is not self._store:
-                return
-            self._warn_damaged(damage)
+        if store is not self._store:
+            return  # it was given up already
+        if isinstance(problem, Unwritable):
+            self._unreadable = True
+            raise problem
+        try:
+            while not self._log.abandoned and not self._slots.claim(Abandon(why=problem.what)):
+                self._slots.refresh()
+        except Unwritable as refusal:
+            self._unreadable = True
+            self._note(problem.what, "nothing of it was used", problem.hint)
+            self._switch_off(refusal.page)
+        except (DataLossError, Gone):
+            self._lose(problem)  # the log is lost as well: all who read it find that out
+        else:
+            self._lose(problem)
+
+    def _lose(self, what: DsnbError, *, told: bool = False) -> None:
+        """What is recorded is lost: begin the next recording; or go on without, where that is no use.
+
+        Args:
+            what: Why.
+            told: Whether another process has warned of it.
+        """
+        seen = any(reader.position for reader in self._readers)
+        self._lost += seen or not told
+        again = self._lost <= _MOST_LOST and (self._repeatable() or not seen)
+        did = "it is recorded anew" if again else "nothing of it was used; the pass goes on without the cache"
+        if not (told and again):
+            self._note(what.what, did, what.hint)
+        if again:
             self._writer.drop()
-            try:
-                while not self._log.abandoned and not self._slots.claim(Abandon(why=damage.what)):
-                    self._slots.refresh()
-            except Unwritable as error:
-                self._switch_off(error.page)
-            except (DataLossError, Gone):
-                pass  # the log itself: all who read it find that out
-            if reader.position and not self._repeatable():
-                raise damage
-            if self._off is None:
-                self._move()
-            else:
-                raise self._alone(reader)
+            self._move()
+        else:
+            self._off, self._unreadable = what, True
+            self._writer.lay_down()
 
     def _move(self) -> None:
         """Go over to the next recording, with the same entropy: what is repeatable goes on as it began."""
@@ -336,20 +504,23 @@ class Recorder:
         before.close()
 
     def _entropy(self) -> int:
-        return (self._log.begin or self._plan.begin).entropy
+        begin = self._log.begin if self._opened else None
+        return (begin or self._plan.begin).entropy
 
     def _repeatable(self) -> bool:
-        return (self._log.begin or self._plan.begin).repeatable
+        begin = self._log.begin if self._opened else None
+        return (begin or self._plan.begin).repeatable
 
     def _switch_off(self, page: DsnbError) -> None:
         """Stop recording in this process; readers read what there is and then go on alone."""
         if self._off is None:
-            warn(page.what, page.did or "the pass goes on without the cache", page.hint)
+            self._note(page.what, page.did or "the pass goes on without the cache", page.hint)
         self._off = self._off or page
-        self._writer.lay_down()
+        if self._opened:
+            self._writer.lay_down()
 
     def _alone(self, reader: Reader) -> Exception:
-        source = self._writer.source_at(reader.position)
+        source = self._writer.source_at(reader.position) if self._opened else None
         if source is None and reader.position and not self._repeatable():
             return self._stranded()
         return Alone(self._entropy(), reader.position, source)
@@ -357,30 +528,22 @@ class Recorder:
     def _stranded(self) -> DsnbError:
         holder = self._log.holder
         return FailedPreconditionError(
-            f"the rest of the recording in {self._store.place} will not come: "
+            f"the rest of the recording in {self._place} will not come: "
             f"{holder.name if holder else 'its writer'} stopped after {self._log.elements:,} elements, "
             "and running the pipeline again would give others",
             did="what was recorded up to there was read",
             hint="leave `deterministic=False` out in front of `cache`; or begin again",
         )
 
-    def _warn_damaged(self, damage: DataLossError) -> None:
-        warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)
-
-    def _warn_failed(self) -> None:
-        warn(
-            f"an element of {self._plan.begin.pipeline} failed, behind {self._log.elements:,} that are recorded",
-            "the rest of this pass runs the pipeline; the next one tries that element again",
-            "let the function return something for each element, or leave failing ones out in front of `cache`",
-        )
-
     def _put_away(self) -> None:
         """After the last reader."""
         try:
-            with contextlib.suppress(Unwritable, Gone):
-                self._writer.give_back()
-        finally:
-            self._writer.drop()
-            self._store.close()
+            if self._opened:
+                with contextlib.suppress(Exception):  # what a store refuses now costs the next run a chunk
+                    self._writer.give_back()
+                self._writer.drop()
+                self._store.close()
             self._shelf.close()
+        finally:
             self._on_close(self)
+            self._ended.put(None)

@@ -3,7 +3,7 @@
     dsnb:{<key>}:newest        the number of the newest recording
     dsnb:{<key>}:about         the pipeline
     dsnb:{<key>}:<n>:log       a hash: the slots, and under "id" a random word that was made with it
-    dsnb:{<key>}:<n>:beat      a hash: the holders' pulses by epoch
+    dsnb:{<key>}:<n>:beat      a hash: the holders' pulses by epoch, and under "asked" what waiting readers want
     dsnb:data:<random>         the bytes of one frame, or of 4 MiB of it
 
 A slot is claimed by a script that looks at the log's word and length, so that what a server forgot (it was restarted
@@ -15,12 +15,13 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
 import redis
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -31,15 +32,23 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import TimeoutError as TooSlow
+from redis.retry import Retry
 
-from dsnb.cache.about import About, difference, from_json
+from dsnb.cache.about import About, from_json, news
 from dsnb.cache.backends import Gone, Unwritable, over_limit, warn
 from dsnb.cache.faults import Point
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
 from dsnb.cache.recording import Chunk, Piece, Place, decode
 from dsnb.elements.frame import Frame
-from dsnb.errors import DataLossError, DsnbError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
+from dsnb.errors import (
+    DataLossError,
+    DsnbError,
+    FailedPreconditionError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 
 T = TypeVar("T")
 
@@ -47,8 +56,14 @@ STRING: Final = 4 << 20
 _UNCOMMITTED_MS: Final = 600_000
 _PATIENCE_S: Final = 15.0
 """How long a server may be away, as for a restart, before it counts as gone."""
+_ANSWER_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+
+_ASKED: Final = "asked"
+
+_answered: dict[str, bool] = {}
+"""The addresses, with their passwords, that have answered this process; and whether they do still."""
 
 _PUT = Point("redis put")
 _RECORD = Point("redis record")
@@ -63,7 +78,7 @@ local there = redis.call('HGET', log, 'id')
 if slot == 0 then
   if there then return 0 end
   redis.call('HSET', log, 'id', word)
-  if number > tonumber(redis.call('GET', newest) or '0') then redis.call('SET', newest, number) end
+  if number > (tonumber(redis.call('GET', newest) or '0') or 0) then redis.call('SET', newest, number) end
 elseif there ~= word then
   return -1
 elseif redis.call('HLEN', log) ~= slot + 1 then
@@ -78,6 +93,9 @@ return 1
 class Server:
     """A connection to one server that outlasts a restart.
 
+    Never to be used in the main thread of a process that may be interrupted: hiredis crashes when a KeyboardInterrupt
+    comes while it packs a command, and a connection whose reply nobody has read gives it to the next command.
+
     Args:
         url: `redis://` or `rediss://`, with a password if it asks for one.
     """
@@ -86,28 +104,44 @@ class Server:
         parts = urlsplit(url)
         self.address = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
         self.place = f"{parts.scheme}://{self.address}{parts.path or '/0'}"
-        self.client: Any = redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0)
+        self._url = url
+        # `call` tries again itself, and says how long.
+        self._client: Any = redis.Redis.from_url(
+            url, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0)
+        )
 
-    def call(self, act: Callable[[Any], T], patience: float = _PATIENCE_S) -> T:
-        """Ask the server, again and again while it cannot be reached.
+    def call(self, act: Callable[[Any], T], *, wait: bool = True) -> T:
+        """Ask the server; while it cannot be reached, again and again, as for a restart.
+
+        Args:
+            act: What to ask.
+            wait: Whether to ask again. A server that was waited for in vain, or has never answered, is asked once.
 
         Raises:
-            DsnbError: it refuses, or is not there.
+            Unwritable: it refuses, or is not there.
+            PermissionDeniedError: it refuses the name or the password, and has never answered this process.
         """
-        deadline = time.monotonic() + patience
+        waits = wait and _answered.get(self._url, False)
+        deadline = time.monotonic() + (_PATIENCE_S if waits else 0.0)
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                return act(self.client)
+                result = act(self._client)
+                _answered[self._url] = True
+                return result
             except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
+                if self._url in _answered:
+                    raise Unwritable(self._refused()) from error
                 raise self._refused() from error
             except OutOfMemoryError as error:
-                raise self._full() from error
+                raise Unwritable(self._full()) from error
             except (Unreachable, TooSlow, BusyLoadingError) as error:
                 if time.monotonic() >= deadline:
-                    raise self._gone(error) from error
+                    if waits:
+                        _answered[self._url] = False
+                    raise Unwritable(self._gone(error)) from error
             except RedisError as error:
-                raise UnavailableError(f"the server {self.address} answered: {error}") from error
+                raise Unwritable(UnavailableError(f"the Redis server {self.address} answered: {error}")) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -135,15 +169,15 @@ class Server:
     def setting(self, name: str) -> str:
         """A setting of the server; "unknown" where it may not be asked for."""
         try:
-            found: dict[Any, Any] = self.client.config_get(name)
+            found: dict[Any, Any] = self._client.config_get(name)
         except RedisError:
             return "unknown"
         return str(found.get(name, "unknown"))
 
     def close(self) -> None:
         """Close all connections."""
-        self.client.close()
-        self.client.connection_pool.disconnect()
+        self._client.close()
+        self._client.connection_pool.disconnect()
 
 
 class RedisStore:
@@ -158,6 +192,7 @@ class RedisStore:
     """
 
     shared = True
+    remote = True
     poll = 0.25
 
     def __init__(self, server: Server, key: str, number: int, *, limit: int | None, expire_s: float | None) -> None:
@@ -171,19 +206,11 @@ class RedisStore:
         self._expiry = 0 if expire_s is None else max(1, int(1000 * expire_s))
         self._word = b""
         self._nbytes = 0
-        self._patience = _PATIENCE_S
-
-    def _call(self, act: Callable[[Any], T]) -> T:
-        try:
-            return self._server.call(act, self._patience)
-        except DsnbError as page:
-            self._patience = 0.0  # it was waited for once
-            raise Unwritable(page) from page
 
     # ---- the log
 
     def read(self, slot: int) -> bytes | None:
-        word, record = self._call(lambda client: client.hmget(self._log, ["id", slot]))
+        word, record = self._server.call(lambda client: client.hmget(self._log, ["id", slot]))
         if self._word and word != self._word:
             raise Gone(self._forgotten())
         self._word = word or b""
@@ -195,7 +222,7 @@ class RedisStore:
         word = self._word if slot else secrets.token_hex(16).encode()
         arguments = [slot, record, word, self._number, self._expiry]
         with _RECORD:
-            made = self._call(lambda client: client.eval(_CLAIM, 2, self._log, self._newest, *arguments))
+            made = self._server.call(lambda client: client.eval(_CLAIM, 2, self._log, self._newest, *arguments))
         if made < 0:
             raise Gone(self._forgotten())
         if made and not slot:
@@ -236,7 +263,7 @@ class RedisStore:
 
     def _put_piece(self, name: str, piece: bytes) -> None:
         with _PUT:
-            self._call(lambda client: client.set(name, piece, px=_UNCOMMITTED_MS))
+            self._server.call(lambda client: client.set(name, piece, px=_UNCOMMITTED_MS))
 
     def frame(self, place: Place) -> Frame:
         return decode_frame(self._fetch(place))
@@ -258,11 +285,11 @@ class RedisStore:
 
     def _piece(self, name: str) -> bytes | None:
         if self._expiry:
-            return self._call(lambda client: client.getex(name, px=self._expiry))  # type: ignore[no-any-return]
-        return self._call(lambda client: client.get(name))  # type: ignore[no-any-return]
+            return self._server.call(lambda client: client.getex(name, px=self._expiry))  # type: ignore[no-any-return]
+        return self._server.call(lambda client: client.get(name))  # type: ignore[no-any-return]
 
     def _dropped(self) -> DataLossError:
-        evicted = self._call(lambda client: client.info("stats")).get("evicted_keys", "?")
+        evicted = self._server.call(lambda client: client.info("stats")).get("evicted_keys", "?")
         return DataLossError(
             f"the Redis server {self._server.address} has dropped a part of what was recorded "
             f"(it has evicted {evicted} keys)",
@@ -281,7 +308,7 @@ class RedisStore:
     def settle(self, records: Sequence[bytes]) -> None:
         self._keep(records)
         with _FORGET:
-            self._call(lambda client: client.delete(self._beat))
+            self._server.call(lambda client: client.delete(self._beat))
 
     def _keep(self, records: Sequence[bytes]) -> None:
         """Let what is committed live as long as it should; a writer may have died before it did so."""
@@ -290,7 +317,7 @@ class RedisStore:
     def _retire_older(self) -> None:
         """Let the recording before this one go, when those who are reading it have had time to end."""
         log = self._log.replace(f":{self._number}:log", f":{self._number - 1}:log")
-        found = self._call(lambda client: client.hgetall(log))
+        found = self._server.call(lambda client: client.hgetall(log))
         with contextlib.suppress(DataLossError):  # it may have been given up because of that
             names = _all_names([record for name, record in found.items() if name != b"id"])
             self._expire([*names, log] if found else [], _UNCOMMITTED_MS)
@@ -304,23 +331,34 @@ class RedisStore:
 
         if names:
             with _KEEP:
-                self._call(act)
+                self._server.call(act)
 
     # ---- the pulse
 
     def beat(self, epoch: int) -> None:
-        try:
+        with contextlib.suppress(Unwritable, DsnbError):  # the next to write finds out
             with _BEAT:
-                self._server.client.hincrby(self._beat, str(epoch), 1)
-            self._server.client.pexpire(self._beat, _UNCOMMITTED_MS)
-        except RedisError:
-            return  # whoever writes next finds out
+                self._server.call(lambda client: client.hincrby(self._beat, str(epoch), 1), wait=False)
+            self._server.call(lambda client: client.pexpire(self._beat, _UNCOMMITTED_MS), wait=False)
 
     def pulse(self, epoch: int) -> object:
-        return self._call(lambda client: client.hget(self._beat, str(epoch)))
+        return self._server.call(lambda client: client.hget(self._beat, str(epoch)))
+
+    def ask(self, position: int) -> None:
+        with contextlib.suppress(Unwritable):  # the writer commits at its own pace
+            if self.asked() < position:
+                self._server.call(lambda client: client.hset(self._beat, _ASKED, position))
+
+    def asked(self) -> int:
+        return _number(self._server.call(lambda client: client.hget(self._beat, _ASKED)), -1)
 
     def close(self) -> None:
         """The shelf closes the connections."""
+
+
+def _number(data: bytes | None, otherwise: int) -> int:
+    """A number that a server keeps; another one if that is gone, or was never written by this class."""
+    return int(data) if data is not None and data.isdigit() else otherwise
 
 
 def _data(name: str, number: int) -> str:
@@ -334,6 +372,12 @@ def _names(place: Place) -> list[str]:
 def _all_names(records: Sequence[bytes]) -> list[str]:
     chunks = [record for record in map(decode, records) if isinstance(record, Chunk | Piece)]
     return [name for chunk in chunks for place in chunk.frames for name in _names(place)]
+
+
+def _readable_names(records: Sequence[bytes]) -> Iterator[str]:
+    for data in records:
+        with contextlib.suppress(DataLossError, FailedPreconditionError):
+            yield from _all_names([data])
 
 
 class RedisShelf:
@@ -365,10 +409,11 @@ class RedisShelf:
 
     def newest(self) -> int:
         try:
-            return int(self._connected().call(lambda client: client.get(f"dsnb:{{{self._key}}}:newest"), 0.0) or 0)
-        except DsnbError:
+            found = self._connected().call(lambda client: client.get(f"dsnb:{{{self._key}}}:newest"))
+        except BaseException:
             self.close()
             raise
+        return _number(found, 0)
 
     def open(self, number: int) -> RedisStore:
         return RedisStore(self._connected(), self._key, number, limit=self._limit, expire_s=self._expire_s)
@@ -380,8 +425,8 @@ class RedisShelf:
         try:
             found = server.call(lambda client: [client.get(key) for key in client.scan_iter("dsnb:*:about", 1000)])
             server.call(lambda client: client.set(mine, self._about.to_json()))
-        except DsnbError:
-            return ""
+        except Unwritable:
+            return ""  # what follows tells
         policy = server.setting("maxmemory-policy")
         if policy.startswith("allkeys") or (policy.startswith("volatile") and self._expire_s is not None):
             warn(
@@ -389,7 +434,28 @@ class RedisShelf:
                 "what it drops is noticed and recorded anew",
                 "set maxmemory-policy noeviction",
             )
-        return difference(self._about, filter(None, map(from_json, filter(None, found))))
+        return news(server.place, self._about, filter(None, map(from_json, filter(None, found))))
+
+    def keys(self) -> list[str]:
+        """The keys of all pipelines that are recorded on the server."""
+        found = self._connected().call(lambda client: list(client.scan_iter("dsnb:{*}:newest", 1000)))
+        return [name.decode().removeprefix("dsnb:{").removesuffix("}:newest") for name in found]
+
+    def about(self) -> bytes | None:
+        """What was noted of the pipeline."""
+        return self._connected().call(lambda client: client.get(f"dsnb:{{{self._key}}}:about"))  # type: ignore[no-any-return]
+
+    def clear(self) -> None:
+        """Remove the recordings of this pipeline."""
+
+        def act(client: Any) -> None:
+            mine = list(client.scan_iter(f"dsnb:{{{self._key}}}:*", 1000))
+            records = [data for log in mine if log.endswith(b":log") for data in client.hvals(log)]
+            # The newest number first: then nobody begins to read what is being removed.
+            for name in (f"dsnb:{{{self._key}}}:newest", *mine, *_readable_names(records)):
+                client.unlink(name)
+
+        self._connected().call(act)
 
     def close(self) -> None:
         server, self._server = self._server, None

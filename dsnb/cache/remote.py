@@ -3,6 +3,7 @@
     <root>/<key>/<number>/log/00000000     the slots
     <root>/<key>/<number>/data/<random>    the frames of one chunk
     <root>/<key>/<number>/beat/<epoch>     the holder's pulse
+    <root>/<key>/<number>/beat/asked       the element that a reader of another process waits for
     <root>/<key>/<number>/manifest         all records in one file, once the recording has ended
     <root>/<key>/about.json                the pipeline
 
@@ -15,16 +16,18 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import fsspec
 import numpy as np
 
 from dsnb.cache import files
-from dsnb.cache.about import About, difference, from_json
+from dsnb.cache.about import About, from_json, news
 from dsnb.cache.backends import Unwritable, over_limit
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
+from dsnb.cache.places import without_password
 from dsnb.cache.recording import Chunk, Piece, Place, decode
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, UnavailableError
@@ -32,6 +35,7 @@ from dsnb.errors import DataLossError, DsnbError, UnavailableError
 T = TypeVar("T")
 
 _BETWEEN: Final = b"\n"
+_ASKED: Final = "asked"
 
 
 class Folder:
@@ -91,6 +95,13 @@ class Folder:
         except FileNotFoundError:
             return
 
+    def remove_all(self, name: str) -> None:
+        """Remove a folder with all that is in it."""
+        try:
+            self._do(lambda: self._system.rm(f"{self.path}/{name}", recursive=True))
+        except FileNotFoundError:
+            return
+
     def _do(self, act: Callable[[], T]) -> T:
         try:
             return act()
@@ -113,6 +124,7 @@ class RemoteStore:
     """
 
     shared = True
+    remote = True
     poll = 1.0
 
     def __init__(self, folder: Folder, limit: int | None) -> None:
@@ -204,6 +216,17 @@ class RemoteStore:
     def pulse(self, epoch: int) -> object:
         return self._beat.read(str(epoch))
 
+    def ask(self, position: int) -> None:
+        try:
+            if self.asked() < position:
+                self._beat.write(_ASKED, b"%d" % position)
+        except Unwritable:
+            return  # the writer commits at its own pace
+
+    def asked(self) -> int:
+        data = self._beat.read(_ASKED) or b""
+        return int(data) if data.isdigit() else -1
+
     def close(self) -> None:
         """Nothing stays open."""
 
@@ -222,20 +245,25 @@ class RemoteShelf:
         self.key = (url, key)
         self._about = about
         self._limit = limit
+
+    @cached_property
+    def _root(self) -> Folder:
         try:
-            system, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-        except Exception as error:
-            raise UnavailableError(
-                f"the place {url} cannot be reached: {error}", hint="look at the address, and what fsspec needs for it"
+            return Folder(*fsspec.core.url_to_fs(self.key[0], use_listings_cache=False))
+        except Exception as error:  # stores raise whatever their libraries do
+            raise Unwritable(
+                UnavailableError(
+                    f"the place {without_password(self.key[0])} cannot be reached: {error}",
+                    hint="look at the address, and what fsspec needs for it",
+                )
             ) from error
-        self._root = Folder(system, root)
-        self._folder = self._root.below(key)
+
+    @property
+    def _folder(self) -> Folder:
+        return self._root.below(self.key[1])
 
     def newest(self) -> int:
-        try:
-            return max((int(name) for name in self._folder.names() if name.isdigit()), default=0)
-        except Unwritable as error:
-            raise error.page from error
+        return max((int(name) for name in self._folder.names() if name.isdigit()), default=0)
 
     def open(self, number: int) -> RemoteStore:
         return RemoteStore(self._folder.below(f"{number:06d}"), self._limit)
@@ -247,7 +275,19 @@ class RemoteShelf:
             self._folder.write("about.json", self._about.to_json())
         except (Unwritable, DsnbError):
             return ""
-        return difference(self._about, filter(None, map(from_json, filter(None, found))))
+        return news(self.key[0], self._about, filter(None, map(from_json, filter(None, found))))
+
+    def keys(self) -> list[str]:
+        """The keys of all pipelines that are recorded in the same place."""
+        return [name for name in self._root.names() if any(map(str.isdigit, self._root.below(name).names()))]
+
+    def about(self) -> bytes | None:
+        """What was noted of the pipeline."""
+        return self._folder.read("about.json")
+
+    def clear(self) -> None:
+        """Remove the recordings of this pipeline."""
+        self._root.remove_all(self.key[1])
 
     def close(self) -> None:
         """Nothing stays open."""

@@ -1,31 +1,33 @@
-"""The files that hold a recording's frames: written by one writer each, read as mappings.
+"""The files that hold a recording's frames: written by one writer each, read frame by frame.
 
-Where file systems are the host's own, one file takes many chunks, because large mappings are read faster; elsewhere
-each chunk is one file that is closed before it is committed, because another host may not see a file grow.
+Where file systems are the host's own, one file takes many chunks, so that there are few; elsewhere each chunk is one
+file that is closed before it is committed, because another host may not see a file grow.
 
-A mapping is private and writable underneath, although what is handed out is read-only: who writes to it by force (torch
-does) changes a page of its own process instead of being killed.
+Frames are read into memory of the reader's own and not mapped. A mapped file that somebody cuts short (`cp`, `rsync
+--inplace`), or whose disk or server fails, kills the process that looks at it with SIGBUS; when it is read, that is an
+error like others. It costs a copy, within the processor's caches where frames are small, since memory that one frame
+leaves is used for the next. And what a reader does to elements by
+force, as torch does, changes its own copy. Each frame is compared with its digest whenever it is read.
 """
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
 import secrets
-import threading
+import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from dsnb.cache import files
+from dsnb.cache.backends import Unwritable
 from dsnb.cache.faults import Point
 from dsnb.cache.frames import decode, digest_of, encode
 from dsnb.cache.process import here, is_gone
 from dsnb.cache.recording import Place
-from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError
 
@@ -36,8 +38,8 @@ _LOOK_AGAIN_S: Final = 0.25
 PATIENCE_S: Final = 60.0
 """How long network file systems may take to show what another host has written: their attribute caches' time."""
 
-_MOST_KNOWN: Final = 4096
-"""Of how many segments a process remembers what it has compared."""
+_OF_THE_PROCESS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
+"""Errors that say nothing about the file."""
 
 _MAKE = Point("segment make")
 _WRITE = Point("segment write")
@@ -109,33 +111,57 @@ class SegmentWriter:
             os.close(descriptor)
 
 
-_compared: OrderedDict[tuple[int, int, int], set[int]] = OrderedDict()
-_compared_lock = threading.Lock()
+class _Opened:
+    """A file open for reading until nobody uses it."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
-def _compared_in(status: os.stat_result) -> set[int]:
-    """Where the frames begin that this process has compared with their digests, in a file as it is now.
+class _Memory:
+    """Memory for frames, the same again for the next one as soon as nobody looks at an element of the last but one.
 
-    What has been written to since is another file. A worker opens a recording for each pass, and so compares it once.
+    What the system hands out anew has to be mapped and cleared page by page, which takes longer than filling it.
     """
-    with _compared_lock:
-        known = _compared.setdefault((status.st_dev, status.st_ino, status.st_mtime_ns), set())
-        _compared.move_to_end((status.st_dev, status.st_ino, status.st_mtime_ns))
-        if len(_compared) > _MOST_KNOWN:
-            _compared.popitem(last=False)
-        return known
+
+    def __init__(self) -> None:
+        self._last: list[np.ndarray[Any, Any]] = []
+
+    def get(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """An array of so many bytes."""
+        memory = self._unused(nbytes)
+        if memory is None:
+            memory = np.empty(nbytes, np.uint8)
+        self._last.append(memory)
+        return memory[:nbytes]
+
+    def _unused(self, nbytes: int) -> np.ndarray[Any, Any] | None:
+        try:
+            memory = self._last.pop(0) if len(self._last) > 1 else None
+        except IndexError:  # another thread was here first
+            return None
+        # Each array that looks at it holds a reference to it.
+        if memory is None or sys.getrefcount(memory) > _UNSHARED or not nbytes <= len(memory) <= 2 * nbytes:
+            return None
+        return memory
 
 
-@dataclass(frozen=True, slots=True)
-class _Mapped:
-    """A segment, as far as it was written when it was mapped; and where the frames begin that have been compared."""
+def _references_of_one_name() -> int:
+    """What `sys.getrefcount` gives for an object that one local name stands for; Python's versions differ."""
+    memory = np.empty(0, np.uint8)
+    return sys.getrefcount(memory)
 
-    data: np.ndarray[Any, Any]
-    compared: set[int]
+
+_UNSHARED: Final = _references_of_one_name()
 
 
 class SegmentReader:
-    """Reads frames as views of mapped segments; each is compared with its digest before this process first uses it.
+    """Reads frames of segments; each is compared with its digest.
 
     Args:
         folder: Where the segments lie.
@@ -146,69 +172,59 @@ class SegmentReader:
     def __init__(self, folder: str, patience: float = 0.0) -> None:
         self._folder = folder
         self._patience = patience
-        self._lock = threading.Lock()
-        self._mapped: dict[str, _Mapped] = {}
+        self._memory = _Memory()
+        self._last: tuple[str, _Opened] | None = None
+        """The file read last; most often the next frame is in it, too. A reader in between keeps its own alive."""
 
     def frame(self, place: Place) -> Frame:
         """A frame.
 
         Raises:
             DataLossError: naming the file: it is gone, too short, or holds something else.
+            Unwritable: this process may not read it, or has too many files open.
         """
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                segment = self._segment(place)
-                data = segment.data[place.offset : place.offset + place.nbytes]
-                if place.offset not in segment.compared:
-                    self._compare(data, place)
-                    segment.compared.add(place.offset)
-                return decode(data)
-            except DataLossError:
-                if time.monotonic() >= deadline:
-                    raise
-            with self._lock:
-                self._mapped.pop(place.name, None)
-            time.sleep(_LOOK_AGAIN_S)
+        return decode(self._read(place))
 
     def verify(self, place: Place) -> None:
-        """Compare a frame with its digest again.
+        """Compare a frame with its digest.
 
         Raises:
             DataLossError: as `frame` does.
         """
-        self._compare(self._segment(place).data[place.offset : place.offset + place.nbytes], place)
+        self._read(place)
 
-    def _compare(self, data: np.ndarray[Any, Any], place: Place) -> None:
+    def _read(self, place: Place) -> np.ndarray[Any, Any]:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return self._read_once(place)
+            except DataLossError:
+                self._last = None
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _read_once(self, place: Place) -> np.ndarray[Any, Any]:
+        data = self._memory.get(place.nbytes)
+        try:
+            got = _read_into(self._file(place.name), data, place.offset)
+        except OSError as error:
+            if error.errno in _OF_THE_PROCESS:
+                raise Unwritable(files.page(error, f"reading {os.path.join(self._folder, place.name)}")) from error
+            gone = isinstance(error, FileNotFoundError)
+            raise self._damaged(place, "it is gone" if gone else error.strerror or str(error)) from error
+        if got < place.nbytes:
+            raise self._damaged(place, f"it has {place.offset + got:,} bytes of {place.offset + place.nbytes:,}")
         if digest_of(data) != place.digest:
             raise self._damaged(place, f"{place.nbytes:,} bytes from {place.offset:,} are not what was written")
-
-    def _segment(self, place: Place) -> _Mapped:
-        end = place.offset + place.nbytes
-        with self._lock:
-            mapped = self._mapped.get(place.name)
-            if mapped is None or len(mapped.data) < end:
-                mapped = self._mapped[place.name] = self._map(place)
-        if len(mapped.data) < end:
-            raise self._damaged(place, f"it has {len(mapped.data):,} bytes of {end:,}")
-        return mapped
-
-    def _map(self, place: Place) -> _Mapped:
-        try:
-            with open(os.path.join(self._folder, place.name), "rb") as file:
-                status = os.fstat(file.fileno())
-                if not status.st_size:
-                    return _Mapped(np.empty(0, np.uint8), set())
-                mapping = mmap.mmap(
-                    file.fileno(), status.st_size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-                )
-        except FileNotFoundError:
-            raise self._damaged(place, "it is gone") from None
-        except OSError as error:
-            raise self._damaged(place, error.strerror or str(error)) from error
-        data = np.frombuffer(mapping, np.uint8)
         data.flags.writeable = False
-        return _Mapped(data, _compared_in(status))
+        return data
+
+    def _file(self, name: str) -> _Opened:
+        last = self._last
+        if last is None or last[0] != name:
+            last = self._last = name, _Opened(os.path.join(self._folder, name))
+        return last[1]
 
     def _damaged(self, place: Place, why: str) -> DataLossError:
         return DataLossError(
@@ -217,9 +233,19 @@ class SegmentReader:
         )
 
     def close(self) -> None:
-        """Forget the mappings; those that elements are views of stay until these are gone."""
-        with self._lock:
-            self._mapped.clear()
+        """Close the file."""
+        self._last = None
+
+
+def _read_into(file: _Opened, data: np.ndarray[Any, Any], offset: int) -> int:
+    """Fill an array from a place in a file; the number of bytes that there were."""
+    view, got = data.data, 0
+    while got < len(view):
+        count = os.preadv(file.descriptor, [view[got:]], offset + got)
+        if not count:
+            break
+        got += count
+    return got
 
 
 def segments(folder: str) -> list[str]:

@@ -3,6 +3,7 @@
     root/dsnb-recordings.json     which version of dsnb wrote here
     root/<key>/about.json         the pipeline
     root/<key>/used               when it was last read, by a counter: clocks jump
+    root/<key>/expires            after how many seconds without a reader it may go; only where somebody said so
     root/<key>/lock               locked, shared, by all who read; so nobody removes it under them
     root/<key>/<number>/          a recording (`cache/directory`); the newest counts
 
@@ -24,16 +25,16 @@ from contextlib import contextmanager
 from typing import Final
 
 from dsnb.cache import files
-from dsnb.cache.about import About, difference, from_json
+from dsnb.cache.about import About, from_json, news
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.directory import DirectoryStore
 from dsnb.cache.faults import Point
 from dsnb.cache.filesystem import filesystem_of
-from dsnb.cache.segments import PATIENCE_S, SegmentReader
-from dsnb.errors import FailedPreconditionError, ResourceExhaustedError
+from dsnb.errors import DsnbError, FailedPreconditionError, ResourceExhaustedError
 
 FORMAT: Final = 1
 _FORMAT_FILE: Final = "dsnb-recordings.json"
+_EXPIRY: Final = "expires"
 _DAY_S: Final = 86_400.0
 _EVICTION_S: Final = 2.0
 """How long it may take to move a recording aside."""
@@ -58,7 +59,7 @@ class DirectoryShelf:
         key: The digest of all that the recording depends on.
         about: What that is.
         limit: Most bytes of all recordings below the directory; None for no limit.
-        readers: The readers of segments of earlier passes, by folder; for the next ones their mappings are kept.
+        expire_s: How long what nobody reads is kept; None for ever.
         local: Whether the file system is this host's own; None to find out.
     """
 
@@ -69,7 +70,7 @@ class DirectoryShelf:
         about: About,
         *,
         limit: int | None = None,
-        readers: dict[str, SegmentReader] | None = None,
+        expire_s: float | None = None,
         local: bool | None = None,
     ) -> None:
         self.root = os.path.abspath(root)
@@ -78,21 +79,28 @@ class DirectoryShelf:
         self._about = about
         self._limit = limit
         self._local = filesystem_of(self.root).local if local is None else local
-        self._readers = readers if readers is not None else {}
+        self._expire_s = expire_s
         self._lock: int | None = None
 
     def newest(self) -> int:
-        check_format(self.root)
-        return numbers(self.folder)[-1] if numbers(self.folder) else 0
+        with self._reading():
+            check_format(self.root)
+            if self._lock is None:
+                self._expire()
+            return max(numbers(self.folder), default=0)
 
     def open(self, number: int) -> DirectoryStore:
         self._hold()
-        folder = _recording(self.folder, number)
-        reader = self._readers.setdefault(folder, self._reader(folder))
-        return DirectoryStore(folder, local=self._local, make_room=self._make_room, reader=reader)
+        return DirectoryStore(_recording(self.folder, number), local=self._local, make_room=self._make_room)
 
-    def _reader(self, folder: str) -> SegmentReader:
-        return SegmentReader(os.path.join(folder, "seg"), 0.0 if self._local else PATIENCE_S)
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, DsnbError):
+                raise
+            raise Unwritable(files.page(error, f"reading {self.root}")) from error
 
     def _hold(self) -> None:
         """Make the folder, keep others from removing it, and note that it is used; as far as that can be."""
@@ -111,8 +119,24 @@ class DirectoryShelf:
                 files.replace(os.path.join(self.folder, "about.json"), self._about.to_json(), _ABOUT_STEPS)
             newest_use = max((used(other) for other in folders(self.root)), default=0)
             files.replace_loosely(os.path.join(self.folder, "used"), b"%d" % (newest_use + 1), _USED_RENAME)
+            self._note_expiry()
         except OSError:
             return  # a folder that cannot be written to can still be read; recording there says what is wrong
+
+    def _note_expiry(self) -> None:
+        path = os.path.join(self.folder, _EXPIRY)
+        if self._expire_s is not None:
+            files.replace_loosely(path, b"%r" % self._expire_s, _USED_RENAME)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _expire(self) -> None:
+        """Remove the recordings that nobody has read for as long as their readers wanted them kept."""
+        for folder in folders(self.root):
+            if is_expired(folder):
+                with contextlib.suppress(OSError):
+                    evict(folder, local=self._local)
 
     def _remove_older(self) -> None:
         """Remove recordings that another one was begun after, if nobody can be reading them any more."""
@@ -124,8 +148,10 @@ class DirectoryShelf:
                         shutil.rmtree(_recording(self.folder, number), ignore_errors=True)
 
     def explain(self) -> str:
-        abouts = (files.read(os.path.join(other, "about.json")) for other in folders(self.root) if other != self.folder)
-        return difference(self._about, filter(None, map(from_json, filter(None, abouts))))
+        with self._reading():
+            others = [other for other in folders(self.root) if other != self.folder]
+            abouts = [files.read(os.path.join(other, "about.json")) for other in others]
+        return news(self.root, self._about, filter(None, map(from_json, filter(None, abouts))))
 
     def _make_room(self, nbytes: int) -> None:
         """Evict other recordings, the longest unused first, until so many bytes more are within the limit.
@@ -135,6 +161,7 @@ class DirectoryShelf:
         """
         if self._limit is None:
             return
+        self._expire()
         over = size_of(self.root) + nbytes + _LOG_BYTES - self._limit
         for folder in sorted(folders(self.root), key=used):
             if over <= 0:
@@ -153,6 +180,9 @@ class DirectoryShelf:
         """Let others remove it."""
         lock, self._lock = self._lock, None
         if lock is not None:
+            if self._expire_s is not None:
+                with contextlib.suppress(OSError):
+                    os.utime(os.path.join(self.folder, "used"))  # it was read until now
             os.close(lock)
 
 
@@ -287,6 +317,15 @@ def used(folder: str) -> int:
     """When a folder was last read, by the counter."""
     data = files.read(os.path.join(folder, "used")) or b""
     return int(data) if data.isdigit() else 0
+
+
+def is_expired(folder: str) -> bool:
+    """Whether nobody has read a folder for as long as its readers wanted it kept."""
+    data = files.read(os.path.join(folder, _EXPIRY))
+    try:
+        return data is not None and time.time() - os.stat(os.path.join(folder, "used")).st_mtime > float(data)
+    except (ValueError, FileNotFoundError):
+        return False
 
 
 def size_of(folder: str) -> int:

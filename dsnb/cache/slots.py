@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from dsnb.cache.backends import Store
 from dsnb.cache.recording import Log, Record, decode, encode
@@ -14,16 +14,16 @@ class Slots:
 
     Args:
         store: Where the slots are.
-        changed: Told of each record that is new; held while the log changes.
+        lock: Held while the log changes.
 
     Attributes:
         log: What the known records add up to.
         records: The records as they lie in the store.
     """
 
-    def __init__(self, store: Store, changed: threading.Condition) -> None:
+    def __init__(self, store: Store, lock: AbstractContextManager[object]) -> None:
         self._store = store
-        self._changed = changed
+        self._lock = lock
         self.log = Log()
         self.records: list[bytes] = []
 
@@ -57,9 +57,8 @@ class Slots:
         return True
 
     def _add(self, record: Record, data: bytes, then: Callable[[], None] | None = None) -> None:
-        with self._changed:
+        with self._lock:
             self.log.apply(record)
             self.records.append(data)
             if then is not None:
                 then()
-            self._changed.notify_all()

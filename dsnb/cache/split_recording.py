@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dsnb.cache.backends import Gone, Shelf, Unwritable, warn
+from dsnb.cache.backends import Gone, Shelf, Store, Unwritable, warn
 from dsnb.cache.frames import joined
 from dsnb.cache.recording import Abandon, Begin, End, Piece, Place, Record, decode, encode
 from dsnb.cache.split_log import SplitLog, elements_before, shortened
@@ -23,22 +23,30 @@ class SplitRecording:
         total: The number of splits.
     """
 
+    _store: Store
+    _number = 0
+
     def __init__(self, shelf: Shelf, begin: Begin, total: int) -> None:
         self._shelf = shelf
         self._begin = begin
         self._total = total
-        self._number = max(1, shelf.newest())
-        self._store = shelf.open(self._number)
         self._log = SplitLog()
         self._records: list[bytes] = []
         self._written: set[Place] = set()
         self.off: DsnbError | None = None
-        self._try(self._start)
+        self._unreadable = False
+        self._try(self._open)
 
     @property
     def entropy(self) -> int:
         """The root of all randomness without a seed."""
         return (self._log.begin or self._begin).entropy
+
+    def _open(self) -> None:
+        number = max(1, self._shelf.newest())
+        self._store = self._shelf.open(number)
+        self._number = number
+        self._start()
 
     def _start(self) -> None:
         self._refresh()
@@ -50,10 +58,13 @@ class SplitRecording:
         assert callable(act)
         try:
             act()
-        except Unwritable as error:
+        except (Unwritable, Gone) as error:
             self._switch_off(error.page)
-        except Gone as error:
-            self._switch_off(error.page)
+
+    def stop_reading(self, page: DsnbError) -> None:
+        """Produce all splits from now on: what is recorded cannot be read."""
+        self._unreadable = True
+        self._switch_off(page)
 
     def _switch_off(self, page: DsnbError) -> None:
         if self.off is None:
@@ -113,7 +124,7 @@ class SplitRecording:
         """A run of splits as what is recorded now and what is not."""
         if self.off is None:
             self._try(self._refresh)
-        return list(self._log.cut(first, end))
+        return [(first, end, None)] if self._unreadable else list(self._log.cut(first, end))
 
     def read(self, piece: Piece, first: int, end: int) -> Iterator[tuple[Frame, int, int]]:
         """The elements of a run of recorded splits: frames, each with the first element and the end in it.
@@ -167,7 +178,8 @@ class SplitRecording:
 
     def close(self) -> None:
         """Let go of the store."""
-        self._store.close()
+        if self._number:
+            self._store.close()
         self._shelf.close()
 
 

@@ -1,6 +1,6 @@
 """The writer of one recording: holds its lease, runs the pipeline, commits what comes out of it.
 
-All but `keep` is called by the one thread that drives (`cache/recorder`).
+All of it is called by the one thread of a recorder (`cache/recorder`), except `cancel`, `held` and `tail`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import secrets
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Protocol
 
 from dsnb.cache.backends import Gone, Store, Unwritable
 from dsnb.cache.frames import joined, nbytes_of
@@ -20,6 +21,10 @@ from dsnb.cache.recording import Begin, Chunk, End, Record, Release, Take
 from dsnb.cache.slots import Slots
 from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
+from dsnb.errors import CancelledError
+
+_FEW: Final = 16
+"""Elements to ask for at once if they may be of any size; beyond that, a 16th of those that wait to be committed."""
 
 HOLDERS: set[str] = set()
 """The holders of leases in this process: one of this process that is not in here is gone."""
@@ -64,7 +69,16 @@ class Plan:
     lease_s: float = 5.0
 
 
-Keep = Callable[["Writer", threading.Event], None]
+class PipelineFailed(Exception):
+    """The pipeline failed, and not what it is recorded to.
+
+    Attributes:
+        error: What it raised.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Writer:
@@ -74,20 +88,20 @@ class Writer:
         store: Where to.
         slots: Its log.
         plan: How.
-        changed: Held while what readers look at changes.
-        keep: Called by the keeper each quarter of a lease, with this and what says that the lease has ended.
+        lock: Held while what readers look at changes.
 
     Attributes:
         holder: The name under which the lease is held; empty while it is not.
+        in_user_code: Whether the pipeline is at work now.
     """
 
-    def __init__(self, store: Store, slots: Slots, plan: Plan, changed: threading.Condition, keep: Keep) -> None:
+    def __init__(self, store: Store, slots: Slots, plan: Plan, lock: AbstractContextManager[object]) -> None:
         self._store = store
         self._slots = slots
         self._plan = plan
-        self._changed = changed
-        self._keep = keep
+        self._lock = lock
         self.holder = ""
+        self.in_user_code = False
         self._pending: list[Frame] = []
         self._firsts: list[int] = []
         self._count = 0
@@ -95,7 +109,8 @@ class Writer:
         self._last = 0.0
         self._source: Source | None = None
         self._source_at = 0
-        self._element_bytes = plan.chunk_bytes  # the first element comes alone
+        self._element_bytes = 0
+        self._element_s = 0.0
         self._ended = threading.Event()
 
     @property
@@ -116,6 +131,7 @@ class Writer:
         """Take the lease, if nobody is faster, and bring the pipeline to the end of what is recorded.
 
         Raises:
+            PipelineFailed: it cannot be run.
             Unwritable: the store refuses.
         """
         holder = f"{here().short()}-{secrets.token_hex(4)}"
@@ -128,7 +144,7 @@ class Writer:
                 return
             self._last = time.monotonic()
             if self._store.shared:
-                self._keep_pulse()
+                self._show_pulse()
             self._store.tidy(self._slots.records, left)
             self._begin_source()
         except BaseException:
@@ -142,11 +158,24 @@ class Writer:
             return  # the lease was given back for a while, and nobody took it
         self.end_source()
         assert log.begin is not None
-        source = self._plan.open(log.begin.entropy)
-        with self._changed:
-            self._source = source
-        self._source_at = log.elements
-        source.skip(log.elements)
+        with self._user_code():
+            source = self._plan.open(log.begin.entropy)
+            with self._lock:
+                self._source = source
+            self._source_at = log.elements
+            source.skip(log.elements)
+
+    @contextmanager
+    def _user_code(self) -> Iterator[None]:
+        self.in_user_code = True
+        try:
+            yield
+        except CancelledError:
+            raise
+        except Exception as error:
+            raise PipelineFailed(error) from error
+        finally:
+            self.in_user_code = False
 
     def give_back(self) -> None:
         """Commit what is pending and give the lease back.
@@ -175,33 +204,55 @@ class Writer:
         """Run the pipeline for at least one element, or to its end.
 
         Raises:
-            Exception: what the next element failed with.
+            PipelineFailed: the next element failed.
             Unwritable: the store refuses to commit; the elements can still be read here.
         """
         assert self._source is not None
-        frames = self._source.pull(min(want, self._room()))
+        began = time.monotonic()
+        with self._user_code():
+            frames = self._source.pull(min(want, self._room(began)))
         self._last = time.monotonic()
         if not frames:
             self._finish()
             return
-        with self._changed:
+        with self._lock:
             self._since = self._since if self._pending else self._last
             for frame in frames:
                 self._firsts.append(self.tail)
                 self._pending.append(frame)
                 self._count += frame.count
-                self._element_bytes = max(1, frame.nbytes // frame.count)
+                self._element_bytes = max(self._element_bytes, 1, frame.nbytes // frame.count)
+            self._element_s = (self._last - began) / sum(frame.count for frame in frames)
             self._source_at = self.tail
-        if self._due():
-            self.commit()
+        self.commit_if_due()
 
-    def _room(self) -> int:
-        """How many elements complete the chunk, by the size of the last ones: a death costs no more than a chunk."""
-        return max(1, (self._plan.chunk_bytes - nbytes_of(self._pending)) // self._element_bytes)
+    def _room(self, now: float) -> int:
+        """How many elements to ask for, so that a death costs no more than a chunk, or a second.
 
-    def _due(self) -> bool:
+        By the largest element so far, and by the time that the last ones took. The next ones may be quite different, so
+        never for many more than wait to be committed already; the first one comes alone.
+        """
+        if not self._element_bytes:
+            return 1
+        by_size = (self._plan.chunk_bytes - nbytes_of(self._pending)) // self._element_bytes
+        left_s = self._plan.chunk_s - (now - self._since if self._pending else 0.0)
+        by_time = left_s / self._element_s if self._element_s else by_size
+        return max(1, min(by_size, int(by_time), max(_FEW, self._count // _FEW)))
+
+    @property
+    def idle_s(self) -> float:
+        """For how many seconds nobody has asked for an element."""
+        return time.monotonic() - self._last
+
+    def commit_if_due(self) -> None:
+        """Commit what is pending, if that fills a chunk or is old.
+
+        Raises:
+            Unwritable: the store refuses; it is still pending.
+        """
         old = time.monotonic() - self._since >= self._plan.chunk_s
-        return bool(self._pending) and (old or nbytes_of(self._pending) >= self._plan.chunk_bytes)
+        if self._pending and (old or nbytes_of(self._pending) >= self._plan.chunk_bytes):
+            self.commit()
 
     def commit(self) -> bool:
         """Commit what is pending; False if somebody else has taken over.
@@ -232,7 +283,7 @@ class Writer:
     def drop(self) -> None:
         """Forget what is not committed, and the pipeline."""
         self.lay_down()
-        with self._changed:
+        with self._lock:
             self._forget_pending()
         self.end_source()
 
@@ -257,7 +308,7 @@ class Writer:
 
     def end_source(self) -> None:
         """Close the pipeline."""
-        with self._changed:
+        with self._lock:
             source, self._source = self._source, None
         if source is not None:
             source.close()
@@ -268,31 +319,15 @@ class Writer:
         if source is not None:
             source.cancel()
 
-    # ---- the keeper
+    # ---- the pulse
 
-    def _keep_pulse(self) -> None:
+    def _show_pulse(self) -> None:
+        """On a thread of its own: user code may take longer than a lease."""
         ended = self._ended = threading.Event()
-        every = self._plan.lease_s / 4
+        every, epoch, store = self._plan.lease_s / 4, self._slots.log.epoch, self._store
 
-        def keep() -> None:
+        def show() -> None:
             while not ended.wait(every):
-                self._keep(self, ended)
+                store.beat(epoch)
 
-        threading.Thread(target=keep, name="dsnb-cache-keeper", daemon=True).start()
-
-    def beat(self) -> None:
-        """Show the pulse, from any thread."""
-        self._store.beat(self._slots.log.epoch)
-
-    def rest(self) -> None:
-        """While nobody asks for elements: commit what has grown old; give the lease back after a while.
-
-        Raises:
-            Unwritable: the store refuses.
-        """
-        if time.monotonic() - self._last >= self._plan.lease_s:
-            self.give_back()
-            return
-        self.beat()
-        if self._due():
-            self.commit()
+        threading.Thread(target=show, name="dsnb-cache-pulse", daemon=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,10 +27,19 @@ class Runs:
         stack: Ends the processes.
         where: Where the recording is.
         jumps: Whether the wall clock jumps in them.
+        env: Variables for them.
     """
 
     def __init__(
-        self, folder: Path, length: int, pause: float, stack: ExitStack, where: str = "", *, jumps: bool = False
+        self,
+        folder: Path,
+        length: int,
+        pause: float,
+        stack: ExitStack,
+        where: str = "",
+        *,
+        jumps: bool = False,
+        env: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.length = length
@@ -39,13 +49,18 @@ class Runs:
         words = [where or str(folder / "cache"), str(self._calls), str(length), str(pause)]
         self._arguments = [*words, *(["jumping"] if jumps else [])]
         self._stack = stack
+        self._env = env
 
     def start(self) -> PythonProcess:
-        process = PythonProcess(["-m", "tests.cache.sharing", *self._arguments])
+        process = PythonProcess(["-m", "tests.cache.sharing", *self._arguments], env=self._env)
         return self._stack.enter_context(process)
 
     def calls(self) -> int:
         return self._calls.stat().st_size // 9 if self._calls.exists() else 0
+
+    def calls_by_run(self) -> Counter[int]:
+        """How often each process has called the function."""
+        return Counter(map(int, self._calls.read_text().split()))
 
     def writer(self) -> int:
         """The process that called the function last."""
@@ -99,7 +114,7 @@ def kill_at_random(
             going[place] = runs.start()
         if meanwhile and runs.calls() > runs.length // 3 and runs.writer() in [process.pid for process in going]:
             for each in going:
-                each.line("BEGUN")  # one that only begins while its server is away is refused, as it should be
+                each.line("BEGUN")  # one that only begins while its server is away goes on without it
             meanwhile(going)
             meanwhile = None
         until = time.monotonic() + wait

@@ -42,12 +42,12 @@ def let_the_clock_jump() -> None:
 def main(where: str, calls: str, length: str, pause: str, clock: str = "") -> None:
     if clock:
         let_the_clock_jump()
-    elements = iter(dataset(where, calls, int(length), float(pause)))
-    sys.stdout.write("BEGUN\n")
-    sys.stdout.flush()
     number = -1
-    for number, element in enumerate(elements):
+    for number, element in enumerate(dataset(where, calls, int(length), float(pause))):
         assert element.tolist() == list(range(number, number + 10)), f"element {number} is {element}"
+        if not number:
+            sys.stdout.write("BEGUN\n")
+            sys.stdout.flush()
     sys.stdout.write(f"READ {number + 1}\n")
 
 

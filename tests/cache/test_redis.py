@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from dsnb.cache.recording import decode, encode
-from dsnb.errors import CacheWarning, FailedPreconditionError, PermissionDeniedError, UnavailableError
+from dsnb.errors import CacheWarning, FailedPreconditionError, PermissionDeniedError
 from dsnb.pipeline.dataset import Dataset
 from tests.support.redis import RedisServer
 from tests.support.requires import require, require_module
@@ -196,7 +197,123 @@ def test_a_recording_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path
     assert count(calls) == N
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+def test_a_server_that_is_not_there_is_named_and_stops_no_pass(tmp_path: Path) -> None:
     require("redis-server")
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 cannot be reached"):
-        iter(Dataset.range(3).cache("redis://127.0.0.1:1/0"))
+    with pytest.warns(CacheWarning, match=r"127\.0\.0\.1:1 cannot be reached"):
+        check(list(squares(tmp_path / "calls", "redis://127.0.0.1:1/0")))
+
+
+def test_a_server_that_is_gone_between_two_epochs_does_not_end_the_training(
+    tmp_path: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsnb.cache.redis._PATIENCE_S", 0.2)
+    calls = tmp_path / "calls"
+    ds = squares(calls, server.url)
+    check(list(ds))
+    server.kill()
+    for _ in range(2):
+        with pytest.warns(CacheWarning, match="cannot be reached"):
+            check(list(ds))
+    assert count(calls) == 3 * N
+    server.start()
+    for _ in range(2):
+        check(list(ds))
+    assert count(calls) == 4 * N, "it has lost everything, and is used again"
+
+
+@pytest.mark.filterwarnings("ignore::dsnb.errors.CacheWarning")
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
+def test_a_server_that_evicts_costs_no_pass_more_than_two_calls_for_an_element(tmp_path: Path, policy: str) -> None:
+    calls = tmp_path / "calls"
+    settings = ("--maxmemory", "6mb", "--maxmemory-policy", policy)
+    with RedisServer(tmp_path, *settings) as server:
+        for number in range(1, 5):
+            before = count(calls) if number > 1 else 0
+            check(list(squares(calls, server.url, width=40_000)))
+            assert count(calls) - before <= 2 * N, f"pass {number}"
+
+
+@pytest.mark.filterwarnings("ignore::dsnb.errors.CacheWarning")
+@pytest.mark.parametrize("what", ["dsnb:*:log", "dsnb:data:*", "dsnb:*"])
+def test_a_server_that_forgets_again_and_again_costs_no_more_than_two_calls_for_an_element(
+    tmp_path: Path, server: RedisServer, what: str
+) -> None:
+    calls = tmp_path / "calls"
+    ds = squares(calls, server.url)
+    with server.client() as client:
+        for number in range(1, 4):
+            for index, element in enumerate(ds):
+                check([element], index, index + 1)
+                if index % 4 == 0:
+                    client.unlink("", *client.scan_iter(what))
+            assert count(calls) <= number * 2 * N
+
+
+@pytest.mark.parametrize("value", [b"many", b"-3", b""])
+def test_a_damaged_counter_on_the_server_is_no_raw_error(tmp_path: Path, server: RedisServer, value: bytes) -> None:
+    calls = tmp_path / "calls"
+    check(list(squares(calls, server.url)))
+    with server.client() as client:
+        (newest,) = client.scan_iter("dsnb:*:newest")
+        client.set(newest, value)
+        check(list(squares(calls, server.url)))
+        assert count(calls) == N, "the recording is found all the same"
+        client.delete(*client.scan_iter("dsnb:*:log"))
+        check(list(squares(calls, server.url)))
+        check(list(squares(calls, server.url)))
+    assert count(calls) == 2 * N
+
+
+@pytest.mark.parametrize("name", ["newest", "1:log", "1:beat"])
+def test_a_key_of_another_kind_on_the_server_is_no_raw_error(tmp_path: Path, server: RedisServer, name: str) -> None:
+    calls = tmp_path / "calls"
+    ds = squares(calls, server.url)
+    check(list(ds.take(5)), last=5)
+    with server.client() as client:
+        (newest,) = client.scan_iter("dsnb:*:newest")
+        key = newest.decode().replace("newest", name)
+        client.delete(key)
+        client.rpush(key, "what")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        check(list(squares(calls, server.url)))
+
+
+def test_a_replica_that_may_only_be_read_is_read(tmp_path: Path, server: RedisServer) -> None:
+    calls = tmp_path / "calls"
+    check(list(squares(calls, server.url)))
+    (tmp_path / "replica").mkdir()
+    primary = ("--replicaof", "127.0.0.1", str(server.port))
+    with RedisServer(tmp_path / "replica", *primary) as replica:
+        with replica.client() as client:
+            wait_for(lambda: client.info("replication")["master_link_status"] == "up", what="the replica", timeout=60)
+        # The address is no part of a recording's key.
+        check(list(squares(calls, replica.url)))
+        assert count(calls) == N
+        with pytest.warns(CacheWarning, match="read only replica"):
+            assert len(list(squares(calls, replica.url, width=11))) == N
+        server.kill()
+        check(list(squares(calls, replica.url)))
+    assert count(calls) == 2 * N
+
+
+def test_connections_that_the_server_closes_cost_nothing(tmp_path: Path, server: RedisServer) -> None:
+    calls = tmp_path / "calls"
+    with server.client() as client:
+        for _ in range(2):
+            for number, element in enumerate(squares(calls, server.url)):
+                check([element], number, number + 1)
+                if number % 5 == 0:
+                    client.client_kill_filter(_type="normal", skipme=True)
+    assert count(calls) == N
+
+
+def test_a_password_that_changes_between_two_epochs_does_not_end_the_training(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    ds = squares(tmp_path / "calls", server.url)
+    check(list(ds))
+    with server.client() as client:
+        client.config_set("requirepass", "new")
+    with pytest.warns(CacheWarning, match="asks for another user name or password"):
+        check(list(ds))

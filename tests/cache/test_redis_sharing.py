@@ -74,7 +74,7 @@ def test_a_follower_takes_over_when_the_writer_is_killed(begin: Begin) -> None:
 
 
 def test_where_the_server_persists_a_restart_of_it_loses_nothing(begin: Begin) -> None:
-    server, runs = begin(250, 0.01, *PERSISTENT)
+    server, runs = begin(250, 0.03, *PERSISTENT)
     kill_at_random(runs, 3, 4.0, seed=1, meanwhile=restart(server))
     assert runs.deaths >= 1
     assert GONE not in runs.told
@@ -85,7 +85,7 @@ def test_where_the_server_persists_a_restart_of_it_loses_nothing(begin: Begin) -
 
 
 def test_where_it_does_not_all_is_recorded_anew_and_that_is_said(begin: Begin) -> None:
-    server, runs = begin(250, 0.01)
+    server, runs = begin(250, 0.03)
     kill_at_random(runs, 3, 4.0, seed=2, meanwhile=restart(server, GONE))
     assert GONE in runs.told
     # One of them begins anew, or goes on from what it had.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsnb.errors import CacheWarning, InvalidArgumentError, UnavailableError
+from dsnb.errors import CacheWarning, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from tests.support.requires import require_module
 
@@ -107,9 +109,9 @@ def test_a_store_that_refuses_ends_the_recording_and_not_the_pass(
         check(list(squares(tmp_path / "calls", url)))
 
 
-def test_a_protocol_that_nobody_knows_is_told() -> None:
-    with pytest.raises(UnavailableError, match="nosuch"):
-        iter(Dataset.range(3).cache("nosuch://place"))
+def test_a_protocol_that_nobody_knows_is_refused_at_the_call() -> None:
+    with pytest.raises(InvalidArgumentError, match="nosuch"):
+        Dataset.range(3).cache("nosuch://place")
 
 
 @pytest.mark.parametrize("where", ["redis://host:port/0"])
@@ -117,3 +119,59 @@ def test_an_address_without_a_possible_port_is_refused_at_the_call(where: str) -
     require_module("redis")
     with pytest.raises(InvalidArgumentError, match="port"):
         Dataset.range(3).cache(where)
+
+
+@pytest.mark.filterwarnings("ignore::dsnb.errors.CacheWarning")
+@pytest.mark.parametrize("rate", [0.05, 0.3, 1.0])
+def test_a_file_system_that_raises_anything_at_any_moment_stops_no_pass(tmp_path: Path, rate: float) -> None:
+    import fsspec
+
+    fsspec.register_implementation("flaky", _flaky(), clobber=True)
+    for seed in range(15):
+        calls = tmp_path / f"calls-{seed}"
+        ds = squares(calls, f"flaky:///{seed}-{rate}")
+        fsspec.filesystem("flaky").begin(seed, rate)
+        for number in range(1, 4):
+            check(list(ds))
+            assert os.path.getsize(calls) <= number * 2 * N, f"seed {seed}"
+        fsspec.filesystem("flaky").begin(seed, 0.0)
+        check(list(ds))
+        before = os.path.getsize(calls)
+        check(list(ds))
+        assert os.path.getsize(calls) == before, f"seed {seed}: it is used again"
+
+
+def _flaky() -> type:
+    """A file system in memory whose operations fail at random, as stores and their libraries do."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Flaky(MemoryFileSystem):
+        protocol = "flaky"
+        draw, rate = random.Random(), 0.0
+
+        def begin(self, seed: int, rate: float) -> None:
+            type(self).draw, type(self).rate = random.Random(seed), rate
+
+    errors = [
+        *(OSError(number, os.strerror(number)) for number in (errno.EIO, errno.EACCES, errno.ENOSPC, errno.ECONNRESET)),
+        *(kind("the library's own") for kind in (ValueError, TimeoutError, KeyError, RuntimeError)),
+    ]
+
+    def failing(name: str) -> Any:
+        real = getattr(MemoryFileSystem, name)
+
+        def act(self: Any, *arguments: Any, **named: Any) -> Any:
+            before = self.draw.random() < 0.5
+            fails = self.draw.random() < self.rate
+            if fails and before:
+                raise self.draw.choice(errors)
+            result = real(self, *arguments, **named)
+            if fails:
+                raise self.draw.choice(errors)
+            return result
+
+        return act
+
+    for name in ("cat_file", "pipe_file", "ls", "rm_file", "rm", "makedirs"):
+        setattr(Flaky, name, failing(name))
+    return Flaky

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsnb.cache.backends import Unwritable
 from dsnb.cache.faults import When, hooked
-from dsnb.cache.frames import digest_of, framed, rows
+from dsnb.cache.frames import framed, rows
 from dsnb.cache.segments import SegmentReader, SegmentWriter, dead_segments, remove_segments, segments
 from dsnb.errors import DataLossError
 
@@ -107,27 +110,50 @@ def test_where_files_are_this_host_s_own_damage_is_damage_at_once(tmp_path: Path
         SegmentReader(str(tmp_path)).frame(place)
 
 
-def test_a_process_compares_a_frame_once_and_again_when_the_file_was_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_is_compared_with_its_digest_whenever_it_is_read(tmp_path: Path) -> None:
     writer = SegmentWriter(str(tmp_path), True)
     places = writer.write(frames(1, 2))
     writer.close()
-    compared: list[int] = []
-    monkeypatch.setattr("dsnb.cache.segments.digest_of", lambda data: compared.append(len(data)) or digest_of(data))
-    for _ in range(3):  # as a worker does for each pass
-        reader = SegmentReader(str(tmp_path))
-        assert [value(reader, place) for place in places] == [1, 2]
-        reader.close()
-    assert compared == [place.nbytes for place in places]
+    reader = SegmentReader(str(tmp_path))
+    assert [value(reader, place) for place in places] == [1, 2]
     path = tmp_path / places[0].name
     data = bytearray(path.read_bytes())
     data[places[1].offset + places[1].nbytes - 1] ^= 1
     path.write_bytes(data)
-    reader = SegmentReader(str(tmp_path))
     assert value(reader, places[0]) == 1
     with pytest.raises(DataLossError, match="are not what was written"):
         reader.frame(places[1])
+    reader.close()
+
+
+def test_a_process_without_descriptors_calls_no_file_damaged(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path), True)
+    (place,) = writer.write(frames(5))
+    writer.close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(Unwritable, match="Too many open files"):
+            SegmentReader(str(tmp_path)).frame(place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_elements_that_somebody_keeps_are_never_overwritten_by_later_frames(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path), True)
+    places = writer.write(frames(*range(30)))
+    writer.close()
+    reader = SegmentReader(str(tmp_path))
+    draw = random.Random(5)
+    kept: dict[int, Any] = {}
+    for index in [draw.randrange(30) for _ in range(600)]:
+        element = rows(reader.frame(places[index]), 0, 1)[0]
+        assert element.tolist() == [index] * 1000
+        if draw.random() < 0.3:
+            kept[index] = draw.choice([element, element[::7], memoryview(element)[3:], element.reshape(10, 100).T])
+        if draw.random() < 0.2 and kept:
+            del kept[draw.choice(list(kept))]
+        assert all(set(np.asarray(view).ravel().tolist()) == {number} for number, view in kept.items())
     reader.close()
 
 

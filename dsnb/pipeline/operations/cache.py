@@ -130,7 +130,7 @@ class Cache(Unchanged):
         known = file_keys(self.inputs[0], content=self.content)
         key = fingerprint((kind, found.digest, known)).digest
         about = About.of(described(self.inputs[0]), found, tuple(known.items()))
-        return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s, readers=self.memory.readers)
+        return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
 
     def check(self) -> None:
         """Look whether the pipeline has a key, the place can be read, and no pass was meant to differ from the others.
@@ -149,6 +149,11 @@ class Cache(Unchanged):
                 "later passes will replay the order of the first",
                 f"draw behind it, as in .cache(...).shuffle(...); or give {drawing.name} a seed, if one order is meant",
             )
+
+
+def kept_in_memory(operation: Operation) -> str:
+    """What a pipeline keeps in the memory of the process that runs it; empty if nothing."""
+    return next((step.name for step in walk(operation) if isinstance(step, Cache) and step.where is None), "")
 
 
 def described(operation: Operation) -> str:
@@ -257,7 +262,7 @@ class CacheStage(Stage):
         return self._pipeline
 
     def _go_alone(self, alone: Alone) -> None:
-        pipeline = alone.source
+        pipeline = alone.take_source()
         if pipeline is None:
             pipeline = self._open(alone.entropy)
             pipeline.skip(alone.position)

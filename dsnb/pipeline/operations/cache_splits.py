@@ -99,8 +99,8 @@ class SplitCacheStage(Stage):
             found = list(self._recording.read(piece, first, end))
         except DataLossError as damage:
             self._recording.give_up(piece, damage)
-        except Unwritable:
-            pass
+        except Unwritable as refusal:
+            self._recording.stop_reading(refusal.page)
         else:
             return (rows(frame, low, high) for frame, low, high in found)
         self._work.append((first, end, None))
