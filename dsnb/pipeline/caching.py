@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsnb.cache.memory import Memory
-from dsnb.cache.places import place_of
+from dsnb.cache.places import place_of, removes_by_itself, without_password
+from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache
 from dsnb.pipeline.validate import flag, optional_whole, positive, whole
@@ -27,6 +28,7 @@ class Caching:
         self,
         where: str | os.PathLike[str] | None = None,
         *,
+        filename: str | os.PathLike[str] | None = None,
         limit_bytes: int | None = None,
         expire_seconds: float | None = None,
         content: bool = False,
@@ -42,17 +44,20 @@ class Caching:
 
         Args:
             where: A directory; `redis://host:port/db`, for runs on hosts without a shared disk; any other address that
-                fsspec knows, which one run at a time should write; None for the memory of this process.
+                fsspec knows, which one run at a time should write; None or "" for the memory of this process.
+            filename: The same as `where`, which tf.data calls so; it is a directory here, too.
             limit_bytes: Most bytes to keep in memory, or of all recordings in the directory; None for no limit. To stay
                 within it, recordings that nobody reads are removed, the longest unused first. What is beyond it is
                 produced in each pass.
-            expire_seconds: How long a Redis server keeps what nobody reads; None for as long as it can.
+            expire_seconds: How long what nobody reads is kept in a directory or on a Redis server; None for as long as
+                it can be. A directory is looked through when a recording in it is opened.
             content: Tell a changed file by its content, which is read for it, and not by its size and time of change.
             chunk_bytes: How much is written at once, at least once a second.
             lease_seconds: After how long a writer that shows no sign of life is taken over.
 
         Raises:
-            InvalidArgumentError: for anything that cannot be a place.
+            InvalidArgumentError: for anything that cannot be a place; both `where` and `filename`; `expire_seconds` for
+                memory, or for an address that removes nothing by itself.
             FailedPreconditionError: for a pipeline that refers to something without a value, such as an open file: a
                 change would not be seen. The message names it. Also for a directory of a newer version of dsnb.
 
@@ -67,15 +72,40 @@ class Caching:
             ([0, 1, 4], [0, 1, 4], 3)
         """
         limit = optional_whole("limit_bytes", limit_bytes, 0)
+        place = place_of(_one_of(where, filename))
         operation = Cache(
             inputs=(self.operation,),
-            where=place_of(where),
-            memory=Memory(limit, lasting=where is None),
+            where=place,
+            memory=Memory(limit, lasting=place is None),
             limit=limit,
-            expire_s=None if expire_seconds is None else positive("expire_seconds", expire_seconds),
+            expire_s=_expiry(place, expire_seconds),
             content=flag("content", content),
             chunk_bytes=whole("chunk_bytes", chunk_bytes, 1),
             lease_s=positive("lease_seconds", lease_seconds),
         )
         operation.check()
         return self._then(operation)
+
+
+def _one_of(where: Any, filename: Any) -> Any:
+    if where is not None and filename is not None:
+        raise InvalidArgumentError(
+            "`cache` was given both `where` and `filename`", hint="pass one: they are two names of the same argument"
+        )
+    return where if filename is None else filename
+
+
+def _expiry(place: str | None, seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    if place is None:
+        raise InvalidArgumentError(
+            "`expire_seconds` was given for a recording in memory, which goes with the dataset",
+            hint="leave it out, or give `cache` a directory",
+        )
+    if not removes_by_itself(place):
+        raise InvalidArgumentError(
+            f"`expire_seconds` was given for {without_password(place)}, where dsnb cannot tell what is being read",
+            hint="leave it out and let the store itself expire files, or use a directory or a Redis server",
+        )
+    return positive("expire_seconds", seconds)

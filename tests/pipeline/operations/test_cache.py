@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
+import shutil
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -435,10 +438,94 @@ def test_a_file_is_no_place(tmp_path: Path) -> None:
         Dataset.range(3).cache(tmp_path / "it")
 
 
-@pytest.mark.parametrize("where", [3, b"folder", "", ["a"]])
+@pytest.mark.parametrize("where", [3, b"folder", ["a"]])
 def test_where_must_be_a_path(where: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="where"):
         Dataset.range(3).cache(where)
+
+
+def test_where_may_be_called_filename_and_be_empty_as_in_tf_data(calls: Calls, tmp_path: Path) -> None:
+    for _ in range(2):
+        check(list(squares(calls).cache(filename=tmp_path / "cache")))
+    assert calls.count == N
+    for ds in (squares(calls).cache(""), squares(calls).cache(filename="")):
+        assert repr(ds).startswith("Dataset(range(50) | map(square) | cache()")
+        for _ in range(2):
+            check(list(ds))
+    assert calls.count == 3 * N
+    with pytest.raises(InvalidArgumentError, match="both `where` and `filename`"):
+        Dataset.range(3).cache(tmp_path, filename=tmp_path)
+
+
+@pytest.mark.parametrize("where", [None, "", "memory://place"])
+def test_an_expiry_is_refused_where_nothing_expires(where: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="expire_seconds"):
+        Dataset.range(3).cache(where, expire_seconds=1)
+
+
+def test_what_nobody_reads_in_a_directory_expires(calls: Calls, tmp_path: Path) -> None:
+    where = tmp_path / "cache"
+    ds = squares(calls).cache(where, expire_seconds=1000)
+    check(list(ds))
+    list(Dataset.range(3).cache(where))
+    for used in where.glob("*/used"):
+        os.utime(used, (0, 0))
+    with iter(ds) as elements:  # it is read, so it stays until it is not
+        check([next(elements)], last=1)
+        assert calls.count == N + 1, "it had expired"
+        for used in where.glob("*/used"):
+            os.utime(used, (0, 0))
+        list(Dataset.range(3).cache(where))
+        check(list(elements), first=1)
+    check(list(ds))
+    assert calls.count == 2 * N
+    assert len(list(where.glob("*/000001"))) == 2, "what was given no expiry stays"
+
+
+@pytest.mark.parametrize("what", ["files", "segments", "folders"])
+@pytest.mark.parametrize("when", ["between", "within"])
+def test_a_recording_that_somebody_removed_is_recorded_anew(calls: Calls, tmp_path: Path, what: str, when: str) -> None:
+    where = tmp_path / "cache"
+
+    def remove() -> None:
+        if what == "folders":
+            shutil.rmtree(where)
+        for path in list(where.rglob("*.seg" if what == "segments" else "*")):
+            if path.is_file():
+                os.remove(path)
+
+    ds = squares(calls).cache(where, chunk_bytes=5 * 58)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        if when == "between":
+            check(list(ds))
+            remove()
+            check(list(ds))
+        else:
+            with iter(ds) as elements:
+                found = [next(elements) for _ in range(N // 2)]
+                remove()
+                check(found + list(elements))
+        assert calls.count <= 2 * N
+        check(list(ds))
+    before = calls.count
+    check(list(ds))
+    assert calls.count == before
+
+
+def test_a_search_over_values_is_told_of_once_and_an_edit_each_time(tmp_path: Path) -> None:
+    def train(rate: float) -> None:
+        list(Dataset.range(3).map(lambda x: x * rate).cache(tmp_path / "cache"))
+
+    train(0.0)
+    with pytest.warns(CacheWarning, match=r"closure rate: 1.0 against 0.0 before"):
+        train(1.0)
+    for rate in range(2, 10):
+        train(float(rate))
+    for edit in ("x + 1", "x + 2", "x + 3"):
+        function: Any = eval(f"lambda x: {edit}")
+        with nullcontext() if edit == "x + 1" else pytest.warns(CacheWarning, match="has changed"):
+            list(Dataset.range(3).map(function).cache(tmp_path / "edited"))
 
 
 @pytest.mark.parametrize(
@@ -610,6 +697,36 @@ def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path:
     check(list(ds))
     check(list(ds))
     assert calls.count <= 2 * N
+
+
+@pytest.mark.filterwarnings("ignore::dsnb.errors.CacheWarning")
+@pytest.mark.parametrize("rate", [0.02, 0.2, 1.0])
+def test_a_disk_that_fails_at_any_moment_stops_no_pass(calls: Calls, tmp_path: Path, rate: float) -> None:
+    import errno
+
+    from dsnb.cache.faults import hooked
+
+    def failing(seed: int) -> Callable[[str, str], None]:
+        draw = random.Random(seed)
+
+        def hook(name: str, when: str) -> None:
+            if when == "before" and draw.random() < rate:
+                code = draw.choice([errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EMFILE, errno.ESTALE])
+                raise OSError(code, os.strerror(code))
+
+        return hook
+
+    for seed in range(15):
+        ds = squares(calls).cache(tmp_path / f"{seed}-{rate}", chunk_bytes=5 * 58)
+        with hooked(failing(seed)):
+            for _ in range(3):
+                before = calls.count
+                check(list(ds))
+                assert calls.count - before <= 2 * N, f"seed {seed}"
+        check(list(ds))
+        before = calls.count
+        check(list(ds))
+        assert calls.count == before, f"seed {seed}: it is used again"
 
 
 def test_a_stage_that_is_drained_twice_stays_at_its_end(calls: Calls, where: str | None) -> None:
