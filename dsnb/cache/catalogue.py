@@ -1,33 +1,44 @@
-"""What is recorded below a directory: listed, compared with its digests, removed."""
+"""What is kept in a place: listed, compared with its digests, removed.
+
+A place is what was given to `Dataset.cache` (a directory, or the address of a server or a remote store), or the
+directory of a training cache.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 from dsnb.cache import files
-from dsnb.cache.about import from_json
+from dsnb.cache.about import About, from_json
+from dsnb.cache.backends import Gone, Shelf, Store, Unwritable
 from dsnb.cache.directory import DirectoryStore
 from dsnb.cache.filesystem import filesystem_of
+from dsnb.cache.places import place_of, shelf_at, without_password
+from dsnb.cache.process import is_gone
 from dsnb.cache.recording import Log, Piece, Record, decode
 from dsnb.cache.shelf import check_format, evict, exclusively, folders, numbers, size_of, used
 from dsnb.cache.split_log import SplitLog
 from dsnb.dataclass import dataclass
-from dsnb.errors import DataLossError, FailedPreconditionError, NotFoundError
+from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The newest recording of one pipeline.
+    """The newest recording of one pipeline, or one result of a training cache.
 
     Attributes:
-        key: The name of its folder.
-        pipeline: The pipeline in one line.
-        state: "complete", "partial", or "damaged" where not even its log can be read.
+        key: What it is found by.
+        pipeline: The pipeline in one line; of a result, the function.
+        state: "complete", "partial", or "damaged" where not even its log can be read; of a training cache "result", or
+            "fingerprint" where only that was kept.
         elements: How many are recorded.
-        nbytes: On the disk, with older recordings of the same pipeline.
-        in_use: Whether somebody reads it now.
-        used: When it was last read, by a counter: more is later.
+        nbytes: What it takes; in a directory with older recordings of the same pipeline.
+        in_use: Whether somebody reads it now; elsewhere than in a directory, whether somebody writes it.
+        used: When it was last read, by a counter: more is later. 0 where nobody counts.
     """
 
     key: str
@@ -39,50 +50,120 @@ class Entry:
     used: int
 
 
-def entries(root: str) -> list[Entry]:
-    """All recordings, the one that was read last first.
+class Catalogue(Protocol):
+    """What is kept in one place."""
+
+    def all_keys(self) -> Sequence[str]:
+        """Of all that is there."""
+        ...
+
+    def entry(self, key: str) -> Entry:
+        """One of them."""
+        ...
+
+    def problem(self, key: str) -> str:
+        """Read one and compare it with its digests; what is wrong with it, or nothing."""
+        ...
+
+    def remove(self, key: str) -> int:
+        """Remove one; the bytes that became free. Nothing where somebody uses it."""
+        ...
+
+
+def entries(where: str, keys: Sequence[str] = ()) -> list[Entry]:
+    """What is kept in a place, what was read last first.
+
+    Args:
+        where: The place.
+        keys: The beginnings of keys; none for all.
 
     Raises:
-        NotFoundError: there is no such directory.
+        NotFoundError: there is no such place.
         FailedPreconditionError: a newer version of dsnb has recorded there.
+        UnavailableError: it cannot be reached.
     """
-    return sorted(map(_entry, _folders(root)), key=lambda entry: -entry.used)
+    catalogue = _catalogue(where)
+    found = [catalogue.entry(key) for key in catalogue.all_keys() if not keys or key.startswith(tuple(keys))]
+    return sorted(found, key=lambda entry: -entry.used)
 
 
-def _folders(root: str) -> list[str]:
-    if not os.path.isdir(root):
-        raise NotFoundError(f"there is no directory {root}", hint="name the one that was given to `cache`")
-    check_format(root)
-    return folders(os.path.abspath(root))
+def verify(where: str, keys: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Read what is kept and compare it with its digests.
+
+    Args:
+        where: The place.
+        keys: The beginnings of keys; none for all.
+
+    Yields:
+        For each its key, and what is wrong with it; empty where nothing is.
+
+    Raises:
+        NotFoundError: there is none of a key.
+    """
+    catalogue = _catalogue(where)
+    for key in _chosen(where, catalogue.all_keys(), keys):
+        yield key, catalogue.problem(key)
 
 
-def _entry(folder: str) -> Entry:
-    about = from_json(files.read(os.path.join(folder, "about.json")) or b"")
-    store = _opened(folder)
+def remove(where: str, keys: Sequence[str]) -> int:
+    """Remove what is kept.
+
+    Args:
+        where: The place.
+        keys: The beginnings of keys; none for all.
+
+    Returns:
+        The bytes that became free.
+
+    Raises:
+        NotFoundError: there is none of a key.
+        FailedPreconditionError: somebody uses one; the others are removed.
+        PermissionDeniedError: the place may only be read.
+    """
+    catalogue = _catalogue(where)
+    chosen = _chosen(where, catalogue.all_keys(), keys)
     try:
-        log = _log_of(store)
-        state, elements = "complete" if log.ended and not log.abandoned else "partial", log.elements
-    except DataLossError:
-        state, elements = "damaged", 0
-    finally:
-        store.close()
-    with exclusively(folder) as alone:
-        return Entry(
-            key=os.path.basename(folder),
-            pipeline=about.pipeline if about is not None else "?",
-            state=state,
-            elements=elements,
-            nbytes=size_of(folder),
-            in_use=not alone,
-            used=used(folder),
+        freed = sum(map(catalogue.remove, chosen))
+    except Unwritable as refusal:
+        raise refusal.page from refusal
+    except OSError as error:
+        if isinstance(error, DsnbError):
+            raise
+        raise files.page(error, f"removing recordings from {where}") from error
+    busy = sorted(set(chosen) & set(catalogue.all_keys()))
+    if busy:
+        raise FailedPreconditionError(
+            f"{len(busy)} of {len(chosen)} recordings are in use: {', '.join(busy)}",
+            did=f"the others were removed, {freed:,} bytes",
+            hint="end the runs that use them first",
         )
+    return freed
 
 
-def _opened(folder: str) -> DirectoryStore:
-    return DirectoryStore(os.path.join(folder, f"{numbers(folder)[-1]:06d}"), local=filesystem_of(folder).local)
+def _chosen(where: str, found: Sequence[str], keys: Sequence[str]) -> Sequence[str]:
+    for key in keys:
+        if not any(each.startswith(key) for each in found):
+            raise NotFoundError(
+                f"nothing in {without_password(where)} has a key that begins with {key!r}",
+                hint="dsnb cache ls shows them",
+            )
+    return [each for each in found if not keys or each.startswith(tuple(keys))]
 
 
-def _log_of(store: DirectoryStore) -> Log | SplitLog:
+def _catalogue(where: str) -> Catalogue:
+    place = place_of(where) or ""
+    if "://" in place:
+        return _Remote(place)
+    if not os.path.isdir(place):
+        raise NotFoundError(f"there is no directory {where}", hint="name the one that was given to `cache`")
+    database = os.environ.get("DSNB_CACHE_NAME") or "cache.db"
+    return _Training(place, database) if os.path.isfile(os.path.join(place, database)) else _Directory(place)
+
+
+# ------------------------------------------------------------------------------------------------------- recordings
+
+
+def _log_of(store: Store) -> Log | SplitLog:
     records: list[Record] = []
     while (data := store.read(len(records))) is not None:
         records.append(decode(data))
@@ -92,73 +173,173 @@ def _log_of(store: DirectoryStore) -> Log | SplitLog:
     return log
 
 
-def verify(root: str, key: str | None = None) -> Iterator[tuple[str, str]]:
-    """Read all that is recorded and compare it with its digests.
-
-    Args:
-        root: The directory.
-        key: The beginning of the key of one recording; None for all.
-
-    Yields:
-        For each recording its key, and what is wrong with it; empty where nothing is.
-
-    Raises:
-        NotFoundError: there is none of that key.
-    """
-    for folder in _chosen(root, [key] if key else []):
-        yield os.path.basename(folder), _problem(folder)
+def _state_of(log: Log | SplitLog) -> str:
+    return "complete" if log.ended and not log.abandoned else "partial"
 
 
-def _problem(folder: str) -> str:
-    store = _opened(folder)
+def _problem(store: Store) -> str:
     try:
         for place in _log_of(store).places:
             store.verify(place)
     except DataLossError as damage:
         return damage.what
+    except (Unwritable, Gone) as refusal:
+        return refusal.page.what
     finally:
         store.close()
     return ""
 
 
-def remove(root: str, keys: Sequence[str]) -> int:
-    """Remove recordings.
+class _Directory:
+    """Recordings in a directory."""
 
-    Args:
-        root: The directory.
-        keys: The beginnings of their keys; none for all.
+    def __init__(self, root: str) -> None:
+        check_format(root)
+        self._root = root
 
-    Returns:
-        The bytes that became free.
+    def _folder(self, key: str) -> str:
+        return os.path.join(self._root, key)
 
-    Raises:
-        NotFoundError: there is none of a key.
-        FailedPreconditionError: somebody reads one; the others are removed.
-        PermissionDeniedError: the directory may only be read.
-    """
-    chosen = _chosen(root, keys)
-    try:
-        freed = {folder: evict(folder) for folder in chosen}
-    except OSError as error:
-        raise files.page(error, f"removing recordings from {root}") from error
-    busy = [os.path.basename(folder) for folder in chosen if os.path.isdir(folder)]
-    if busy:
-        raise FailedPreconditionError(
-            f"{len(busy)} of {len(chosen)} recordings are being read: {', '.join(busy)}",
-            did=f"the others were removed, {sum(freed.values()):,} bytes",
-            hint="end the runs that read them first",
-        )
-    return sum(freed.values())
+    def _store(self, key: str) -> DirectoryStore:
+        folder = self._folder(key)
+        return DirectoryStore(os.path.join(folder, f"{numbers(folder)[-1]:06d}"), local=filesystem_of(folder).local)
 
+    def all_keys(self) -> Sequence[str]:
+        return list(map(os.path.basename, folders(self._root)))
 
-def _chosen(root: str, keys: Sequence[str]) -> list[str]:
-    found = _folders(root)
-    if not keys:
-        return found
-    chosen = [folder for folder in found if any(os.path.basename(folder).startswith(key) for key in keys)]
-    for key in keys:
-        if not any(os.path.basename(folder).startswith(key) for folder in chosen):
-            raise NotFoundError(
-                f"nothing in {root} has a key that begins with {key!r}", hint="dsnb cache ls shows them"
+    def entry(self, key: str) -> Entry:
+        folder = self._folder(key)
+        about = from_json(files.read(os.path.join(folder, "about.json")) or b"")
+        store = self._store(key)
+        try:
+            log = _log_of(store)
+            state, elements = _state_of(log), log.elements
+        except (DataLossError, Unwritable):
+            state, elements = "damaged", 0
+        finally:
+            store.close()
+        with exclusively(folder) as alone:
+            return Entry(
+                key=key,
+                pipeline=_pipeline(about),
+                state=state,
+                elements=elements,
+                nbytes=size_of(folder),
+                in_use=not alone,
+                used=used(folder),
             )
-    return chosen
+
+    def problem(self, key: str) -> str:
+        return _problem(self._store(key))
+
+    def remove(self, key: str) -> int:
+        return evict(self._folder(key))
+
+
+def _pipeline(about: About | None) -> str:
+    return about.pipeline if about is not None else "?"
+
+
+class _Remote:
+    """Recordings on a server, or in a remote store."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def _shelf(self, key: str) -> Shelf:
+        return shelf_at(self._url, key, About(pipeline="", components=()), limit=None, expire_s=None)
+
+    def _with(self, key: str, act: Callable[[Any], Any]) -> Any:
+        shelf = self._shelf(key)
+        try:
+            return act(shelf)
+        except Unwritable as refusal:
+            raise refusal.page from refusal
+        finally:
+            shelf.close()
+
+    def all_keys(self) -> Sequence[str]:
+        return sorted(self._with("", lambda shelf: shelf.keys()))
+
+    def entry(self, key: str) -> Entry:
+        return self._with(key, partial(_entry_of, key))  # type: ignore[no-any-return]
+
+    def problem(self, key: str) -> str:
+        return self._with(key, lambda shelf: _problem(shelf.open(shelf.newest())))  # type: ignore[no-any-return]
+
+    def remove(self, key: str) -> int:
+        entry = self.entry(key)
+        if not entry.in_use:
+            self._with(key, lambda shelf: shelf.clear())
+        return 0 if entry.in_use else entry.nbytes
+
+
+def _entry_of(key: str, shelf: Any) -> Entry:
+    store = shelf.open(shelf.newest())
+    try:
+        log = _log_of(store)
+        state, nbytes = _state_of(log), sum(place.nbytes for place in log.places)
+        elements, in_use = log.elements, _is_written(store, log)
+    except (DataLossError, Gone):
+        state, elements, nbytes, in_use = "damaged", 0, 0, False
+    finally:
+        store.close()
+    pipeline = _pipeline(from_json(shelf.about() or b""))
+    return Entry(key=key, pipeline=pipeline, state=state, elements=elements, nbytes=nbytes, in_use=in_use, used=0)
+
+
+def _is_written(store: Store, log: Log | SplitLog) -> bool:
+    holder = log.holder if isinstance(log, Log) else None
+    if holder is None or is_gone(holder.holder.rpartition("-")[0]):
+        return False
+    return store.pulse(holder.epoch) is not None
+
+
+# --------------------------------------------------------------------------------------------------- training caches
+
+
+class _Training:
+    """The results of a training cache."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        from dsnb.cache.training import LocalTrainingCache
+
+        # As large as it is: opening it removes nothing.
+        store = LocalTrainingCache(Path(directory), name=name, max_size=1 << 40).store
+        assert store is not None
+        self._store = store
+        self._rows = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        """All entries by their keys, without the word that says of what kind one is."""
+        with self._store.reading() as index:
+            return {row[0].rpartition(" ")[2]: row for row in index.listed()}
+
+    def all_keys(self) -> Sequence[str]:
+        return list(self._read())
+
+    def entry(self, key: str) -> Entry:
+        _, output, name, kind, nbytes, last_used, lent = self._rows[key]
+        return Entry(
+            key=key,
+            pipeline=name or kind or output,
+            state="fingerprint" if nbytes is None else "result",
+            elements=0,
+            nbytes=nbytes or 0,
+            in_use=bool(lent),
+            used=last_used,
+        )
+
+    def problem(self, key: str) -> str:
+        row = self._rows[key]
+        if row[4] is None:
+            return ""
+        with self._store.lent(row[1]) as found:
+            return "" if found is not None else "the result is missing or not what was stored; it is used no more"
+
+    def remove(self, key: str) -> int:
+        entry = self.entry(key)
+        if entry.in_use:
+            return 0
+        self._store.drop([self._rows[key][0]])
+        return entry.nbytes

@@ -128,6 +128,15 @@ class Index:
         """The keys of the entries of a name."""
         return self.database.column("SELECT fingerprint_key FROM cache_entry WHERE name = ?", name)
 
+    def listed(self) -> list[tuple[str, str, str | None, str | None, int | None, int, int]]:
+        """All entries: key, output, name, type, bytes of the result, last use, and how many read that now."""
+        found = self.database.do(
+            "SELECT fingerprint_key, output_fingerprint_key, name, result_type, bytes, cache_entry.last_used, "
+            "(SELECT count(*) FROM lease WHERE lease.location = result_location) "
+            "FROM cache_entry LEFT JOIN result ON location = result_location ORDER BY cache_entry.last_used DESC"
+        )
+        return found.fetchall()
+
     def bytes(self) -> int:
         """What all results weigh."""
         return int(self.database.value("SELECT bytes FROM total"))

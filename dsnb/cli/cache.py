@@ -1,4 +1,4 @@
-"""`dsnb cache`: what `Dataset.cache` has recorded below a directory."""
+"""`dsnb cache`: what `Dataset.cache` has recorded in a place, and the results of a training cache."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from dsnb.cli.options import Commands
 
 DESCRIPTION = """\
-List, check and remove what `Dataset.cache` has recorded.
+List, check and remove what `Dataset.cache` has recorded, and the results of a training cache.
 
-Recordings that somebody reads are never removed."""
+What somebody reads in a directory is never removed, nor what somebody writes elsewhere."""
 EXAMPLES = """\
   dsnb cache ls /data/cache              each recording with its pipeline, the one read last first
   dsnb cache verify /data/cache          read everything and compare it with its checksums
   dsnb cache rm /data/cache 1f3a         remove the recordings whose key begins so; all without a key
-  dsnb cache size /data/cache --json     how many bytes there are, for a script"""
+  dsnb cache size /data/cache --json     how many bytes there are, for a script
+  dsnb cache ls redis://host:6379/0      the same on a server; or s3://bucket/cache, and what else fsspec knows
+  dsnb cache ls ~/.cache/dsnb/training   the results of a training cache"""
 _SHOWN = 60
 
 
@@ -37,7 +39,7 @@ def add_to(commands: Commands) -> None:
         "size": "tell how large they are",
     }
     parser.add_argument("action", choices=actions, help="; ".join(f"{name}: {does}" for name, does in actions.items()))
-    parser.add_argument("directory", help="what was given to `cache`")
+    parser.add_argument("place", help="what was given to `cache`: a directory or an address; or a training cache's")
     parser.add_argument(
         "keys", nargs="*", metavar="KEY", help="the beginnings of keys, as `ls` shows them; all without"
     )
@@ -50,32 +52,34 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from dsnb.cache.places import without_password
+
     found = _entries(args)
     if args.as_json:
         print(json.dumps({"recordings": list(map(asdict, found))}))
         return 0
     header = ["key", "state", "elements", "size", "in use", "pipeline"]
-    print("\n".join(table(header, list(map(_row, found)))) or f"nothing is recorded in {args.directory}")
+    print("\n".join(table(header, list(map(_row, found)))) or f"nothing is recorded in {without_password(args.place)}")
     return 0
 
 
 def _entries(args: argparse.Namespace) -> list[Entry]:
     from dsnb.cache.catalogue import entries
 
-    found = entries(args.directory)
-    return [entry for entry in found if not args.keys or any(map(entry.key.startswith, args.keys))]
+    return entries(args.place, args.keys)
 
 
 def _row(entry: Entry) -> list[str]:
     pipeline = entry.pipeline if len(entry.pipeline) <= _SHOWN else f"{entry.pipeline[: _SHOWN - 1]}…"
     used = "yes" if entry.in_use else "no"
-    return [entry.key[:12], entry.state, f"{entry.elements:,}", size(entry.nbytes), used, pipeline]
+    elements = "-" if entry.state in ("result", "fingerprint") else f"{entry.elements:,}"
+    return [entry.key[:12], entry.state, elements, size(entry.nbytes), used, pipeline]
 
 
 def _verify(args: argparse.Namespace) -> int:
     from dsnb.cache.catalogue import verify
 
-    found = [result for key in args.keys or [None] for result in verify(args.directory, key)]
+    found = list(verify(args.place, args.keys))
     damaged = {key: problem for key, problem in found if problem}
     if args.as_json:
         print(json.dumps({"checked": len(found), "damaged": damaged}))
@@ -96,7 +100,7 @@ def _sum(checked: int, damaged: int) -> str:
 def _remove(args: argparse.Namespace) -> int:
     from dsnb.cache.catalogue import remove
 
-    freed = remove(args.directory, args.keys)
+    freed = remove(args.place, args.keys)
     print(json.dumps({"freed_bytes": freed}) if args.as_json else f"{size(freed)} became free")
     return 0
 

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dsnb.cache import LocalTrainingCache, remembered
 from dsnb.cli import main
 from dsnb.pipeline.dataset import Dataset
+from tests.support.redis import RedisServer
+from tests.support.requires import require_module
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -94,3 +100,101 @@ def test_an_unknown_key_is_told(cache: Path, capsys: pytest.CaptureFixture[str])
     assert main(["cache", "rm", str(cache), "xyz"]) == 1
     assert "begins with 'xyz'" in capsys.readouterr().err
     assert len(told(capsys, "ls", cache, "--json")["recordings"]) == 2
+
+
+@pytest.fixture(params=["redis", "fsspec"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An address with a complete recording and a partial one."""
+    require_module(request.param)
+    with RedisServer(tmp_path) if request.param == "redis" else nullcontext() as server:
+        where = server.url if server is not None else f"file://{tmp_path}/remote"
+        list(Dataset.range(10).map(lambda x: np.full(1000, x)).cache(where))
+        list(Dataset.range(20).batch(3).cache(where).take(4))
+        yield where
+
+
+def test_what_is_recorded_at_an_address_is_listed_compared_and_removed(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(capsys, "ls", address, "--json")["recordings"]
+    assert sorted((entry["state"], entry["elements"], entry["pipeline"]) for entry in found) == [
+        ("complete", 10, "range(10) | map(<lambda>)"),
+        ("partial", 4, "range(20) | batch(3)"),
+    ]
+    assert told(capsys, "size", address, "--json")["bytes"] > 80_000
+    assert "2 recordings: all as they were written" in told(capsys, "verify", address)
+    (partial,) = (entry["key"] for entry in found if entry["state"] == "partial")
+    told(capsys, "rm", address, partial[:10])
+    assert [entry["state"] for entry in told(capsys, "ls", address, "--json")["recordings"]] == ["complete"]
+    assert told(capsys, "rm", address, "--json")["freed_bytes"] > 80_000
+    assert told(capsys, "ls", address) == f"nothing is recorded in {address}\n"
+
+
+def test_all_of_a_recording_goes_from_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_module("redis")
+    with RedisServer(tmp_path) as server:
+        list(Dataset.range(10).cache(server.url))
+        with server.client() as client:
+            client.set("mine", "not dsnb's")
+            told(capsys, "rm", server.url)
+            assert list(client.scan_iter("*")) == [b"mine"]
+
+
+def test_what_is_damaged_at_an_address_is_found(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if address.startswith("file://"):
+        victim = max((Path(address.removeprefix("file://"))).rglob("data/*"), key=lambda path: path.stat().st_size)
+        victim.write_bytes(bytes(victim.stat().st_size))
+    else:
+        import redis
+
+        with redis.Redis.from_url(address) as client:
+            key = max(client.scan_iter("dsnb:data:*"), key=client.strlen)
+            client.set(key, bytes(client.strlen(key)))
+            client.connection_pool.disconnect()
+    found = told(capsys, "verify", address, "--json", code=1)
+    assert (found["checked"], len(found["damaged"])) == (2, 1)
+
+
+def test_what_is_written_at_an_address_is_in_use_and_not_removed(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ds = Dataset.range(100_000).map(lambda x: x).cache(address, lease_seconds=6)
+    with iter(ds) as elements:
+
+        def written() -> bool:
+            next(elements)
+            return any(entry["in_use"] for entry in told(capsys, "ls", address, "--json")["recordings"])
+
+        wait_for(written, what="a pulse", timeout=60)
+        told(capsys, "rm", address, code=1)
+        assert [entry["in_use"] for entry in told(capsys, "ls", address, "--json")["recordings"]] == [True]
+
+
+def test_a_server_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    require_module("redis")
+    assert main(["cache", "ls", "redis://:secret@127.0.0.1:1/0"]) == 1
+    error = capsys.readouterr().err
+    assert "127.0.0.1:1 cannot be reached" in error
+    assert "secret" not in error
+
+
+def step(rate: float) -> list[float]:
+    return [rate] * 1000
+
+
+def test_a_training_cache_is_listed_compared_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalTrainingCache(tmp_path / "training") as cache:
+        for rate in (1.0, 2.0, 3.0):
+            remembered(cache=cache)(step)(rate)
+    found = told(capsys, "ls", tmp_path / "training", "--json")["recordings"]
+    assert [entry["state"] for entry in found].count("result") == 3
+    assert "step" in told(capsys, "ls", tmp_path / "training")
+    assert "all as they were written" in told(capsys, "verify", tmp_path / "training")
+    (victim, *_) = (path for path in (tmp_path / "training").glob("result-*/**/*") if path.is_file())
+    victim.write_bytes(b"damaged")
+    assert len(told(capsys, "verify", tmp_path / "training", "--json", code=1)["damaged"]) == 1
+    told(capsys, "rm", tmp_path / "training", found[-1]["key"])
+    assert len(told(capsys, "ls", tmp_path / "training", "--json")["recordings"]) == len(found) - 1
+    told(capsys, "rm", tmp_path / "training")
+    assert told(capsys, "ls", tmp_path / "training", "--json")["recordings"] == []
+    assert not list((tmp_path / "training").glob("result-*"))
