@@ -20,6 +20,7 @@ from dsnb.pipeline.exactness import inexact
 from dsnb.pipeline.graph import Blob, describe, serialise
 from dsnb.pipeline.modes import Divisible, check_endless, check_mode
 from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import divisible
 from dsnb.pipeline.splits import split_providers
@@ -108,7 +109,7 @@ def distribute(
         source = FromService(
             service=address,
             dataset_id=register(),
-            options=options,
+            options=replace(options, split_cache=kept_in_memory(dataset.operation)),
             spec=dataset.element_spec,
             registered_cardinality=dataset.cardinality(),
             register_again=register,

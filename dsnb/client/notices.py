@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dsnb import errors
-from dsnb.client.options import ReadOptions
-from dsnb.errors import CancelledError, DataLossWarning, DeadlineExceededError, DsnbWarning, UnavailableError
+from dsnb.client.options import ReadOptions, ShardingPolicy
+from dsnb.errors import (
+    CacheWarning,
+    CancelledError,
+    DataLossWarning,
+    DeadlineExceededError,
+    DsnbWarning,
+    UnavailableError,
+)
 from dsnb.wire.messages import JoinReply
+from dsnb.wire.transfer import local
 
 
 def warn_empty(joined: JoinReply) -> None:
@@ -16,6 +24,19 @@ def warn_empty(joined: JoinReply) -> None:
         f"svc.forget({joined.job_name!r})",
         DsnbWarning,
     )
+
+
+def warn_of_split_cache(joined: JoinReply, options: ReadOptions) -> None:
+    """Say that workers in several processes cannot use what the others keep in memory."""
+    elsewhere = sum(local.find(task.worker_uid) is None for task in joined.tasks)
+    if options.mode is ShardingPolicy.DYNAMIC and options.split_cache and elsewhere and len(joined.tasks) > 1:
+        errors.warn(
+            f"{options.split_cache} keeps elements in the memory of each worker process, but DYNAMIC hands the splits "
+            "out anew in each epoch: most of them go to another worker than before, which produces them again. "
+            "Name a place that all workers share, as in .cache('/data/cache') or .cache('redis://host:6379/0'); or put "
+            ".cache() behind distribute; or use a static sharding policy, where each worker keeps its shard",
+            CacheWarning,
+        )
 
 
 def warn_of(joined: JoinReply) -> None:

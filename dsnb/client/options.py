@@ -59,6 +59,8 @@ class ReadOptions:
     consumer: int = 0
     consumers: int = 0
     """How many consumers read in rounds, of whom this is one; 0 in other reads."""
+    split_cache: str = ""
+    """The operation that keeps splits in the memory of each worker process; empty where there is none."""
 
     @property
     def local(self) -> bool:

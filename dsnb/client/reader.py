@@ -128,6 +128,7 @@ class ReadStage(Stage):
             notices.warn_empty(joined)
             return
         notices.warn_of(joined)
+        notices.warn_of_split_cache(joined, self._options)
         self._tasks.set_tasks(joined.tasks)
         if self._options.local and not len(self._tasks):
             raise no_local_worker(self._options)

@@ -194,3 +194,16 @@ def test_what_mixes_splits_is_named_where_the_job_is_asked_for(tmp_path: Path, w
             with pytest.raises(UnimplementedError, match=r"but (batch\(2\)|shuffle\(3\)) in front of it mixes them"):
                 dynamic(mixed.map(lambda x: x).cache(where), service)
         assert len(list(dynamic(dsnb.Dataset.range(9).cache(where).batch(2), service))) == 5
+
+
+def test_memory_that_worker_processes_do_not_share_is_told_of_with_the_remedy(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    with dsnb.start(workers=2, isolation="process") as service:
+        ds = dynamic(squares(calls).cache(), service)
+        with pytest.warns(dsnb.errors.CacheWarning, match=r"(?s)cache\(\) keeps.*DYNAMIC.*\.cache\('/data/cache'\)"):
+            assert read(ds) == WANTED
+        shared = dynamic(squares(calls).cache(tmp_path / "cache"), service)
+        before = count(calls)
+        for _ in range(2):
+            assert read(shared) == WANTED
+        assert count(calls) == before + N
