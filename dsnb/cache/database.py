@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -47,19 +47,19 @@ class Database:
     """One connection, for one thread at a time.
 
     Args:
-        path: The file; made, with `schema`, where it is missing.
-        schema: Its tables, as statements.
-        form: The number of this schema.
+        path: The file; made where it is missing.
+        steps: What leads from each format to the next one, as statements; the first ones make the tables.
 
     Attributes:
         writable: Whether it can be changed; not in a folder that nobody may write to.
 
     Raises:
-        FailedPreconditionError: it was written by a newer version, or lies on a network file system.
+        FailedPreconditionError: it was written by a newer version or by another program, or lies on a network file
+            system.
         DataLossError: it is damaged.
     """
 
-    def __init__(self, path: Path, schema: str, form: int) -> None:
+    def __init__(self, path: Path, steps: Sequence[str]) -> None:
         self.path = path
         self.writable = os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
         journal = _journal(path)
@@ -67,20 +67,14 @@ class Database:
         with spoken(path):
             self._connection = _connect(path, writable=self.writable)
             try:
-                self._open(journal, schema, form)
+                self._open(journal, steps)
                 self._file = path.stat().st_ino
             except BaseException:
                 self._connection.close()
                 raise
 
-    def _open(self, journal: str, schema: str, form: int) -> None:
-        found = self.value("PRAGMA user_version")
-        if found > form:
-            raise FailedPreconditionError(
-                f"the cache {str(self.path)!r} was written by a newer version of dsnb (format {found}, not {form})",
-                did="nothing in it was touched",
-                hint="update dsnb, or set DSNB_CACHE_DIRECTORY to another folder",
-            )
+    def _open(self, journal: str, steps: Sequence[str]) -> None:
+        found = self._format(len(steps))
         if not self.writable:
             return
         self._write_by(journal)
@@ -88,8 +82,26 @@ class Database:
         # keeps is whole, for files are synced before the entry that names them.
         self.do("PRAGMA synchronous = NORMAL")
         self.do("PRAGMA foreign_keys = ON")
-        if not found:
-            self._create(schema, form)
+        if found < len(steps):
+            self._update(steps)
+
+    def _format(self, newest: int) -> int:
+        """The format of the file; looked at before anything in it is touched."""
+        used = self.value("SELECT count(*) FROM sqlite_master")  # first: another process may be making the tables
+        found = int(self.value("PRAGMA user_version"))
+        if used and self.value("PRAGMA application_id") != _APPLICATION:
+            raise FailedPreconditionError(
+                f"{str(self.path)!r} is a database of another program",
+                did="nothing in it was touched",
+                hint="give the cache a folder of its own, or its database another name",
+            )
+        if found > newest:
+            raise FailedPreconditionError(
+                f"the cache {str(self.path)!r} was written by a newer version of dsnb (format {found}, not {newest})",
+                did="nothing in it was touched",
+                hint="update dsnb, or set DSNB_CACHE_DIRECTORY to another folder",
+            )
+        return found
 
     def _write_by(self, journal: str) -> None:
         # The one statement that does not wait for others by itself: two processes that make a database at a time.
@@ -102,21 +114,22 @@ class Database:
                     raise
                 time.sleep(0.005)
 
-    def _create(self, schema: str, form: int) -> None:
+    def _update(self, steps: Sequence[str]) -> None:
         with self.change():
-            if not self.value("PRAGMA user_version"):  # another process may have been faster
-                for statement in filter(str.strip, schema.split(";\n")):
+            for step in steps[self.value("PRAGMA user_version") :]:  # another process may have been faster
+                for statement in filter(str.strip, step.split(";\n")):
                     self.do(statement)
-                self.do(f"PRAGMA application_id = {_APPLICATION}")
-                self.do(f"PRAGMA user_version = {form}")
+            self.do(f"PRAGMA application_id = {_APPLICATION}")
+            self.do(f"PRAGMA user_version = {len(steps)}")
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def files(self) -> set[str]:
-        """The names that the database has in its folder, whether or not they are there now."""
-        return {self.path.name + ending for ending in ("", "-wal", "-shm", "-journal")}
+    @staticmethod
+    def files(path: Path) -> set[str]:
+        """The names that a database has in its folder, whether or not they are there now."""
+        return {path.name + ending for ending in ("", "-wal", "-shm", "-journal")}
 
     @contextmanager
     def change(self, *, patience: float | None = None) -> Iterator[None]:
@@ -151,7 +164,7 @@ class Database:
         raise FailedPreconditionError(
             f"the database {str(self.path)!r} was removed while the cache was open",
             did="nothing was stored",
-            hint="make the cache object again; to empty a cache, remove its whole folder while nobody uses it",
+            hint="make the cache object again, in a folder that is empty",
         )
 
     def do(self, statement: str, *values: Any) -> sqlite3.Cursor:
@@ -234,7 +247,9 @@ def _page(error: sqlite3.Error, path: Path) -> DsnbError:
         )
     if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         return DataLossError(
-            what, did="nothing was touched", hint=f"remove the folder {str(path.parent)!r}: it is made anew"
+            what,
+            did="nothing was touched",
+            hint=f"remove {path.name} and the folders result-* beside it, and all is computed anew",
         )
     if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
         return PermissionDeniedError(

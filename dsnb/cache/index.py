@@ -5,6 +5,10 @@ its output, and points to a result if one was kept. Everything a process decides
 read) is one transaction under the database's write lock, so that two processes never decide at the same time; a
 process that dies in one decided nothing.
 
+Every folder that dsnb makes is named here before it is made, and stays named until it is removed: first in `folder`,
+with the process that fills it; then in `result`; and when its result goes, in `folder` again, with nobody. Only what is
+named here is ever removed from the cache's directory.
+
 Room is made by GreedyDual: a result's rank is the cache's floor when it was used last, plus the seconds of work that
 each of its bytes saves. The lowest rank goes first, and the floor rises to it; so what is cheap to make again goes
 before what is not, and everything goes in the end unless it is used. Results of unknown cost stand at the floor: among
@@ -20,8 +24,8 @@ from dsnb.cache.database import Database
 from dsnb.cache.process import here, is_gone
 from dsnb.dataclass import dataclass
 
-FORM: Final = 1
 _FORGOTTEN: Final = 24 * 3600.0  # seconds after which the lease of a process that cannot be seen from here is over
+_NOBODY: Final = ""  # the holder of a folder that is to be removed
 SCHEMA: Final = """
 CREATE TABLE total (bytes INTEGER NOT NULL, floor REAL NOT NULL);
 INSERT INTO total VALUES (0, 0.0);
@@ -55,6 +59,12 @@ CREATE INDEX lease_by_result ON lease (location);
 CREATE TRIGGER heavier AFTER INSERT ON result BEGIN UPDATE total SET bytes = bytes + NEW.bytes; END;
 CREATE TRIGGER lighter AFTER DELETE ON result BEGIN UPDATE total SET bytes = bytes - OLD.bytes; END;
 """
+FOLDERS: Final = """
+CREATE TABLE folder (location TEXT PRIMARY KEY, holder TEXT NOT NULL, since REAL NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER left_over AFTER DELETE ON result BEGIN INSERT INTO folder VALUES (OLD.location, '', 0.0); END;
+"""
+FORMATS: Final = (SCHEMA, FOLDERS)
+"""What leads from each format to the next one, as statements; format 0 is an empty file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +164,15 @@ class Index:
         found: str | None = self.database.value("SELECT location FROM result WHERE digest = ?", digest)
         return found
 
+    def left_over(self) -> list[str]:
+        """The folders that are to be removed."""
+        return self.database.column("SELECT location FROM folder WHERE holder = ?", _NOBODY)
+
+    def abandoned(self) -> list[str]:
+        """The folders that processes which do not live any more were filling."""
+        folders = self.database.do("SELECT location, holder, since FROM folder WHERE holder != ?", _NOBODY).fetchall()
+        return [location for location, holder, since in folders if _is_over(holder, since)]
+
     def leases_over(self) -> list[int]:
         """The leases whose holders do not live any more."""
         leases = self.database.do("SELECT number, holder, since FROM lease").fetchall()
@@ -177,24 +196,28 @@ class Index:
         return max(use or 0 for use in last) + 1
 
     def add_result(self, location: str, digest: str, size: int, seconds: float) -> None:
-        """Take in a result that weighs `size` bytes and took `seconds` to make."""
+        """Take in a result that weighs `size` bytes and took `seconds` to make; its folder is there."""
         saves = seconds / max(size, 1)
+        self.forget(location)
         self.database.do(
             "INSERT INTO result SELECT ?, ?, ?, ?, ? + floor, ? FROM total",
             location, digest, size, saves, saves, self._next_use(),
         )  # fmt: skip
 
-    def add_entry(self, entry: Entry, version: str, location: str | None, kind: str | None) -> list[str]:
-        """Take in an entry, in the place of what was stored with its key; give the folders that this leaves unused."""
-        before = self.database.column(
-            "SELECT result_location FROM cache_entry WHERE fingerprint_key = ? AND result_location IS NOT NULL",
-            entry.key,
-        )
+    def add_entry(self, entry: Entry, version: str, location: str | None, kind: str | None) -> None:
+        """Take in an entry, in the place of what was stored with its key."""
+        before = self._location_of_key(entry.key)
         self.database.do(
             "INSERT OR REPLACE INTO cache_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             entry.key, entry.output, self._next_use(), version, location, kind, entry.name, entry.note,
         )  # fmt: skip
-        return [place for place in before if self.drop_if_unused(place)]
+        self.drop_if_unused(before)
+
+    def _location_of_key(self, key: str) -> str | None:
+        found: str | None = self.database.value(
+            "SELECT result_location FROM cache_entry WHERE fingerprint_key = ?", key
+        )
+        return found
 
     def drop_least(self, needed: int) -> list[str]:
         """Drop results of the lowest rank, with their entries, until `needed` bytes are free; give their folders.
@@ -219,21 +242,20 @@ class Index:
             self.database.do("UPDATE total SET floor = max(floor, ?)", rank)
         return [location for location, _ in victims]
 
-    def drop_if_unused(self, location: str) -> bool:
+    def drop_if_unused(self, location: str | None) -> None:
         """Drop a result if no entry points to it and nobody reads it."""
-        dropped = self.database.do(
+        self.database.do(
             "DELETE FROM result WHERE location = ?"
             " AND NOT EXISTS (SELECT 1 FROM cache_entry WHERE result_location = result.location)"
             " AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.location = result.location)",
             location,
         )
-        return dropped.rowcount > 0
 
-    def drop_key(self, key: str) -> list[str]:
-        """Drop an entry; give the folders that this leaves unused."""
-        before = self.database.column("SELECT result_location FROM cache_entry WHERE fingerprint_key = ?", key)
+    def drop_key(self, key: str) -> None:
+        """Drop an entry."""
+        before = self._location_of_key(key)
         self.database.do("DELETE FROM cache_entry WHERE fingerprint_key = ?", key)
-        return [place for place in before if place and self.drop_if_unused(place)]
+        self.drop_if_unused(before)
 
     def drop_version(self, version: str) -> None:
         """Drop the entries that a version wrote."""
@@ -261,11 +283,23 @@ class Index:
         )
         return int(row.lastrowid or 0)
 
-    def give_back(self, number: int) -> list[str]:
-        """End a lease; give the folders that this leaves unused."""
-        before = self.database.column("SELECT location FROM lease WHERE number = ?", number)
+    def give_back(self, number: int) -> None:
+        """End a lease."""
+        location = self.database.value("SELECT location FROM lease WHERE number = ?", number)
         self.database.do("DELETE FROM lease WHERE number = ?", number)
-        return [place for place in before if self.drop_if_unused(place)]
+        self.drop_if_unused(location)
+
+    def reserve(self, location: str) -> None:
+        """Note a folder that this process is about to make; it becomes a result's by `add_result`."""
+        self.database.do("INSERT INTO folder VALUES (?, ?, ?)", location, here().short(), time.time())
+
+    def leave(self, location: str) -> None:
+        """Note that nobody fills a folder any more: it is to be removed."""
+        self.database.do("UPDATE folder SET holder = ? WHERE location = ?", _NOBODY, location)
+
+    def forget(self, location: str) -> None:
+        """Note that a folder is no longer there."""
+        self.database.do("DELETE FROM folder WHERE location = ?", location)
 
 
 def _is_over(holder: str, since: float) -> bool:

@@ -1,17 +1,16 @@
 """Results in folders, entries in a database: what happens when one is written, read, or makes room, and in what order.
 
-Writing: the result goes into a folder aside, named for the process that writes; it is hashed and synced there. Then, in
-one transaction: room is made, the folder gets its name, the entry is written. After it, the folders that lost their
-entries are removed. So a process may die at any moment. Before the rename it leaves a folder aside, of a process that
-is gone; between rename and commit a folder that no entry names; after the commit folders that no entry names any more.
-Nothing of that is ever read, and whoever opens the cache next removes it: no live process can be between rename and
-commit meanwhile, for both happen under the write lock, which the sweep takes too.
+Writing: a folder is reserved in the database, then made; the result goes into it, is hashed and synced. Then, in one
+transaction: room is made, the folder becomes a result, the entry is written. So a process may die at any moment. Until
+that transaction it leaves a folder that is reserved for a process that is gone; and where a result made room, one that
+is noted as left over. Neither is ever read, and whoever opens the cache next removes them.
 
 Reading: a lease keeps the folder where it is; it is a row that names its holder, and falls with it. What is read is
 hashed first, and what is not what was written is dropped and never handed on.
 
-What else lies in the folder is counted when the cache is opened, and is the first to go when room is needed: before any
-entry. So the folder must be the cache's own.
+Removing: only folders that the database names, in the form that `_is_ours` knows. What else lies in the directory is
+neither counted nor touched, and a directory with other things in it does not become a cache. (Links are not followed:
+`shutil.rmtree` refuses a link in a folder's place, and removes links in a folder as links.)
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -32,26 +32,26 @@ from dsnb.cache.content import Content, content_of
 from dsnb.cache.database import Database, spoken
 from dsnb.cache.faults import Point
 from dsnb.cache.files import sync_folder
-from dsnb.cache.index import FORM, SCHEMA, Entry, Found, Index
-from dsnb.cache.process import here
-from dsnb.cache.sweep import ASIDE, RESULT, is_result, is_tidy, tidied, too_old, weight
+from dsnb.cache.index import FORMATS, Entry, Found, Index
+from dsnb.cache.sweep import is_tidy, tidy, too_old
 from dsnb.cache.versions import this_version
 from dsnb.dataclass import dataclass
-from dsnb.errors import DsnbError, UnavailableError
+from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
 _SYNC = Point("result sync")
-_NAME = Point("result name")
+_MAKE = Point("result make")
 _FOLDER = Point("result folder")
 _REMOVE = Point("result remove")
 
+_RESULT: Final = "result-"
 HURRIED: Final = 2.0  # seconds that a look-up waits for the lock: without it only recency or order suffers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Staged:
-    """A result that is written and synced, but not named yet."""
+    """A result that is written and synced, and has no entry yet."""
 
     folder: Path
     content: Content
@@ -67,9 +67,12 @@ class Store:
     """The folder of one cache, as this process has it open. May be used from any thread.
 
     Args:
-        directory: The folder, which is the cache's own.
+        directory: The folder: empty, or a cache already.
         name: The database's name in it.
         limit: Bytes that all results may weigh.
+
+    Raises:
+        FailedPreconditionError: there are other things in the folder.
     """
 
     def __init__(self, directory: Path, name: str, limit: int) -> None:
@@ -77,14 +80,15 @@ class Store:
         self.limit = limit
         self._path = directory / name
         self._lock = threading.RLock()
+        self._written: set[str] = set()  # folders that this object made, and that are no results yet
         self._open()
-        self._untracked = sum(map(weight, self._untracked_paths()))
         _stores.add(self)
 
     # -------------------------------------------------------------------------------------------------------- opening
 
     def _open(self) -> None:
-        self._database = Database(self._path, SCHEMA, FORM)
+        _check_directory(self._path)
+        self._database = Database(self._path, FORMATS)
         self._index = Index(self._database)
         self._is_open = True
         if not self._database.writable:
@@ -118,9 +122,10 @@ class Store:
 
     @contextmanager
     def _changing(self, *, patience: float | None = None) -> Iterator[Index]:
-        """One transaction."""
+        """One transaction; the folders that it leaves over are removed after it."""
         with self.reading() as index, self._database.change(patience=patience):
             yield index
+        self._remove_left_over()
 
     @contextmanager
     def reading(self) -> Iterator[Index]:
@@ -144,36 +149,54 @@ class Store:
         patience = None if too_old(self._index) else HURRIED
         try:
             with self._database.change(patience=patience):
-                left = tidied(self.directory, self._index)
+                tidy(self.directory, self._index)
         except UnavailableError as error:
             if patience is None:
                 raise
             logger.debug("the cache %s is left untidy: %s", self.directory, error)
             return
-        self._remove(left)
+        self._remove_left_over()
 
-    def _untracked_paths(self) -> list[Path]:
-        with self.reading() as index:
-            known = index.locations() | self._database.files()
-        names = [name for name in os.listdir(self.directory) if name not in known and not name.startswith(ASIDE)]
-        return [self.directory / name for name in sorted(names)]
+    def _remove_left_over(self) -> None:
+        """Remove the folders that belong to no result any more; what fails is tried again."""
+        with contextlib.suppress(DsnbError), self.reading() as index:
+            removed = [location for location in index.left_over() if self._remove(location)]
+            if removed:
+                with self._database.change(patience=HURRIED):
+                    for location in removed:
+                        index.forget(location)
 
-    def _remove(self, locations: list[str]) -> None:
-        for location in locations:
-            with _REMOVE:
-                shutil.rmtree(self.directory / location, ignore_errors=True)
+    def _remove(self, location: str) -> bool:
+        """Remove a folder that the database names; whether it is gone."""
+        if not _is_ours(location):
+            logger.warning("the cache %s names %r, which is no folder of a result: left alone", self._path, location)
+            return True
+        with _REMOVE:
+            shutil.rmtree(self.directory / location, ignore_errors=True)
+        return not os.path.lexists(self.directory / location)
 
     # -------------------------------------------------------------------------------------------------------- writing
 
     @contextmanager
-    def aside(self) -> Iterator[Path]:
-        """A new folder to write a result into; what is left of it at the end is removed."""
-        folder = self.directory / f"{ASIDE}{here().short()}-{secrets.token_hex(4)}"
-        folder.mkdir()
+    def new_folder(self) -> Iterator[Path]:
+        """A new folder to write a result into; removed at the end, unless `add` took it in."""
+        location = f"{_RESULT}{secrets.token_hex(8)}"
+        with self._changing() as index:
+            index.reserve(location)
+        with _MAKE:
+            (self.directory / location).mkdir()
+        self._written.add(location)
         try:
-            yield folder
+            yield self.directory / location
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if location in self._written:
+                self._discard(location)
+
+    def _discard(self, location: str) -> None:
+        self._written.discard(location)
+        self._remove(location)  # at once, whatever became of the database
+        with contextlib.suppress(DsnbError), self._changing() as index:
+            index.forget(location)
 
     @staticmethod
     def seal(folder: Path) -> Content:
@@ -194,68 +217,43 @@ class Store:
         Raises:
             DsnbError: the database could not be written; then nothing is stored, and no folder is left.
         """
-        made: list[str] = []
-        freed: list[str] = []
-        try:
-            with self._changing() as index:
-                location = self._place(index, staged, made, freed) if staged else None
-                kind = staged.type if staged and location else None
-                freed += index.add_entry(entry, this_version(), location, kind)
-        except BaseException:
-            self._remove(made)
-            raise
-        self._remove(freed)
+        with self._changing() as index:
+            location = self._place(index, staged) if staged else None
+            index.add_entry(entry, this_version(), location, staged.type if staged and location else None)
+        if staged and location == staged.folder.name:
+            self._written.discard(location)
         return location is not None
 
-    def _place(self, index: Index, staged: Staged, made: list[str], freed: list[str]) -> str | None:
-        """Give a result its name, or find that its content is here already."""
+    def _place(self, index: Index, staged: Staged) -> str | None:
+        """Make a written folder a result, or find that its content is here already."""
         content = staged.content
         known = index.location_of(content.digest)
         if known and (self.directory / known).is_dir():
             return known
         if known:
             index.lose(known)
-        if not self._make_room(index, content.bytes, freed):
+        if not self._make_room(index, content.bytes):
             return None
-        location = f"{RESULT}{content.digest[:12]}-{secrets.token_hex(4)}"
-        made.append(location)
-        with _NAME:
-            os.rename(staged.folder, self.directory / location)
         sync_folder(str(self.directory), _FOLDER)
+        location = staged.folder.name
         index.add_result(location, content.digest, content.bytes, staged.seconds)
         return location
 
-    def _make_room(self, index: Index, needed: int, freed: list[str]) -> bool:
+    def _make_room(self, index: Index, needed: int) -> bool:
         if needed > self.limit:
             return False
         over = index.bytes() + needed - self.limit
-        if self._untracked and over + self._untracked > 0:
-            self._purge()
         if over <= 0:
             return True
         for number in index.leases_over():
-            freed += index.give_back(number)
-        victims = index.drop_least(over)
-        freed += victims
-        return bool(victims)
-
-    def _purge(self) -> None:
-        """Remove what lies in the folder and is not ours."""
-        paths = [path for path in self._untracked_paths() if not is_result(path.name)]
-        if paths:
-            logger.warning("the cache %s removes, to make room: %s", self.directory, [path.name for path in paths])
-        for path in paths:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        self._untracked = 0
+            index.give_back(number)
+        return bool(index.drop_least(over))
 
     def drop(self, keys: list[str]) -> None:
         """Drop the entries with these keys."""
         with self._changing() as index:
-            freed = [location for key in keys for location in index.drop_key(key)]
-        self._remove(freed)
+            for key in keys:
+                index.drop_key(key)
 
     # -------------------------------------------------------------------------------------------------------- reading
 
@@ -308,8 +306,7 @@ class Store:
     def _give_back(self, lease: int) -> None:
         try:
             with self._changing() as index:
-                freed = index.give_back(lease)
-            self._remove(freed)
+                index.give_back(lease)
         except DsnbError as error:
             logger.debug("lease %d is left to fall with this process: %s", lease, error)
 
@@ -327,10 +324,28 @@ class Store:
     def _lose(self, location: str) -> None:
         if not self.writable:
             return
-        with contextlib.suppress(DsnbError):
-            with self._changing() as index:
-                index.lose(location)
-            self._remove([location])
+        with contextlib.suppress(DsnbError), self._changing() as index:
+            index.lose(location)
+
+
+def _is_ours(location: str) -> bool:
+    """Whether a name is that of a folder that a cache makes."""
+    return re.fullmatch(r"result-[0-9a-f]+(-[0-9a-f]+)?", location) is not None
+
+
+def _check_directory(database: Path) -> None:
+    """Refuse a directory that is neither empty nor a cache."""
+    with contextlib.suppress(FileNotFoundError):
+        if database.stat().st_size:
+            return  # the database says by itself whose it is
+    others = sorted(set(os.listdir(database.parent)) - Database.files(database))
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise FailedPreconditionError(
+            f"the folder {str(database.parent)!r} is not empty, and is no cache: it holds {others[0]!r}{more}",
+            did="nothing was opened, and nothing in it was touched",
+            hint="give the cache a folder of its own; it need not be there yet",
+        )
 
 
 def _before_fork() -> None:

@@ -87,15 +87,16 @@ class LocalTrainingCache(TrainingCache):
     What cannot be read is not there: a look-up in a broken cache gives None and a warning in the log, never an error.
 
     Args:
-        directory: The folder, which is the cache's own: what else lies in it goes first when room is needed. Default:
-            `DSNB_CACHE_DIRECTORY`, else `dsnb/training` in the user's cache folder.
+        directory: The folder: a new or an empty one, or a cache. What others put into it is never counted or removed.
+            Default: `DSNB_CACHE_DIRECTORY`, else `dsnb/training` in the user's cache folder.
         name: The name of the database in it. Default: `DSNB_CACHE_NAME`, else `cache.db`.
         max_size: MiB that the results may weigh; with 0 nothing is stored, and nothing found. Default:
             `DSNB_MAX_CACHE_SIZE`, else 1000.
 
     Raises:
         InvalidArgumentError: a setting that can never be right.
-        FailedPreconditionError: the folder was written by a newer version, or lies on a network file system.
+        FailedPreconditionError: the folder holds other things and is no cache, was written by a newer version of dsnb,
+            or lies on a network file system.
         DataLossError: the database is damaged.
 
     Example:
@@ -201,7 +202,7 @@ class LocalTrainingCache(TrainingCache):
         if not isinstance(output, Cacheable) or isinstance(output, type):
             return self._store.add(entry)
         try:
-            with self._store.aside() as folder:
+            with self._store.new_folder() as folder:
                 content = self._written(self._store, output, folder, model_storage)
                 if content is None:
                     return self._store.add(entry)
@@ -298,7 +299,7 @@ def _directory(given: str | os.PathLike[str]) -> Path:
             raise InvalidArgumentError(
                 f"the cache directory is {str(path)!r}, which is {name} or above it",
                 did="nothing was opened",
-                hint="give the cache a folder of its own: what else lies in it is removed when room is needed",
+                hint="give the cache a folder of its own",
             )
     return path
 

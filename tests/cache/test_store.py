@@ -54,7 +54,7 @@ def test_a_result_for_which_the_disk_is_full_keeps_its_fingerprint(open_cache: O
     assert len(results(cache)) == 1
 
 
-@pytest.mark.parametrize("step", ["result name", "result folder", "entry commit"])
+@pytest.mark.parametrize("step", ["result make", "result folder", "entry commit"])
 def test_a_step_that_fails_under_the_lock_stores_nothing_and_leaves_nothing(open_cache: Open, step: str) -> None:
     cache = open_cache(max_size=0.0625)
     for name in "ab":
@@ -178,7 +178,7 @@ def test_a_cache_of_a_newer_version_is_left_alone(open_cache: Open) -> None:
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     before = {path: path.stat().st_mtime_ns for path in cache.directory.rglob("*")}
-    with pytest.raises(FailedPreconditionError, match=r"newer version of dsnb \(format 99, not 1\)"):
+    with pytest.raises(FailedPreconditionError, match=r"newer version of dsnb \(format 99, not 2\)"):
         open_cache()
     assert {path: path.stat().st_mtime_ns for path in cache.directory.rglob("*")} == before
 
@@ -262,9 +262,12 @@ import os, signal, sys
 from dsnb.cache.faults import hooked
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.steps import Output, get, put
+passing = [int(sys.argv[3])]
 def stop(name, when):
     if f"{name} {when}" == sys.argv[2]:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        passing[0] -= 1
+        if not passing[0]:
+            os.kill(os.getpid(), signal.SIGSTOP)
 with LocalTrainingCache(sys.argv[1]) as cache:
     with hooked(stop):
         put(cache, "b", 1000)
@@ -273,16 +276,23 @@ with LocalTrainingCache(sys.argv[1]) as cache:
 
 
 @pytest.mark.parametrize(
-    "point",
-    ["result write after", "result name before", "result name after", "entry commit before", "entry commit after"],
+    "point, passing",
+    [
+        ("result make before", 1),
+        ("result make after", 1),
+        ("result write after", 1),
+        ("entry commit before", 1),  # of the folder that is about to be made
+        ("entry commit before", 2),  # of the entry
+        ("entry commit after", 2),
+    ],
 )
 def test_a_process_stopped_at_a_point_lets_others_read_and_goes_on_later(
-    open_cache: Open, monkeypatch: pytest.MonkeyPatch, point: str
+    open_cache: Open, monkeypatch: pytest.MonkeyPatch, point: str, passing: int
 ) -> None:
     monkeypatch.setattr(store, "HURRIED", 0.1)
     cache = open_cache()
     put(cache, "a")
-    with PythonProcess(["-c", STOPPING, str(cache.directory), point]) as process:
+    with PythonProcess(["-c", STOPPING, str(cache.directory), point, str(passing)]) as process:
         stat = Path(f"/proc/{process.pid}/stat")
         wait_for(lambda: ") T " in stat.read_text(), what="the process to stop", timeout=60)
         assert known(cache, "a")
@@ -375,12 +385,15 @@ def test_threads_may_share_a_cache(open_cache: Open) -> None:
     assert len(results(cache)) == 5
 
 
-def test_what_a_gone_process_left_aside_goes_and_what_a_living_one_writes_stays(open_cache: Open) -> None:
+def test_what_a_gone_process_was_writing_goes_and_what_a_living_one_writes_stays(open_cache: Open) -> None:
     cache = open_cache()
     place, _, started = here().short().split("-")
-    with cache.store.aside() as writing:
-        left = cache.directory / f"aside-{place}-{2**22 + 1}-{started}-00000000"
+    with cache.store.new_folder() as writing:
+        left = cache.directory / "result-00ff"
         left.mkdir()
+        with cache.store.reading() as index, index.database.change():
+            holder = f"{place}-{2**22 + 1}-{started}"
+            index.database.do("INSERT INTO folder VALUES (?, ?, ?)", left.name, holder, time.time())
         open_cache()
         assert writing.is_dir()
         assert not left.exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsnb.cache import database, store, sweep
-from dsnb.cache.sweep import is_tidy, tidied, weight
+from dsnb.cache.sweep import is_tidy, tidy
 from dsnb.cache.training import LocalTrainingCache
 from dsnb.errors import UnavailableError
 from tests.cache.steps import get, known, put, results
@@ -21,9 +21,12 @@ def test_a_cache_in_use_is_tidy(open_cache: Open) -> None:
     cache = open_cache()
     for name in "ab":
         put(cache, name)
-    with cache.store.aside(), cache.store.lent("output a"), cache.store.reading() as index:
+    with cache.store.new_folder(), cache.store.lent("output a"), cache.store.reading() as index:
         assert is_tidy(cache.directory, index)
-        assert tidied(cache.directory, index) == []
+        with index.database.change():
+            tidy(cache.directory, index)
+        assert is_tidy(cache.directory, index)
+        assert index.left_over() == []
 
 
 def test_what_is_no_longer_there_is_forgotten_and_its_fingerprint_kept(open_cache: Open) -> None:
@@ -38,21 +41,19 @@ def test_what_is_no_longer_there_is_forgotten_and_its_fingerprint_kept(open_cach
 
 
 @pytest.mark.parametrize("age, stays", [(3600, True), (25 * 3600, False)])
-def test_what_a_process_out_of_sight_left_aside_goes_after_a_day(open_cache: Open, age: float, stays: bool) -> None:
+def test_what_a_process_out_of_sight_was_writing_goes_after_a_day(open_cache: Open, age: float, stays: bool) -> None:
     cache = open_cache()
-    foreign = cache.directory / "aside-0123456789ab-1-1-00000000"
-    foreign.mkdir()
-    os.utime(foreign, (time.time() - age,) * 2)
+    foreign = reserved(cache, "result-00ff", holder="0123456789ab-1-1", since=time.time() - age)
     open_cache()
     assert foreign.exists() is stays
 
 
-def test_what_is_not_ours_is_left_alone_while_there_is_room(open_cache: Open, tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "notes.txt").write_text("mine")
-    cache = open_cache()
-    put(cache, "a")
-    assert (tmp_path / "cache" / "notes.txt").read_text() == "mine"
+def reserved(cache: LocalTrainingCache, location: str, *, holder: str, since: float) -> Path:
+    """A folder that a process was filling."""
+    with cache.store.reading() as index, index.database.change():
+        index.database.do("INSERT INTO folder VALUES (?, ?, ?)", location, holder, since)
+    (cache.directory / location).mkdir()
+    return cache.directory / location
 
 
 def test_a_cache_opens_although_another_process_keeps_the_lock(
@@ -62,9 +63,8 @@ def test_a_cache_opens_although_another_process_keeps_the_lock(
     monkeypatch.setattr(database, "PATIENCE", 0.2)
     cache = open_cache()
     put(cache, "a")
+    orphan = reserved(cache, "result-00ff", holder="", since=0.0)
     cache.close()
-    orphan = cache.directory / "result-0123456789ab-00000000"
-    orphan.mkdir()
     blocking = sqlite3.connect(cache.directory / cache.name, isolation_level=None)
     blocking.execute("BEGIN IMMEDIATE")
     assert get(open_cache(), "a")
@@ -76,13 +76,3 @@ def test_a_cache_opens_although_another_process_keeps_the_lock(
     blocking.close()
     assert not known(open_cache(), "a")
     assert not orphan.exists()
-
-
-def test_weights(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "a").write_bytes(bytes(10))
-    (tmp_path / "b").write_bytes(bytes(5))
-    (tmp_path / "up").symlink_to(tmp_path)
-    assert weight(tmp_path) >= 15
-    assert weight(tmp_path / "folder") == 10
-    assert weight(tmp_path / "none") == 0
