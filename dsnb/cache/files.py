@@ -65,12 +65,12 @@ def replace(path: str, data: bytes, steps: Steps) -> None:
     sync_folder(os.path.dirname(path), steps.folder)
 
 
-def replace_loosely(path: str, data: bytes, point: Point) -> None:
+def replace_loosely(path: str, data: bytes | bytearray, point: Point) -> None:
     """As `replace`, for what nothing rests on: a crash of the host may leave the file old, empty or away."""
     aside = _aside(path)
     try:
         with open(aside, "wb", buffering=0) as file:
-            file.write(data)
+            write_all(file.fileno(), [data])
         with point:
             os.replace(aside, path)
     except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -17,18 +17,18 @@ from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_j
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.exactness import inexact
-from dsnb.pipeline.graph import Blob, describe, serialise
+from dsnb.pipeline.graph import describe, serialise
 from dsnb.pipeline.modes import Divisible, check_endless, check_mode
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import divisible
 from dsnb.pipeline.splits import split_providers
+from dsnb.wire.blobs import pieces_of
 from dsnb.wire.channel import Channel, open_channel
-from dsnb.wire.messages import BlobPiece, DatasetRequest, RegisterRequest, SplitProvider
+from dsnb.wire.messages import DatasetRequest, RegisterRequest, SplitProvider
 from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
 
-_PIECE = 1 << 20
 _UPLOAD_S = 600.0
 
 
@@ -265,9 +265,9 @@ def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, da
     )
     with _Connection(address) as channel:
         reply = channel.call(REGISTER, request)
-        blobs = {blob.digest: blob for blob in graph.blobs}
+        arrays = {blob.digest: blob.data for blob in graph.blobs}
         for digest in reply.missing:
-            channel.upload(PUT_BLOB, _pieces(blobs[digest]), timeout=_UPLOAD_S)
+            channel.upload(PUT_BLOB, pieces_of(digest, arrays[digest]), timeout=_UPLOAD_S)
     return reply.dataset_id
 
 
@@ -277,12 +277,6 @@ def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], Unimple
     except UnimplementedError as error:
         return (), error
     return tuple(SplitProvider(source=provider.source, count=provider.count) for provider in found), None
-
-
-def _pieces(blob: Blob) -> Iterator[BlobPiece]:
-    data = memoryview(blob.data).cast("B")
-    for at in range(0, max(1, blob.nbytes), _PIECE):
-        yield BlobPiece(digest=blob.digest, nbytes=blob.nbytes, data=bytes(data[at : at + _PIECE]))
 
 
 class _Connection:

@@ -1,22 +1,29 @@
-"""Definitions and big captured arrays, kept by what they contain: outside the journal, once each."""
+"""Definitions and big captured arrays, kept by what they contain: outside the journal, once each.
+
+A blob is compared with its digest when it arrives, and when it is read from its file: a disk may give back other bytes
+than it was given. One that is damaged is no longer there, so that the next registration brings it again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
-import tempfile
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import xxhash
-
+from dsnb.cache import files
+from dsnb.cache.faults import Point
 from dsnb.errors import DataLossError, InvalidArgumentError, NotFoundError
+from dsnb.wire import blobs
 from dsnb.wire.messages import BlobPiece
 
-PIECE = 1 << 20
-
 Blob = bytes | bytearray | mmap.mmap
+
+_NAME = Point("blob name")
+_SWEEP = Point("blob sweep")
 
 
 class BlobStore:
@@ -32,10 +39,12 @@ class BlobStore:
         self._blobs: dict[str, bytes | bytearray | Path] = {}
         if folder is not None:
             folder.mkdir(exist_ok=True)
-            self._blobs = {path.name: path for path in folder.iterdir()}
+            files.sweep(str(folder), _SWEEP)
+            self._blobs = {path.name: path for path in folder.iterdir() if _is_digest(path.name)}
 
     def put(self, digest: str, data: bytes | bytearray) -> None:
-        if not digest.isalnum():  # it becomes the name of a file
+        """Keep bytes that are known to have this digest."""
+        if not _is_digest(digest):  # it becomes the name of a file
             raise InvalidArgumentError(f"{digest!r} is no digest", did="nothing was kept")
         kept = data if self._folder is None else self._write(self._folder / digest, data)
         with self._lock:
@@ -43,7 +52,7 @@ class BlobStore:
 
     def put_definition(self, data: bytes) -> str:
         """Keep a definition and return its digest."""
-        digest = xxhash.xxh3_128_hexdigest(data)
+        digest = blobs.digest_of(data)
         self.put(digest, data)
         return digest
 
@@ -52,13 +61,29 @@ class BlobStore:
 
         Raises:
             NotFoundError: they are not here.
+            DataLossError: the file holds other bytes.
         """
         with self._lock:
-            data = self._blobs.get(digest)
+            found = self._blobs.get(digest)
+        if not isinstance(found, Path):
+            return found if found is not None else _unknown(digest)
         try:
-            return _mapped(data) if isinstance(data, Path) else data if data is not None else _unknown(digest)
+            data = _mapped(found)
+            blobs.check(digest, data, f"is in {found}, and")
         except FileNotFoundError:
             return _unknown(digest)
+        except DataLossError:
+            self._lose(digest, found)
+            raise
+        return data
+
+    def _lose(self, digest: str, damaged: Path) -> None:
+        """Let a damaged file go: a dataset is registered under this name, so it is no file of the user's."""
+        with self._lock:
+            if self._blobs.get(digest) == damaged:
+                del self._blobs[digest]
+        with contextlib.suppress(OSError):
+            damaged.unlink(missing_ok=True)
 
     def missing(self, digests: tuple[str, ...]) -> tuple[str, ...]:
         """Which of these are not here."""
@@ -69,41 +94,41 @@ class BlobStore:
         """Put a blob together from its pieces.
 
         Raises:
-            DataLossError: fewer bytes came than were announced.
+            DataLossError: it did not arrive whole.
         """
-        first = next(pieces, None)
-        if first is None:
-            raise DataLossError("a blob arrived without a piece", did="it was not kept", hint="try again")
-        data = bytearray(first.data)
-        for piece in pieces:
-            data += piece.data
-        if len(data) != first.nbytes:
-            raise DataLossError(
-                f"a blob of {first.nbytes:,} bytes arrived with {len(data):,}", did="it was not kept", hint="try again"
-            )
-        self.put(first.digest, data)
+        self.put(*blobs.received(pieces))
 
     def send(self, digest: str) -> Iterator[BlobPiece]:
-        """A blob in pieces; the first one says how long it is."""
-        data = memoryview(self.get(digest))
-        for at in range(0, max(1, len(data)), PIECE):
-            yield BlobPiece(digest=digest, nbytes=len(data), data=bytes(data[at : at + PIECE]))
+        """A blob in pieces; each says how long all of it is."""
+        return blobs.pieces_of(digest, self.get(digest))
 
     def keep_only(self, digests: set[str]) -> None:
         """Let everything else go; whoever has mapped a file keeps what is in it."""
         with self._lock:
             for digest in self._blobs.keys() - digests:
                 kept = self._blobs.pop(digest)
-                if isinstance(kept, Path):
+                if isinstance(kept, Path) and _is_ours(kept):
                     kept.unlink(missing_ok=True)
 
     def _write(self, path: Path, data: bytes | bytearray) -> Path:
-        # Written aside and renamed: what bears its name is whole, whenever this process dies.
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(aside, path)
+        # Written aside and renamed: a file with a digest's name is complete, whenever this process dies.
+        try:
+            files.replace_loosely(str(path), data, _NAME)
+        except OSError as error:
+            raise files.page(error, f"keeping a pipeline in {path.parent}", "it was not registered") from error
         return path
+
+
+def _is_digest(name: str) -> bool:
+    return re.fullmatch("[0-9a-f]{32}", name) is not None
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file holds what its name says; nobody but dsnb names files so."""
+    try:
+        return path.is_file() and not path.is_symlink() and blobs.digest_of(_mapped(path)) == path.name
+    except OSError:
+        return False
 
 
 def _mapped(path: Path) -> Blob:

@@ -12,18 +12,20 @@ import numpy as np
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
-from dsnb.elements.fingerprint_values import array_bytes, array_digest
+from dsnb.elements.fingerprint_values import array_bytes
 from dsnb.elements.imports import Source, add_import_path, import_path
 from dsnb.elements.pickling import Pickler, Unpickler
 from dsnb.elements.spec import dtype_from_text, dtype_to_text
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.culprit import unpicklable
 from dsnb.pipeline.operation import Operation
+from dsnb.wire.blobs import digest_of
 
 Array = np.ndarray[Any, Any]
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-_HEADER = b"dsnb graph 1, Python "
+_KIND = b"dsnb graph "
+_HEADER = _KIND + b"2, Python "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Blob:
     """A big array that left the pickle.
 
     Attributes:
-        digest: xxh3-128 of its dtype, shape and bytes, in hexadecimal digits.
+        digest: xxh3-128 of its bytes, in hexadecimal digits.
         data: Its bytes in C order; a view of the user's own array where that is contiguous, so to be sent before the
             user has the chance to write to it.
         nbytes: Their number.
@@ -155,6 +157,12 @@ def _attempt(value: Any) -> Exception | None:
 
 def _check_header(definition: bytes) -> None:
     header, _, _ = definition[:64].partition(b"\n")
+    if header.startswith(_KIND) and not header.startswith(_HEADER):
+        raise FailedPreconditionError(
+            "the pipeline was written by another version of dsnb",
+            did="it was not run",
+            hint="register the dataset again with the version that the workers have",
+        )
     if not header.startswith(_HEADER):
         raise InvalidArgumentError("these bytes are no pipeline that this version of dsnb can read")
     python = header.removeprefix(_HEADER).decode()
@@ -176,7 +184,8 @@ class _Blobs:
     def leave(self, array: Array) -> tuple[str, str, tuple[int, ...]]:
         if id(array) not in self._left:
             in_order = np.ascontiguousarray(array)
-            digest, data = array_digest(in_order), array_bytes(in_order)
+            data = array_bytes(in_order)
+            digest = digest_of(data)
             self._found.setdefault(digest, Blob(digest=digest, data=data, nbytes=data.nbytes))
             # The array is kept: its id must not be given to another one meanwhile.
             self._left[id(array)] = array, (digest, dtype_to_text(array.dtype), array.shape)
@@ -191,13 +200,18 @@ class _Fetched:
 
     def __init__(self, fetch: Callable[[str], Any]) -> None:
         self._fetch = fetch
-        self._arrays: dict[str, Array] = {}
+        self._buffers: dict[str, Any] = {}
+        self._arrays: dict[tuple[str, str, tuple[int, ...]], Array] = {}
 
     def array(self, pid: tuple[str, str, Iterable[int]]) -> Array:
-        digest, dtype, shape = pid
-        if digest not in self._arrays:
-            self._arrays[digest] = _view(self._fetch(digest), dtype_from_text(dtype), tuple(shape), digest)
-        return self._arrays[digest]
+        digest, dtype, shape = pid[0], pid[1], tuple(pid[2])
+        if digest not in self._buffers:
+            self._buffers[digest] = self._fetch(digest)
+        known = self._arrays.get((digest, dtype, shape))
+        if known is None:
+            known = _view(self._buffers[digest], dtype_from_text(dtype), shape, digest)
+            self._arrays[digest, dtype, shape] = known
+        return known
 
 
 def _view(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> Array:

@@ -7,10 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-import xxhash
-
 from dsnb.elements.room import Room
-from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.bookmarks import leave_out
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.graph import restore
@@ -18,6 +15,7 @@ from dsnb.pipeline.operation import BuildContext, SplitFeed
 from dsnb.pipeline.operations.with_options import built
 from dsnb.pipeline.sharding import sharded
 from dsnb.pipeline.sources.elements import Elements
+from dsnb.wire import blobs
 from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
 from dsnb.wire.methods import GET_BLOB, GET_DATASET
@@ -44,7 +42,7 @@ class Definitions:
     def put(self, definition: bytes) -> None:
         """Keep one, instead of older ones where there is no room."""
         with self._lock:
-            self._kept[xxhash.xxh3_128_hexdigest(definition)] = definition
+            self._kept[blobs.digest_of(definition)] = definition
             while sum(map(len, self._kept.values())) > _KEPT_BYTES:
                 del self._kept[next(iter(self._kept))]
 
@@ -60,6 +58,7 @@ def builder(
             return known
         wanted = DatasetRequest(dataset_id=order.dataset_id)
         definition = patience(lambda: channel.call(GET_DATASET, wanted, timeout=ATTEMPT_S)).definition
+        blobs.check(order.definition, definition, "arrived")
         definitions.put(definition)
         return definition
 
@@ -85,11 +84,5 @@ def fetch(channel: Channel, digest: str) -> Any:
     in_place = local.find_blobs(channel.address)
     if in_place is not None:
         return memoryview(in_place(digest)).toreadonly()
-    data = bytearray()
-    expected = 0
-    for piece in channel.replies(GET_BLOB, BlobRequest(digest=digest)):
-        expected = piece.nbytes
-        data += piece.data
-    if len(data) != expected:
-        raise DataLossError(f"a blob of {expected:,} bytes arrived with {len(data):,}", hint="read again")
+    _, data = blobs.received(channel.replies(GET_BLOB, BlobRequest(digest=digest)))
     return memoryview(data).toreadonly()  # so that its rows need no protection from writers

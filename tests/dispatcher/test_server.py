@@ -15,6 +15,7 @@ import dsnb
 from dsnb.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
+from dsnb.wire.blobs import digest_of
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, ForgetRequest, SplitsRequest, TaskRequest, WatchRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, GET_SPLITS, GET_TASK, PUT_BLOB, WATCH
@@ -247,10 +248,11 @@ def test_what_is_unknown_is_not_found(channel: Channel) -> None:
 
 def test_a_blob_goes_up_and_comes_down_in_pieces(channel: Channel) -> None:
     data = bytes(range(256)) * 10_000
+    digest = digest_of(data)
     pieces = [
-        BlobPiece(digest="d", nbytes=len(data), data=data[at : at + 700_000]) for at in range(0, len(data), 700_000)
+        BlobPiece(digest=digest, nbytes=len(data), data=data[at : at + 700_000]) for at in range(0, len(data), 700_000)
     ]
     channel.upload(PUT_BLOB, iter(pieces), timeout=10.0)
-    assert b"".join(piece.data for piece in channel.replies(GET_BLOB, BlobRequest(digest="d"))) == data
+    assert b"".join(piece.data for piece in channel.replies(GET_BLOB, BlobRequest(digest=digest))) == data
     with pytest.raises(dsnb.errors.DataLossError, match="arrived with"):
         channel.upload(PUT_BLOB, iter(pieces[:-1]), timeout=10.0)

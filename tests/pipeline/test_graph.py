@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
@@ -76,13 +77,19 @@ def test_equal_arrays_are_one_blob_that_is_fetched_once() -> None:
     ],
     ids=["dtype", "shape", "last byte"],
 )
-def test_arrays_that_differ_in_anything_are_two_blobs(other: np.ndarray[Any, Any]) -> None:
+def test_arrays_that_differ_in_anything_come_back_as_they_were(other: np.ndarray[Any, Any]) -> None:
     array = np.zeros(BIG + 8, np.uint8)
     graph = serialise(each(functools.partial(max, array, other)))
     restored: Any = restore(graph.definition, fetch(graph))
-    assert len({blob.digest for blob in graph.blobs}) == 2
-    assert restored.function.args[1].dtype == other.dtype
-    np.testing.assert_array_equal(restored.function.args[1], other)
+    for back, sent in zip(restored.function.args, (array, other), strict=True):
+        assert back.dtype == sent.dtype
+        np.testing.assert_array_equal(back, sent)
+
+
+def test_a_blob_is_known_by_its_bytes_alone() -> None:
+    array = np.arange(float(BIG))
+    graph = serialise(each(functools.partial(max, array, array.view(np.int64).reshape(2, -1))))
+    assert [blob.digest for blob in graph.blobs] == [xxhash.xxh3_128_hexdigest(array.tobytes())]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +140,12 @@ def test_a_definition_of_another_python_is_refused_before_it_is_read() -> None:
     here = f"{sys.version_info.major}.{sys.version_info.minor}".encode()
     with pytest.raises(FailedPreconditionError, match=r"written by Python 3\.2, and this worker runs Python"):
         restore(definition.replace(here, b"3.2", 1), no_blobs)
+
+
+def test_a_definition_of_another_format_is_refused_before_it_is_read() -> None:
+    definition = serialise(Numbers()).definition
+    with pytest.raises(FailedPreconditionError, match="written by another version of dsnb"):
+        restore(definition.replace(b"dsnb graph 2", b"dsnb graph 1", 1), no_blobs)
 
 
 def test_bytes_that_are_no_definition_are_refused() -> None:

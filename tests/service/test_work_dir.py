@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import AlreadyExistsError
+from dsnb.errors import AlreadyExistsError, DataLossError
 
 BIG = np.arange(400_000)
 
@@ -44,3 +45,25 @@ def test_two_services_cannot_have_one_folder(tmp_path: Path) -> None:
     one = dsnb.start(workers=0, work_dir=tmp_path, name="one")
     with one, pytest.raises(AlreadyExistsError, match="another dispatcher uses the journal"):
         dsnb.start(workers=0, work_dir=tmp_path, name="two")
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("damaged", ["array", "definition"])
+def test_a_flipped_bit_of_a_registered_pipeline_is_an_error_until_it_is_registered_again(
+    tmp_path: Path, damaged: str, isolation: Literal["thread", "process"]
+) -> None:
+    dataset = dsnb.Dataset.from_tensor_slices(BIG).take(3)
+    with dsnb.start(workers=0, work_dir=tmp_path) as service:
+        registered = dsnb.register_dataset(service, dataset)
+    (file,) = (
+        path for path in (tmp_path / "blobs").iterdir() if (path.stat().st_size == BIG.nbytes) == (damaged == "array")
+    )
+    data = bytearray(file.read_bytes())
+    data[8 if damaged == "array" else -40] ^= 1  # the lowest bit of the second number; somewhere in a pickle
+    file.write_bytes(data)
+    with dsnb.start(workers=1, work_dir=tmp_path, isolation=isolation) as service:
+        with pytest.raises(DataLossError, match=rf"{file.name} .*damaged") as refused:
+            list(dsnb.from_dataset_id("parallel_epochs", service, registered))
+        assert "register the dataset again" in refused.value.hint
+        assert dsnb.register_dataset(service, dataset) == registered
+        assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2]

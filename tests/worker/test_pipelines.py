@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
 
 import dsnb
-from dsnb.errors import NotFoundError
+from dsnb.errors import DataLossError, NotFoundError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import TaskOrder
 from dsnb.wire.transfer import local
@@ -43,9 +45,16 @@ def way(request: pytest.FixtureRequest, cluster: Cluster) -> str:
     return str(request.param)
 
 
+def order_of(cluster: Cluster, dataset: dsnb.Dataset, iteration: int = 0) -> TaskOrder:
+    """A task over a dataset, as a dispatcher orders it."""
+    dataset_id = dsnb.register_dataset(cluster.service, dataset)
+    definition = cluster.dispatcher._desk.core.state.datasets[dataset_id].definition
+    return TaskOrder(task_id="t", dataset_id=dataset_id, definition=definition, iteration=iteration)
+
+
 def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster, channel: Channel) -> None:
     dataset = dsnb.Dataset.range(5).map(lambda x: x * 10)
-    order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
+    order = order_of(cluster, dataset)
     stage = builder(channel, order, None, PATIENCE, Definitions())(no_room)
     try:
         assert plain(drain(stage)) == [0, 10, 20, 30, 40]
@@ -55,7 +64,7 @@ def test_a_registered_pipeline_is_built_and_gives_its_elements(cluster: Cluster,
 
 def test_a_big_array_comes_whole(cluster: Cluster, channel: Channel, way: str) -> None:
     dataset = dsnb.Dataset.from_tensor_slices(ARRAY)
-    order = TaskOrder(task_id="t", dataset_id=dsnb.register_dataset(cluster.service, dataset))
+    order = order_of(cluster, dataset)
     stage = builder(channel, order, None, PATIENCE, Definitions())(no_room)
     try:
         assert np.array_equal(np.array(drain(stage, (20_000,) * 6)), ARRAY)
@@ -64,8 +73,7 @@ def test_a_big_array_comes_whole(cluster: Cluster, channel: Channel, way: str) -
 
 
 def test_a_blob_cannot_be_written_by_whoever_fetched_it(cluster: Cluster, channel: Channel, way: str) -> None:
-    cluster.dispatcher._desk.blobs.put("d", b"some bytes")
-    data = fetch(channel, "d")
+    data = fetch(channel, cluster.dispatcher._desk.blobs.put_definition(b"some bytes"))
     assert bytes(data) == b"some bytes"
     with pytest.raises(TypeError, match="read-only"):
         data[0] = 1
@@ -76,10 +84,44 @@ def test_a_blob_that_is_not_there_is_an_error(channel: Channel, way: str) -> Non
         fetch(channel, "nowhere")
 
 
+class Damaging:
+    """A connection on which one byte of each blob and definition is not the one that was sent."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.address = channel.address
+
+    def call(self, method: Any, request: Any, **more: Any) -> Any:
+        reply = self._channel.call(method, request, **more)
+        return replace(reply, definition=flipped(reply.definition))
+
+    def replies(self, method: Any, request: Any) -> Iterator[Any]:
+        return (replace(piece, data=flipped(piece.data)) for piece in self._channel.replies(method, request))
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def test_a_blob_or_definition_that_arrives_damaged_is_an_error_and_no_pipeline(
+    cluster: Cluster, channel: Channel
+) -> None:
+    local.withdraw_blobs(cluster.address)
+    dataset = dsnb.Dataset.from_tensor_slices(ARRAY)
+    order = order_of(cluster, dataset)
+    known = Definitions()
+    damaging: Any = Damaging(channel)
+    with pytest.raises(DataLossError, match="arrived damaged"):
+        builder(damaging, order, None, PATIENCE, known)(no_room)
+    assert known.get(order.definition) is None
+    builder(channel, order, None, PATIENCE, known)(no_room).close()
+    with pytest.raises(DataLossError, match="arrived damaged"):  # the definition is known now, and the array is not
+        builder(damaging, order, None, PATIENCE, known)(no_room)
+
+
 def test_each_iteration_draws_anew(cluster: Cluster, channel: Channel) -> None:
     dataset = dsnb.Dataset.range(50).shuffle(50, seed=1)
-    dataset_id = dsnb.register_dataset(cluster.service, dataset)
-    orders = [plain_of(channel, TaskOrder(task_id="t", dataset_id=dataset_id, iteration=n)) for n in (0, 0, 1)]
+    orders = [plain_of(channel, order_of(cluster, dataset, n)) for n in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[2]) == list(range(50))
 
