@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsnb.cache import files
+from dsnb.cache import files, removal
 from dsnb.cache.about import About, from_json
 from dsnb.cache.backends import Gone, Shelf, Store, Unwritable
 from dsnb.cache.directory import DirectoryStore
@@ -20,7 +20,8 @@ from dsnb.cache.filesystem import filesystem_of
 from dsnb.cache.places import place_of, shelf_at, without_password
 from dsnb.cache.process import is_gone
 from dsnb.cache.recording import Log, Piece, Record, decode
-from dsnb.cache.shelf import check_format, evict, exclusively, folders, numbers, size_of, used
+from dsnb.cache.removal import size_of
+from dsnb.cache.shelf import check_format, evict, exclusively, folders, numbers, used
 from dsnb.cache.split_log import SplitLog
 from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFoundError
@@ -66,7 +67,11 @@ class Catalogue(Protocol):
         ...
 
     def remove(self, key: str) -> int:
-        """Remove one; the bytes that became free. Nothing where somebody uses it."""
+        """Remove one; the bytes that became free. Nothing where somebody uses it, or has put files of his own there."""
+        ...
+
+    def foreign(self, key: str) -> Sequence[str]:
+        """The files in one that dsnb did not write."""
         ...
 
 
@@ -117,7 +122,7 @@ def remove(where: str, keys: Sequence[str]) -> int:
 
     Raises:
         NotFoundError: there is none of a key.
-        FailedPreconditionError: somebody uses one; the others are removed.
+        FailedPreconditionError: somebody uses one, or has put files of his own there; the others are removed.
         PermissionDeniedError: the place may only be read.
     """
     catalogue = _catalogue(where)
@@ -131,6 +136,13 @@ def remove(where: str, keys: Sequence[str]) -> int:
             raise
         raise files.page(error, f"removing recordings from {where}") from error
     busy = sorted(set(chosen) & set(catalogue.all_keys()))
+    for key in busy:
+        if foreign := catalogue.foreign(key):
+            raise FailedPreconditionError(
+                f"the recording {key} holds {foreign[0]!r}, which dsnb did not write",
+                did=f"nothing was removed there; the others were removed, {freed:,} bytes",
+                hint="move it elsewhere first",
+            )
     if busy:
         raise FailedPreconditionError(
             f"{len(busy)} of {len(chosen)} recordings are in use: {', '.join(busy)}",
@@ -235,6 +247,9 @@ class _Directory:
     def remove(self, key: str) -> int:
         return evict(self._folder(key))
 
+    def foreign(self, key: str) -> Sequence[str]:
+        return removal.foreign(self._folder(key))
+
 
 def _pipeline(about: About | None) -> str:
     return about.pipeline if about is not None else "?"
@@ -269,9 +284,13 @@ class _Remote:
 
     def remove(self, key: str) -> int:
         entry = self.entry(key)
-        if not entry.in_use:
-            self._with(key, lambda shelf: shelf.clear())
-        return 0 if entry.in_use else entry.nbytes
+        if entry.in_use or self.foreign(key):
+            return 0
+        self._with(key, lambda shelf: shelf.clear())
+        return entry.nbytes
+
+    def foreign(self, key: str) -> Sequence[str]:
+        return self._with(key, lambda shelf: shelf.foreign())  # type: ignore[no-any-return]
 
 
 def _entry_of(key: str, shelf: Any) -> Entry:
@@ -343,3 +362,6 @@ class _Training:
             return 0
         self._store.drop([self._rows[key][0]])
         return entry.nbytes
+
+    def foreign(self, key: str) -> Sequence[str]:
+        return ()

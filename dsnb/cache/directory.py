@@ -129,7 +129,7 @@ class DirectoryStore:
 
     def _remove_all(self, name: str, below: int | None = None) -> None:
         for found in files.names_in(self._path(name)):
-            if below is None or (found.isdigit() and int(found) < below):
+            if found == _ASKED or (found.isdigit() and (below is None or int(found) < below)):
                 files.remove(self._path(name, found), _SLOT_REMOVE if name == "log" else _BEAT_REMOVE)
 
     def left_behind(self) -> Sequence[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,8 @@ from dsnb.cache.process import here, is_gone
 from dsnb.errors import DsnbError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
 
 _ASIDE: Final = ".aside-"
+ASIDE_NAME: Final = r"\.aside-[0-9a-f]{12}-\d+-\d*-[0-9a-f]{8}"
+"""How files aside are called, as a regular expression; others are not removed."""
 _FORGOTTEN_S: Final = 3600.0
 """After how long a file aside of another host is taken for left behind. No file takes as long to be written."""
 _MOST_BUFFERS: Final = 512
@@ -217,7 +220,7 @@ def sweep(folder: str, point: Point) -> int:
 
 def _left_aside(folder: str) -> Iterator[str]:
     for name in names_in(folder):
-        if name.startswith(_ASIDE):
+        if re.fullmatch(ASIDE_NAME, name):
             path = os.path.join(folder, name)
             gone = is_gone(name.removeprefix(_ASIDE).rpartition("-")[0])
             if gone or (gone is None and _is_old(path)):

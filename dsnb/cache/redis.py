@@ -457,6 +457,10 @@ class RedisShelf:
 
         self._connected().call(act)
 
+    def foreign(self) -> list[str]:
+        """Nothing: names on the server that begin with `dsnb:` are dsnb's."""
+        return []
+
     def close(self) -> None:
         server, self._server = self._server, None
         if server is not None:

@@ -13,7 +13,9 @@ once may each believe that a slot is theirs; the elements are the same, and read
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -29,6 +31,7 @@ from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
 from dsnb.cache.places import without_password
 from dsnb.cache.recording import Chunk, Piece, Place, decode
+from dsnb.cache.removal import is_key
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, UnavailableError
 
@@ -36,6 +39,8 @@ T = TypeVar("T")
 
 _BETWEEN: Final = b"\n"
 _ASKED: Final = "asked"
+_FILE: Final = re.compile(r"about\.json|\d{6,}/(manifest|log/\d{8,}|data/[0-9a-f]{24}|beat/(\d+|asked))")
+"""The files of a pipeline's recordings, by their names in its folder."""
 
 
 class Folder:
@@ -95,12 +100,18 @@ class Folder:
         except FileNotFoundError:
             return
 
-    def remove_all(self, name: str) -> None:
-        """Remove a folder with all that is in it."""
+    def files(self) -> list[str]:
+        """The names of all files below this folder, relative to it."""
         try:
-            self._do(lambda: self._system.rm(f"{self.path}/{name}", recursive=True))
+            found = self._do(lambda: self._system.find(self.path))
         except FileNotFoundError:
-            return
+            return []
+        return sorted(name.partition(f"{self.path.strip('/')}/")[2] for name in found)
+
+    def remove_if_empty(self) -> None:
+        """Remove this folder, in a store that has folders and if nothing is in it."""
+        with contextlib.suppress(Exception):  # a store may refuse it with any error
+            self._system.rmdir(self.path)
 
     def _do(self, act: Callable[[], T]) -> T:
         try:
@@ -201,10 +212,11 @@ class RemoteStore:
         chunks = [record for record in map(decode, records) if isinstance(record, Chunk | Piece)]
         named = {place.name for chunk in chunks for place in chunk.frames}
         for name in self._data.names():
-            if name not in named:
+            if name not in named and re.fullmatch("[0-9a-f]{24}", name):
                 self._data.remove(name)
         for name in self._beat.names():
-            self._beat.remove(name)
+            if name.isdigit() or name == _ASKED:
+                self._beat.remove(name)
 
     def beat(self, epoch: int) -> None:
         self._beats += 1
@@ -279,15 +291,27 @@ class RemoteShelf:
 
     def keys(self) -> list[str]:
         """The keys of all pipelines that are recorded in the same place."""
-        return [name for name in self._root.names() if any(map(str.isdigit, self._root.below(name).names()))]
+        names = filter(is_key, self._root.names())
+        return [name for name in names if any(map(str.isdigit, self._root.below(name).names()))]
 
     def about(self) -> bytes | None:
         """What was noted of the pipeline."""
         return self._folder.read("about.json")
 
     def clear(self) -> None:
-        """Remove the recordings of this pipeline."""
-        self._root.remove_all(self.key[1])
+        """Remove the recordings of this pipeline, and nothing that dsnb did not write."""
+        ours = [name for name in self._folder.files() if _FILE.fullmatch(name)]
+        for name in ours:
+            self._folder.remove(name)
+        for number in sorted({name.partition("/")[0] for name in ours if "/" in name}):
+            for part in ("log", "data", "beat"):
+                self._folder.below(f"{number}/{part}").remove_if_empty()
+            self._folder.below(number).remove_if_empty()
+        self._folder.remove_if_empty()
+
+    def foreign(self) -> list[str]:
+        """The files among the recordings of this pipeline that dsnb did not write."""
+        return [name for name in self._folder.files() if not _FILE.fullmatch(name)]
 
     def close(self) -> None:
         """Nothing stays open."""

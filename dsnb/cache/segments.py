@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import sys
 import time
@@ -28,6 +29,7 @@ from dsnb.cache.faults import Point
 from dsnb.cache.frames import decode, digest_of, encode
 from dsnb.cache.process import here, is_gone
 from dsnb.cache.recording import Place
+from dsnb.cache.removal import SEGMENT_NAME
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError
 
@@ -250,7 +252,7 @@ def _read_into(file: _Opened, data: np.ndarray[Any, Any], offset: int) -> int:
 
 def segments(folder: str) -> list[str]:
     """The names of all segments in a folder."""
-    return [name for name in files.names_in(folder) if name.endswith(_SUFFIX)]
+    return [name for name in files.names_in(folder) if re.fullmatch(SEGMENT_NAME, name)]
 
 
 def dead_segments(folder: str) -> list[str]:

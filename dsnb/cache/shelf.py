@@ -18,18 +18,18 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from dsnb.cache import files
+from dsnb.cache import files, removal
 from dsnb.cache.about import About, from_json, news
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.directory import DirectoryStore
 from dsnb.cache.faults import Point
 from dsnb.cache.filesystem import filesystem_of
+from dsnb.cache.removal import size_of
 from dsnb.errors import DsnbError, FailedPreconditionError, ResourceExhaustedError
 
 FORMAT: Final = 1
@@ -145,7 +145,7 @@ class DirectoryShelf:
             with exclusively(self.folder, local=self._local) as alone:
                 for number in older if alone else ():
                     with _TRASH:
-                        shutil.rmtree(_recording(self.folder, number), ignore_errors=True)
+                        removal.remove(self.folder, f"{number:06d}")
 
     def explain(self) -> str:
         with self._reading():
@@ -162,7 +162,7 @@ class DirectoryShelf:
         if self._limit is None:
             return
         self._expire()
-        over = size_of(self.root) + nbytes + _LOG_BYTES - self._limit
+        over = sum(map(size_of, folders(self.root))) + nbytes + _LOG_BYTES - self._limit
         for folder in sorted(folders(self.root), key=used):
             if over <= 0:
                 return
@@ -276,9 +276,12 @@ def exclusively(folder: str, *, local: bool = True) -> Iterator[bool]:
 
 
 def evict(folder: str, *, local: bool = True) -> int:
-    """Remove all recordings of one pipeline; the bytes that became free, 0 if somebody reads them."""
+    """Remove all recordings of one pipeline; the bytes that became free.
+
+    That is 0 if somebody reads them, or has put files of his own there.
+    """
     with exclusively(folder, local=local) as alone:
-        if not alone:
+        if not alone or removal.foreign(folder):
             return 0
         nbytes = size_of(folder)
         # By a rename first, so that nobody finds a part of it.
@@ -287,21 +290,21 @@ def evict(folder: str, *, local: bool = True) -> int:
             with _EVICT:
                 os.rename(folder, trash)
             with _TRASH:
-                shutil.rmtree(trash, ignore_errors=True)
+                removal.remove(trash)
         return nbytes
 
 
 def sweep_trash(root: str) -> None:
     """Remove what one who died left of an eviction."""
     for name in files.names_in(root):
-        if name.startswith(".trash-"):
-            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        if removal.is_trash(name):
+            removal.remove(os.path.join(root, name))
 
 
 def folders(root: str) -> list[str]:
     """The folders of all pipelines below a directory."""
-    found = (os.path.join(root, name) for name in files.names_in(root) if not name.startswith("."))
-    return [path for path in found if numbers(path)]
+    found = (os.path.join(root, name) for name in files.names_in(root) if removal.is_key(name))
+    return [path for path in found if not os.path.islink(path) and numbers(path)]
 
 
 def _recording(folder: str, number: int) -> str:
@@ -326,13 +329,3 @@ def is_expired(folder: str) -> bool:
         return data is not None and time.time() - os.stat(os.path.join(folder, "used")).st_mtime > float(data)
     except (ValueError, FileNotFoundError):
         return False
-
-
-def size_of(folder: str) -> int:
-    """Bytes of all files below a folder."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += os.stat(os.path.join(path, name)).st_size
-    return total

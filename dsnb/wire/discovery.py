@@ -25,6 +25,7 @@ from dsnb.wire import forks
 from dsnb.wire.addresses import split_target
 
 _LOCK_S = 5.0
+_ASIDE = ".dsnb-connection-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def sweep() -> list[Connection]:
     """Remove what killed processes left behind; returns whose connection files that were."""
     folder, removed = runtime_dir(), []
     with suppress(OSError, DeadlineExceededError), _locked(folder):  # where we may not, somebody else will
-        for path in folder.glob(".*.tmp"):  # who writes one holds the lock
+        for path in folder.glob(f"{_ASIDE}*.tmp"):  # who writes one holds the lock
             path.unlink(missing_ok=True)
         for path in sorted(folder.glob("*.json")):
             connection = _parse(path)
@@ -194,7 +195,7 @@ def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = 
     pid, started = os.getpid(), start_time(os.getpid())
     connection = Connection(name=name, target=target, token=token, pid=pid, started=started, lasting=lasting)
     # Written aside with the right mode and renamed, so nobody sees half a file or a readable token.
-    handle, path = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
+    handle, path = tempfile.mkstemp(dir=folder, prefix=_ASIDE, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(asdict(connection), file)
     os.replace(path, folder / f"{name}.json")

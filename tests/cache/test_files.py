@@ -125,9 +125,9 @@ def test_removing_what_is_gone_is_no_error(tmp_path: Path) -> None:
 def test_what_a_dead_process_left_aside_is_swept_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
     mine = Path(files.aside_in(str(tmp_path)))
     place, pid, _ = here().short().split("-")
-    dead = tmp_path / f".aside-{place}-{pid}-1-00"
-    elsewhere = tmp_path / ".aside-0123456789ab-1-1-00"
-    forgotten = tmp_path / ".aside-0123456789ab-1-1-01"
+    dead = tmp_path / f".aside-{place}-{pid}-1-00000000"
+    elsewhere = tmp_path / ".aside-0123456789ab-1-1-00000000"
+    forgotten = tmp_path / ".aside-0123456789ab-1-1-00000001"
     for path in (mine, dead, elsewhere, forgotten, tmp_path / "other"):
         path.write_bytes(b"")
     os.utime(forgotten, (1, 1))

@@ -263,7 +263,7 @@ def test_what_a_killed_process_left_is_removed_and_told(tmp_path: Path) -> None:
     with command("dispatcher", "--name", "digits", env=env) as process:
         process.line("dispatcher ready")
         process.kill()
-        (tmp_path / ".half.tmp").touch()
+        (tmp_path / ".dsnb-connection-half.tmp").touch()
         code, out, err = run("status", env=env)
     assert (code, out) == (1, "")
     assert err.startswith(

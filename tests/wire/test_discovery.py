@@ -278,7 +278,7 @@ def test_processes_that_claim_at_the_same_moment_get_names_of_their_own(folder: 
 
 def test_half_written_files_of_killed_processes_are_removed(folder: Path) -> None:
     publish("mine", TARGET, "t")
-    (folder / ".abc.tmp").write_text("{")
+    (folder / ".dsnb-connection-abc.tmp").write_text("{")
     dead = write(folder, fields(name="dead", started="1"), "dead")
     assert [connection.name for connection in sweep()] == ["dead"]
     assert not dead.exists()
