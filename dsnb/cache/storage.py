@@ -4,53 +4,78 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import field
 from pathlib import Path
+from typing import Any
 
+from dsnb.cache.content import content_of
 from dsnb.dataclass import dataclass
-from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Resource:
     """The output of a step that persists itself as a folder: its name there, and a fingerprint of what it holds.
 
-    It is `Cacheable`: it copies its folder out of one model storage and back into another.
+    It is `Cacheable`: it copies its folder out of one model storage and into another. Two resources are equal if they
+    have the same name.
 
     Args:
         name: The folder's name in a `ModelStorage`.
-        output_fingerprint: What tells two versions of it apart.
+        output_fingerprint: Tells two versions of it apart; each object has a new one unless it is given.
 
     Example:
-        >>> resource = Resource(name="tokenizer", output_fingerprint="3f9a")
+        >>> resource = Resource("tokenizer")
         >>> with storage.write_to(resource) as directory:
         ...     (directory / "vocabulary.txt").write_text("a b c")
+        >>> cache.cache_output(key, resource, resource.fingerprint(), storage)
     """
 
     name: str
-    output_fingerprint: str = ""
+    output_fingerprint: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
 
     def fingerprint(self) -> str:
         """What tells two versions of this resource apart."""
         return self.output_fingerprint
 
+    def __dsnb_fingerprint__(self) -> Any:
+        return self.name, self.output_fingerprint
+
     def to_cache(self, directory: Path, model_storage: ModelStorage) -> None:
-        """Copy the resource's folder out of the storage; one that was never written is stored as empty."""
-        if model_storage.has(self):
+        """Copy the resource's folder out of the storage, with the contents of what links in it lead to.
+
+        One that was never written is stored as empty.
+        """
+        try:
             with model_storage.read_from(self) as source:
-                shutil.copytree(source, directory, dirs_exist_ok=True, symlinks=True)
+                shutil.copytree(source, directory, dirs_exist_ok=True)
+        except (NotFoundError, ValueError):  # a storage of the user's may raise the original's error
+            return
 
     @classmethod
     def from_cache(
         cls, node_name: str, directory: Path, model_storage: ModelStorage, output_fingerprint: str
     ) -> Resource:
-        """Copy a stored folder into the storage, in the place of what was there under `node_name`."""
-        resource = cls(name=node_name, output_fingerprint=output_fingerprint)
+        """Copy a stored folder into the storage, under the name `node_name`.
+
+        Raises:
+            AlreadyExistsError: the storage has other contents under that name; they are left as they are.
+        """
+        resource = cls(node_name, output_fingerprint)
+        if not any(directory.iterdir()):
+            return resource
         with model_storage.write_to(resource) as target:
-            for item in target.iterdir():
-                _remove(item)
-            shutil.copytree(directory, target, dirs_exist_ok=True, symlinks=True)
+            if not any(target.iterdir()):
+                shutil.copytree(directory, target, dirs_exist_ok=True)
+            elif content_of(str(target)).digest != content_of(str(directory)).digest:
+                raise AlreadyExistsError(
+                    f"the model storage has another {node_name!r} already, in {str(target)!r}",
+                    did="nothing in it was changed",
+                    hint="use a new ModelStorage, or remove that folder",
+                )
         return resource
 
 
@@ -62,9 +87,9 @@ class ModelStorage:
 
     Example:
         >>> storage = ModelStorage("/data/model-7")
-        >>> with storage.write_to(Resource(name="weights")) as directory:
+        >>> with storage.write_to(Resource("weights")) as directory:
         ...     np.save(directory / "w.npy", w)
-        >>> with storage.read_from(Resource(name="weights")) as directory:
+        >>> with storage.read_from(Resource("weights")) as directory:
         ...     w = np.load(directory / "w.npy")
     """
 
@@ -73,10 +98,6 @@ class ModelStorage:
 
     def __repr__(self) -> str:
         return f"ModelStorage({str(self.directory)!r})"
-
-    def has(self, resource: Resource) -> bool:
-        """Whether the resource was written here."""
-        return self._path(resource).is_dir()
 
     @contextmanager
     def write_to(self, resource: Resource) -> Iterator[Path]:
@@ -97,24 +118,18 @@ class ModelStorage:
             InvalidArgumentError: for a name that is no name of a folder.
             NotFoundError: nothing was written under that name.
         """
-        if not self.has(resource):
+        path = self._path(resource)
+        if not path.is_dir():
             raise NotFoundError(
                 f"the model storage {str(self.directory)!r} has no resource {resource.name!r}",
                 hint="write it first, with `write_to`; a restored result brings its resource along",
             )
-        yield self._path(resource)
+        yield path
 
     def _path(self, resource: Resource) -> Path:
         name = resource.name
-        if not name or name in {".", ".."} or "/" in name or "\0" in name:
+        if not isinstance(name, str) or not name or name in {".", ".."} or "/" in name or "\0" in name:
             raise InvalidArgumentError(
                 f"a resource is called {name!r}", hint="name it as a folder can be named, without '/'"
             )
         return self.directory / name
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
