@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsnb.cache.calls import Remembered as Remembered
     from dsnb.cache.calls import remembered as remembered
     from dsnb.cache.explain import Explanation as Explanation
+    from dsnb.cache.key import fingerprint as fingerprint
     from dsnb.cache.storage import ModelStorage as ModelStorage
     from dsnb.cache.storage import Resource as Resource
     from dsnb.cache.training import Cacheable as Cacheable
@@ -32,6 +33,7 @@ _HOMES = {
     "Remembered": "dsnb.cache.calls",
     "Resource": "dsnb.cache.storage",
     "TrainingCache": "dsnb.cache.training",
+    "fingerprint": "dsnb.cache.key",
     "remembered": "dsnb.cache.calls",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -10,19 +11,29 @@ import os
 import threading
 import time
 import types
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from dsnb import errors
 from dsnb.cache import forms, outputs
+from dsnb.cache.computing import computing
 from dsnb.cache.explain import Explanation, Note, explained, note_of
 from dsnb.cache.index import Entry
-from dsnb.cache.key import Key, KeyMaker, Named
+from dsnb.cache.key import Key, KeyMaker, Named, paths
+from dsnb.cache.opened import FileNote, OpenedFiles, first_change, note_files, noting
 from dsnb.cache.storage import ModelStorage
 from dsnb.cache.training import LocalTrainingCache
-from dsnb.errors import DsnbError, DsnbWarning, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from dsnb.dataclass import dataclass
+from dsnb.errors import (
+    CacheWarning,
+    DataLossError,
+    DsnbError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,21 +41,40 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OUTPUTS = "outputs.json"
+_FILES = "files.json"
 _COMPARED = 200  # how many earlier calls an explanation looks at
 _MISSING = object()
 
 
-class _Kept:
-    """A result with what was printed, as the cache writes it."""
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """What a call made.
 
-    def __init__(self, parts: forms.Parts, printed: list[outputs.Output]) -> None:
+    Attributes:
+        value: Its result.
+        printed: What it printed and displayed.
+        files: The files that datasets opened for it.
+        seconds: How long it took.
+    """
+
+    value: Any
+    printed: list[outputs.Output]
+    files: tuple[FileNote, ...]
+    seconds: float
+
+
+class _Kept:
+    """A result with what was printed and which files were read, as the cache writes it."""
+
+    def __init__(self, parts: forms.Parts, made: _Made) -> None:
         self._parts = parts
-        self._printed = printed
+        self._made = made
 
     def to_cache(self, directory: Path, model_storage: ModelStorage) -> None:
         forms.write(self._parts, directory, model_storage)
-        if self._printed:
-            (directory / _OUTPUTS).write_text(json.dumps(self._printed))
+        for name, content in ((_OUTPUTS, self._made.printed), (_FILES, self._made.files)):
+            if content:
+                (directory / name).write_text(json.dumps(content))
 
     @classmethod
     def from_cache(cls, node_name: str, directory: Path, model_storage: ModelStorage, output_fingerprint: str) -> Any:
@@ -64,6 +94,7 @@ class Remembered(Generic[P, R]):
         *,
         model_storage: ModelStorage | None,
         pickles: bool,
+        replay_output: bool = True,
     ) -> None:
         _check_function(function)
         functools.update_wrapper(self, function)
@@ -72,6 +103,7 @@ class Remembered(Generic[P, R]):
         self._given = cache
         self._model_storage = model_storage
         self._pickles = pickles
+        self._replay_output = replay_output
         self._last: Explanation | Callable[[], Explanation] | None = None
 
     def __repr__(self) -> str:
@@ -90,17 +122,24 @@ class Remembered(Generic[P, R]):
         return self._function if self._keys.named == Named() else (self._function, named)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result: from the cache, with what it printed, or else computed."""
+        """The function's result: from the cache, with what it printed, or else computed.
+
+        Identical calls at once, in threads of this process or in other processes, are computed once: the others wait.
+        """
         cache = self._cache()
         if cache is None:
             return self._function(*args, **kwargs)
         key = self._key(args, kwargs)
-        found = self._look_up(cache, key)
+        found, why = self._look_up(cache, key)
         if found is not _MISSING:
-            self._last = Explanation(call=key.call, hit=True)
             return found  # type: ignore[no-any-return]
-        self._last = self._explainer(cache, key, self._keys.codes(args, kwargs))
-        return self._computed(cache, key, args, kwargs)
+        with computing(cache.locks, key.digest, key.call) as waited:
+            if waited:
+                found, why = self._look_up(cache, key)
+                if found is not _MISSING:
+                    return found  # type: ignore[no-any-return]
+            self._last = self._explainer(cache, key, self._keys.codes(args, kwargs), why)
+            return self._computed(cache, key, args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Why a call is computed, if it is: which function changed at which line, which argument, which package.
@@ -133,9 +172,11 @@ class Remembered(Generic[P, R]):
         return self._last
 
     def _explainer(
-        self, cache: LocalTrainingCache, key: Key, codes: Mapping[str, CodeType]
-    ) -> Callable[[], Explanation]:
+        self, cache: LocalTrainingCache, key: Key, codes: Mapping[str, CodeType], why: str
+    ) -> Explanation | Callable[[], Explanation]:
         """Explains a call that missed, if anybody asks; by then its own note is there."""
+        if why:
+            return Explanation(call=key.call, hit=False, reasons=(why,), against=key.call)
         assert cache.store is not None
         try:
             with cache.store.reading() as index:
@@ -152,9 +193,10 @@ class Remembered(Generic[P, R]):
         cache = self._cache()
         if cache is None or cache.store is None:
             return Explanation(call=key.call, hit=False)
-        with cache.store.lent(_entry_key(key)) as lent:
+        with contextlib.suppress(DataLossError), cache.store.lent(_entry_key(key)) as lent:
             if lent is not None:
-                return Explanation(call=key.call, hit=True)
+                change = first_change(_files_in(lent[1]))
+                return Explanation(call=key.call, hit=not change, reasons=(change,) if change else (), against=key.call)
         return explained(key, self._notes(cache), self._keys.codes(args, kwargs))
 
     def forget(self) -> None:
@@ -190,20 +232,27 @@ class Remembered(Generic[P, R]):
             )
         return key
 
-    def _look_up(self, cache: LocalTrainingCache, key: Key) -> Any:
+    def _look_up(self, cache: LocalTrainingCache, key: Key) -> tuple[Any, str]:
+        """The result that is kept, or `_MISSING`; and why one that is kept is not used, if that can be told."""
         assert cache.store is not None
         try:
             with cache.store.lent(_entry_key(key)) as lent:
                 if lent is None:
-                    return _MISSING
+                    return _MISSING, ""
                 directory = lent[1]
+                files = _files_in(directory)
+                if change := first_change(files):
+                    return _MISSING, change
                 value = forms.read(directory, self._storage(cache), name=self._keys.name, pickles=self._pickles)
                 printed = json.loads((directory / _OUTPUTS).read_text()) if (directory / _OUTPUTS).exists() else []
         except Exception as error:  # noqa: BLE001 - a broken cache must not break a training: the function runs
-            logger.warning("the result of %s could not be read from the cache: %s", key.call, error)
-            return _MISSING
-        outputs.show(f"{key.call}, from the cache:", printed)
-        return value
+            self._warn(f"the result of {key.call} could not be read from the cache, and is computed: {error}")
+            return _MISSING, ""
+        note_files((*key.files, *files))
+        self._last = Explanation(call=key.call, hit=True)
+        if self._replay_output:
+            outputs.show(f"{key.call}, from the cache:", printed)
+        return value, ""
 
     def _notes(self, cache: LocalTrainingCache) -> list[Note]:
         assert cache.store is not None
@@ -211,31 +260,38 @@ class Remembered(Generic[P, R]):
             return [Note.unpacked(data) for data in index.notes_of(self._name, _COMPARED)]
 
     def _computed(self, cache: LocalTrainingCache, key: Key, args: Any, kwargs: Any) -> R:
+        opened = OpenedFiles()
         began = time.perf_counter()
-        with outputs.recorded() as printed:
+        with outputs.recorded() as printed, noting(opened):
             value = self._function(*args, **kwargs)
         seconds = time.perf_counter() - began
+        opened.forget_removed()
+        files = opened.notes("strict")
+        note_files((*key.files, *files))
+        # Of files that were named the contents count, which are in the key.
+        mine = tuple(note for note in files if note[1] not in self._keys.named.paths)
+        made = _Made(value=value, printed=printed, files=mine, seconds=seconds)
         try:
-            self._keep(cache, key, args, kwargs, value, printed, seconds)
+            self._keep(cache, key, args, kwargs, made)
         except Exception as error:  # noqa: BLE001 - whatever keeps it from being kept, the result is there
             self._warn(f"the result of {key.call} is not kept: {error}")
         return value
 
-    def _keep(
-        self, cache: LocalTrainingCache, key: Key, args: Any, kwargs: Any, value: R, printed: Any, seconds: float
-    ) -> None:
+    def _keep(self, cache: LocalTrainingCache, key: Key, args: Any, kwargs: Any, made: _Made) -> None:
         codes = self._keys.codes(args, kwargs)
         self._check_unchanged(key, self._keys.key(args, kwargs), codes)
+        if change := first_change(made.files):
+            raise FailedPreconditionError(change, hint="let nothing write to the files while the function reads them")
         name = _entry_key(key)
         try:
-            kept = _Kept(forms.take_apart(value, pickles=self._pickles), printed)
+            kept = _Kept(forms.take_apart(made.value, pickles=self._pickles), made)
         except forms.CannotKeepError as error:
             note = note_of(key, codes, lost=error.what)
             cache.keep(Entry(key=name, output=name, name=self._name, note=note.packed()), None, self._storage(cache))
             raise
         note = note_of(key, codes)
         entry = Entry(key=name, output=name, name=self._name, note=note.packed())
-        if not cache.keep(entry, kept, self._storage(cache), seconds) and cache.store and cache.store.writable:
+        if not cache.keep(entry, kept, self._storage(cache), made.seconds) and cache.store and cache.store.writable:
             raise ResourceExhaustedError(
                 "it is larger than the cache, or could not be written",
                 hint="see the log; DSNB_MAX_CACHE_SIZE and `max_size` are the limit in MiB",
@@ -256,7 +312,13 @@ class Remembered(Generic[P, R]):
 
     @staticmethod
     def _warn(text: str) -> None:
-        warnings.warn(text, DsnbWarning, stacklevel=4)
+        errors.warn(text, CacheWarning)
+
+
+def _files_in(directory: Path) -> list[FileNote]:
+    """The files that were opened for a result that is kept."""
+    path = directory / _FILES
+    return [(how, name, state) for how, name, state in json.loads(path.read_text())] if path.exists() else []
 
 
 def _entry_key(key: Key) -> str:
@@ -329,6 +391,7 @@ def remembered(
     version: Any = None,
     model_storage: ModelStorage | None = None,
     pickles: bool = False,
+    replay_output: bool = True,
 ) -> Callable[[Callable[P, R]], Remembered[P, R]]: ...
 
 
@@ -344,6 +407,7 @@ def remembered(
     version: Any = None,
     model_storage: ModelStorage | None = None,
     pickles: bool = False,
+    replay_output: bool = True,
 ) -> Any:
     """Keep a function's results, across kernels too, for as long as nothing changes that they follow from.
 
@@ -366,6 +430,7 @@ def remembered(
         model_storage: Where results that keep folders of their own, as a `Resource`, have them.
         pickles: Allow pickles for what has no form of its own. Pickles are code: only for a cache that nobody else
             writes to.
+        replay_output: Whether a result from the cache comes with what was printed and displayed when it was computed.
 
     Returns:
         The function, with `explain` and `forget`. Results are arrays, numbers, text, and lists, tuples, dicts, sets,
@@ -386,13 +451,15 @@ def remembered(
     """
     named = Named(
         packages=tuple(packages),
-        files=tuple(os.fspath(path) for path in files),
+        files=paths(files),
         env=tuple(env),
         ignore=tuple(ignore),
         version=version,
     )
 
     def decorate(decorated: Callable[P, R]) -> Remembered[P, R]:
-        return Remembered(decorated, named, cache, model_storage=model_storage, pickles=pickles)
+        return Remembered(
+            decorated, named, cache, model_storage=model_storage, pickles=pickles, replay_output=replay_output
+        )
 
     return decorate if function is None else decorate(function)

@@ -29,11 +29,12 @@ class Content:
     bytes: int
 
 
-def content_of(folder: str, visit: Callable[[int], None] | None = None) -> Content:
+def content_of(folder: str, visit: Callable[[int], None] | None = None, *, follow: bool = False) -> Content:
     """Read a folder through.
 
     Args:
-        folder: Where to look; links in it are read as links.
+        folder: Where to look.
+        follow: Whether what links in it lead to counts too; else they are read as links.
         visit: Called with a descriptor of each file, and of each folder after what is in it: to sync them.
 
     Raises:
@@ -42,7 +43,7 @@ def content_of(folder: str, visit: Callable[[int], None] | None = None) -> Conte
     """
     total = blake2b(digest_size=16)
     weight = 0
-    for name, kind, size, digest in sorted(_parts(folder, "", visit)):
+    for name, kind, size, digest in sorted(_parts(folder, "", visit, (os.path.realpath(folder),) if follow else ())):
         weight += size
         for part in (name.encode("utf-8", "surrogateescape"), kind, size.to_bytes(8, "little"), digest):
             total.update(len(part).to_bytes(8, "little"))
@@ -50,7 +51,13 @@ def content_of(folder: str, visit: Callable[[int], None] | None = None) -> Conte
     return Content(total.hexdigest(), weight)
 
 
-def _parts(folder: str, below: str, visit: Callable[[int], None] | None) -> Iterator[tuple[str, bytes, int, bytes]]:
+def _parts(
+    folder: str, below: str, visit: Callable[[int], None] | None, above: tuple[str, ...]
+) -> Iterator[tuple[str, bytes, int, bytes]]:
+    """The parts of a folder.
+
+    Where links are followed, `above` has the folders around this one, so that none is read within itself.
+    """
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
@@ -58,9 +65,14 @@ def _parts(folder: str, below: str, visit: Callable[[int], None] | None) -> Iter
         if entry.is_symlink():
             target = os.fsencode(os.readlink(entry.path))
             yield name, b"link", len(target), target
+            leads_to = os.path.realpath(entry.path)
+            if above and os.path.isfile(leads_to):
+                yield (f"{name}/", b"file", *_file(leads_to, visit))
+            elif above and os.path.isdir(leads_to) and leads_to not in above:
+                yield from _parts(leads_to, f"{name}/", visit, (*above, leads_to))
         elif entry.is_dir(follow_symlinks=False):
             yield name, b"folder", 0, b""
-            yield from _parts(entry.path, f"{name}/", visit)
+            yield from _parts(entry.path, f"{name}/", visit, above and (*above, os.path.realpath(entry.path)))
         else:
             yield (name, b"file", *_file(entry.path, visit))
     if visit is not None:

@@ -128,8 +128,8 @@ class Database:
 
     @staticmethod
     def files(path: Path) -> set[str]:
-        """The names that a database has in its folder, whether or not they are there now."""
-        return {path.name + ending for ending in ("", "-wal", "-shm", "-journal")}
+        """The names that a database and the locks beside it have in a folder, whether or not they are there now."""
+        return {path.name + ending for ending in ("", "-wal", "-shm", "-journal", "-calls")}
 
     @contextmanager
     def change(self, *, patience: float | None = None) -> Iterator[None]:

@@ -6,7 +6,7 @@ import difflib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import CodeType
 
 from dsnb.cache.key import Key
@@ -114,13 +114,76 @@ def _nearness(key: Key, note: Note) -> tuple[bool, int]:
 
 
 def _reasons(key: Key, note: Note, sources: Mapping[str, str]) -> list[str]:
-    differences = list(_differences(key.components, note.parts))
-    telling = [pair for pair in differences if _kind(pair) not in _CONTAINERS] or differences
+    edits, mine, its, moved = _aligned(key.components, note.parts)
+    differences = list(_differences(mine, its))
+    telling = [pair for pair in differences if _kind(pair) not in _CONTAINERS] or ([] if edits else differences)
     telling.sort(key=lambda pair: _ORDER.get(_kind(pair), 4))
-    lines: dict[str, None] = {}
+    lines: dict[str, None] = dict.fromkeys(edits)
     for now, before in telling:
-        lines.update(dict.fromkeys(_told(now, before, sources, note.sources)))
+        lines.update(dict.fromkeys(_told(now, before, sources, _renamed(note.sources, moved))))
     return list(lines) or ["the same parts, put together in another way"]
+
+
+def _aligned(
+    mine: Iterable[Component], its: Iterable[Component]
+) -> tuple[list[str], list[Component], list[Component], dict[str, str]]:
+    """What was put into pipelines or taken out of them, and the components of what is in both.
+
+    The paths of operations hold their places in the pipeline: after one that is new, the others are called by other
+    numbers than before.
+
+    Returns:
+        The edits in words; the components of now and of before that are left to compare, with the paths of now; and
+        the new paths of operations by their old ones.
+    """
+    now, before = list(mine), list(its)
+    edits: list[str] = []
+    moved: dict[str, str] = {}
+    only: set[str] = set()
+    earlier = _pipelines(before)
+    for root, here in _pipelines(now).items():
+        there = earlier.get(root, here)
+        opcodes = difflib.SequenceMatcher(None, _kinds(there), _kinds(here), autojunk=False).get_opcodes()
+        for kind, first, last, begin, end in opcodes:
+            old, new = there[first:last], here[begin:end]
+            if kind == "equal":
+                moved.update((part.path, same.path) for part, same in zip(old, new, strict=True))
+                continue
+            edits += [f"{root}: {part.detail} is gone" for part in old]
+            edits += [f"{root}: {part.detail} is new" for part in new]
+            only.update(f"before {part.path}" for part in old)
+            only.update(f"now {part.path}" for part in new)
+    left = [part for part in now if f"now {_operation_of(part.path)}" not in only]
+    right = [part for part in before if f"before {_operation_of(part.path)}" not in only]
+    return edits, left, [replace(part, path=_moved(part.path, moved)) for part in right], moved
+
+
+def _pipelines(parts: Iterable[Component]) -> dict[str, list[Component]]:
+    """The operations of the pipelines among the arguments, by the paths of the pipelines."""
+    found: dict[str, list[Component]] = {}
+    for part in parts:
+        if part.kind == "operation" and " > " not in part.path:
+            found.setdefault(part.path.rpartition("[")[0], []).append(part)
+    return found
+
+
+def _kinds(operations: Iterable[Component]) -> list[str]:
+    """What sorts of operations these are, whatever their values."""
+    return [part.detail.partition("(")[0] for part in operations]
+
+
+def _operation_of(path: str) -> str:
+    """The path of the operation that a component belongs to, if it is of a pipeline that is an argument."""
+    return path.partition(" > ")[0]
+
+
+def _moved(path: str, moved: Mapping[str, str]) -> str:
+    first, mark, rest = path.partition(" > ")
+    return moved.get(first, first) + mark + rest
+
+
+def _renamed(sources: Mapping[str, str], moved: Mapping[str, str]) -> dict[str, str]:
+    return {_moved(path, moved): text for path, text in sources.items()}
 
 
 Pair = tuple[Component | None, Component | None]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from types import CodeType
@@ -18,8 +19,10 @@ from typing import Any
 import xxhash
 
 from dsnb.cache.content import content_of
+from dsnb.cache.opened import FileNote, states_of
 from dsnb.dataclass import dataclass
-from dsnb.elements.fingerprint import Component, fingerprint
+from dsnb.elements.fingerprint import Component, Fingerprint
+from dsnb.elements.fingerprint import fingerprint as fingerprint_of
 from dsnb.elements.fingerprint_parts import encode, packed, short
 from dsnb.elements.library import package_of
 from dsnb.elements.source import codes_of
@@ -27,6 +30,7 @@ from dsnb.errors import InvalidArgumentError
 
 _ARGUMENT = "argument "
 _PIECE = 1 << 20
+_TICKS_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,11 @@ class Named:
                 f"`version` is a {type(self.version).__name__}", hint='pass a number or text, as in version="2"'
             )
 
+    @property
+    def paths(self) -> set[str]:
+        """The files, as absolute paths."""
+        return {os.path.abspath(path) for path in self.files}
+
     def components(self) -> Iterator[Component]:
         """What is there now of what is named."""
         yield _component("ignored arguments", "value", list(self.ignore))
@@ -81,12 +90,14 @@ class Key:
         components: What it covers, by path.
         unhashable: What has no value; then the digest is no key.
         call: The call as a person would write it, as in "train(lr=0.1)".
+        files: The files that datasets name, in their states.
     """
 
     digest: str
     components: tuple[Component, ...]
     unhashable: tuple[str, ...]
     call: str
+    files: tuple[FileNote, ...] = ()
 
     def arguments(self) -> set[tuple[str, str, str]]:
         """The components of the arguments, to compare."""
@@ -121,9 +132,10 @@ class KeyMaker:
         """
         given = self._signature.bind(*args, **kwargs).arguments
         arguments = self._arguments(args, kwargs)
-        prints = [fingerprint(self.function, root=self.name)]
-        prints += [fingerprint(value, root=_ARGUMENT + name) for name, value in arguments.items()]
-        named = tuple(self.named.components())
+        prints = [fingerprint_of(self.function, root=self.name, result=True)]
+        prints += [fingerprint_of(value, root=_ARGUMENT + name, result=True) for name, value in arguments.items()]
+        files = states_of(self._files_of(prints), "strict")
+        named = (*map(_file_component, files), *self.named.components())
         parts = {part.path: part for found in prints for part in found.components}
         parts |= {part.path: part for part in named}
         whole = packed(
@@ -134,7 +146,12 @@ class KeyMaker:
             components=tuple(parts.values()),
             unhashable=tuple(problem for found in prints for problem in found.unhashable),
             call=self._call({name: value for name, value in given.items() if name in arguments}, parts),
+            files=files,
         )
+
+    def _files_of(self, prints: Iterable[Fingerprint]) -> list[str]:
+        """The files that datasets name; without those of `files`, whose contents count."""
+        return sorted({path for found in prints for path in found.files} - self.named.paths)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """What the function is given, defaults included, without what does not count."""
@@ -175,6 +192,11 @@ def _hook(value: Any) -> Callable[[Any], Any] | None:
     return None if isinstance(value, type) else getattr(type(value), "__dsnb_fingerprint__", None)
 
 
+def _file_component(note: FileNote) -> Component:
+    _, path, state = note
+    return Component(f"file {path}", "file", _digest(state.encode()), state.partition(",")[0])
+
+
 def _component(path: str, kind: str, value: Any) -> Component:
     return Component(path, kind, _digest(packed(value)), short(value))
 
@@ -188,9 +210,18 @@ def _digest_of_file(path: str) -> str:
         found = os.stat(path)
     except OSError:
         return ""
-    if os.path.isdir(path):
-        return content_of(path).digest
-    return _read_through(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    try:
+        if os.path.isdir(path):
+            return content_of(path, follow=True).digest
+        state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        # A file that was written to just now may be written to again in the same tick of the file system's clock.
+        settled = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _TICKS_NS
+        return _read_through(path, state) if settled else _read_through.__wrapped__(path, state)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"`files` names {path!r}, which cannot be read: {error.strerror or error}",
+            hint="name files that can be read",
+        ) from error
 
 
 @lru_cache(maxsize=256)
@@ -200,3 +231,60 @@ def _read_through(path: str, _: tuple[int, ...]) -> str:
         while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def fingerprint(
+    *values: Any,
+    packages: Iterable[str] = (),
+    files: Iterable[str | os.PathLike[str]] = (),
+    env: Iterable[str] = (),
+    version: Any = None,
+) -> str:
+    """A digest of what a result follows from, to be the key of a `TrainingCache`; equal in every process.
+
+    It covers what the key of `remembered` does: functions with all of the user's that they reach (other functions,
+    classes, globals, helper modules), arrays by content, datasets by their pipeline and the state of the files that
+    they name, and the versions of the packages in use.
+
+    Args:
+        values: Functions, classes, arrays, datasets, numbers, text, and structures of them; their order counts.
+        packages: Names of packages whose versions count though no value names them.
+        files: Files and folders whose contents count.
+        env: Variables of the environment whose values count.
+        version: Any plain value, to be changed by hand.
+
+    Returns:
+        32 hexadecimal digits.
+
+    Raises:
+        InvalidArgumentError: a value has no fingerprint, as an open file, a generator or a connection; the way to it is
+            named.
+
+    Example:
+        >>> import dsnb, numpy as np
+        >>> def train(x, lr):
+        ...     return x * lr
+        >>> key = dsnb.cache.fingerprint(train, np.arange(3), 0.1)
+        >>> key == dsnb.cache.fingerprint(train, np.arange(3), 0.1)
+        True
+        >>> key == dsnb.cache.fingerprint(train, np.arange(4), 0.1)
+        False
+    """
+    named = Named(packages=tuple(packages), files=paths(files), env=tuple(env), version=version)
+    prints = [fingerprint_of(_seen(value), root=f"value {n}", result=True) for n, value in enumerate(values, 1)]
+    problems = [problem for found in prints for problem in found.unhashable]
+    if problems:
+        raise InvalidArgumentError(
+            f"there is no fingerprint of {'; '.join(problems)}",
+            hint="pass a path, a seed or a function instead",
+        )
+    found = states_of(sorted({path for one in prints for path in one.files} - named.paths), "strict")
+    counted = [(part.path, part.digest) for part in (*map(_file_component, found), *named.components())]
+    return _digest(packed("fingerprint", [one.digest for one in prints], counted))
+
+
+def paths(files: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """The paths that `files` names."""
+    if isinstance(files, str | os.PathLike):
+        raise InvalidArgumentError(f"`files` is {files!r}, one path", hint='pass a list, as in files=["prices.csv"]')
+    return tuple(os.fspath(path) for path in files)

@@ -36,7 +36,7 @@ from dsnb.cache.index import FORMATS, Entry, Found, Index
 from dsnb.cache.sweep import is_tidy, tidy, too_old
 from dsnb.cache.versions import this_version
 from dsnb.dataclass import dataclass
-from dsnb.errors import DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -278,11 +278,16 @@ class Store:
     def lent(self, output: str) -> Iterator[tuple[Found, Path] | None]:
         """A result with this output fingerprint and its folder, which stays until the block ends.
 
-        None where there is none. What is not as it was written is dropped, and never given out.
+        None where there is no such result.
+
+        Raises:
+            DataLossError: it is not as it was written; it is dropped, and never given out.
         """
         found, lease = self._lend(output)
         try:
-            yield (found, self.directory / found.location) if found and self._is_whole(found) else None
+            if found is not None:
+                self._check_whole(found)
+            yield (found, self.directory / found.location) if found is not None else None
         finally:
             if lease is not None:
                 self._give_back(lease)
@@ -310,16 +315,19 @@ class Store:
         except DsnbError as error:
             logger.debug("lease %d is left to fall with this process: %s", lease, error)
 
-    def _is_whole(self, found: Found) -> bool:
+    def _check_whole(self, found: Found) -> None:
         folder = self.directory / found.location
         try:
             whole = content_of(str(folder)).digest == found.digest
         except (OSError, DsnbError):
             whole = False
         if not whole:
-            logger.warning("the result %s is missing or damaged: it is not used any more", folder)
             self._lose(found.location)
-        return whole
+            raise DataLossError(
+                f"the result {folder} is missing or damaged",
+                did="it is not used any more",
+                hint="look whether the disk is in order, if this happens again",
+            )
 
     def _lose(self, location: str) -> None:
         if not self.writable:

@@ -156,6 +156,11 @@ class LocalTrainingCache(TrainingCache):
         return self._store
 
     @property
+    def locks(self) -> Path:
+        """The file by which calls that are being computed keep identical ones waiting."""
+        return self.directory / f"{self.name}-calls"
+
+    @property
     def used(self) -> int:
         """The bytes that the results weigh now."""
         if self._store is None:
@@ -252,7 +257,7 @@ class LocalTrainingCache(TrainingCache):
                 found, directory = lent
                 return _restored(found.type, node_name, directory, model_storage, output_fingerprint_key)
         except Exception as error:  # noqa: BLE001 - a broken cache must not break a training: the step runs again
-            logger.warning("the result of %r could not be read from the cache: %r", node_name, error)
+            logger.warning("the result of %r could not be read from the cache, and is none: %s", node_name, error)
             return None
 
 

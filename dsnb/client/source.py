@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -152,6 +152,11 @@ class FromService(Operation):
     def __dsnb_fingerprint__(self) -> Any:
         what = (self.service, self.dataset_id) if self.pipeline is None else self.pipeline
         return ("from the service", what, self.options)
+
+    def __dsnb_result__(self) -> Operation:
+        # How elements travel does not change them.
+        options = replace(self.options, protocol=None, compression="", checksum=False, max_outstanding_requests=None)
+        return self if options == self.options else replace(self, options=options)
 
 
 def _restore(

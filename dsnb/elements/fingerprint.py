@@ -55,12 +55,14 @@ class Fingerprint:
         unhashable: Where something without a value stands, as in "pipeline[2] > function > global log (an open file:
             pass its path)". The digest is no key for anything that is kept while this is not empty.
         sources: The user's modules that functions import as they run.
+        files: The files that datasets in it name.
     """
 
     digest: str
     components: tuple[Component, ...]
     unhashable: tuple[str, ...]
     sources: tuple[SourceFile, ...] = ()
+    files: tuple[str, ...] = ()
 
     def difference(self, other: Fingerprint) -> str:
         """The first component that differs, in words; empty if nothing does.
@@ -89,20 +91,24 @@ class Fingerprint:
         return ", ".join([names.get(first, first), *rest])
 
 
-def fingerprint(value: Any, *, root: str = "pipeline") -> Fingerprint:
+def fingerprint(value: Any, *, root: str = "pipeline", result: bool = False) -> Fingerprint:
     """The fingerprint of an operation, a function, or any other value.
 
     An object may say itself what it is: by a method `__dsnb_fingerprint__` that returns a value to walk in its place.
+    For the key of a result it may say less, or more, by `__dsnb_result__`.
 
     Args:
         value: What to look at. Nothing of it is called, but for what pickling would call too.
         root: What the paths of the components begin with.
+        result: Look at what a result that is computed with it in this process follows from: without what changes no
+            element of a dataset (where a recording is, how far it is prefetched), and with what an imported module has
+            become since.
 
     Example:
         >>> fingerprint(lambda x: x + 1).digest == fingerprint(lambda x: x + 1).digest
         True
     """
-    walk = Walk(value)
+    walk = Walk(value, result=result)
     walk.check_accounts()
     emitted = list(walk.emit(root))
     packages = sorted(walk.packages.items())
@@ -112,6 +118,7 @@ def fingerprint(value: Any, *, root: str = "pipeline") -> Fingerprint:
         (*_components(emitted), *_environment(packages)),
         tuple(f"{part.path} ({part.problem})" for part in emitted if part.problem),
         tuple(walk.sources),
+        tuple(walk.files),
     )
 
 

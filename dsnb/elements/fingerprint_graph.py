@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -81,15 +81,22 @@ class Emitted:
 class Walk:
     """The graph of one value.
 
+    Args:
+        value: The value.
+        result: Whether objects are what a result follows from of them (`__dsnb_result__`).
+
     Attributes:
         digest: Of the value with all that it reaches.
         packages: The libraries that it reaches, with their versions.
         sources: The user's modules that its functions import as they run.
+        files: The files that datasets in it name, by path.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, *, result: bool = False) -> None:
         self.packages: dict[str, str] = {}
         self.sources: list[SourceFile] = []
+        self.files: dict[str, None] = {}
+        self._result = result
         self._nodes: list[_Node] = []
         self._numbers: dict[int, int] = {}
         self._build(value)
@@ -100,7 +107,7 @@ class Walk:
     def check_accounts(self) -> None:
         """Ask a second time what can only be asked: who says something else has no value."""
         asked = [node for node in self._nodes if node.look.own_account]
-        again = Walk([node.value for node in asked]) if asked else self
+        again = Walk([node.value for node in asked], result=self._result) if asked else self
         for node in asked:
             if again._nodes[again._numbers[id(node.value)]].digest != node.digest:
                 node.look = replace(node.look, problem="it describes itself differently each time it is asked")
@@ -108,12 +115,23 @@ class Walk:
     def _build(self, value: Any) -> None:
         self._number(value)
         for node in self._nodes:  # grows meanwhile: breadth first
-            look = look_at(node.value)
+            subject = self._subject(node.value)
+            look = look_at(subject)
             node.take(look)
             node.targets = [self._number(target) for _, target in look.edges]
             self.packages.update(look.packages)
             if isinstance(node.value, SourceFile):
                 self.sources.append(node.value)
+            self.files.update(dict.fromkeys(_files_of(subject)))
+
+    def _subject(self, value: Any) -> Any:
+        """What is looked at in the place of a value."""
+        while self._result and (hook := _hook(value, "__dsnb_result__")) is not None:
+            stands_for = hook(value)
+            if stands_for is value:
+                break
+            value = stands_for
+        return value
 
     def _number(self, value: Any) -> int:
         number = self._numbers.setdefault(id(value), len(self._nodes))
@@ -182,6 +200,16 @@ class Walk:
                 order.setdefault(number, self._nodes[number])
                 waiting.pop()
         return deque((_Path(f"{root}[{place}]"), node) for place, node in enumerate(order.values(), 1))
+
+
+def _hook(value: Any, name: str) -> Callable[[Any], Any] | None:
+    return None if isinstance(value, type) else getattr(type(value), name, None)
+
+
+def _files_of(value: Any) -> Iterable[str]:
+    """The files that a source names."""
+    hook = _hook(value, "__dsnb_files__")
+    return hook(value) if hook is not None else ()
 
 
 def _hash(*parts: bytes) -> bytes:

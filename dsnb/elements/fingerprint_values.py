@@ -171,6 +171,8 @@ def _look_at_reduced(value: Any, reduced: tuple[Any, ...]) -> Look:
         edges.append(("made by", make))
     edges += [(f"argument {n}", item) for n, item in enumerate(arguments) if item is not type(value)]
     edges += _state(value, state)
+    if isinstance(value, np.ndarray) and type(value).__reduce__ is np.ndarray.__reduce__:
+        edges += _state(value, getattr(value, "__dict__", None))  # which an array's own account leaves out
     edges += [("items", [*part]) for part in (items, pairs) if part is not None]
     own = _speaks_for_itself(type(value))
     return Look("object", edges=tuple(edges), detail=f"a {type_name(type(value))}", own_account=own)

@@ -29,6 +29,7 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.bytecode import all_imports
+from dsnb.elements.loaded import compiled, differences
 from dsnb.elements.usercode import is_user_namespace, namespace
 
 Source = tuple[str, str, bytes]
@@ -57,8 +58,15 @@ class SourceFile:
         return self.name, self.path, Path(self.path).read_bytes()
 
     def __dsnb_fingerprint__(self) -> Any:
-        code = compile(Path(self.path).read_bytes(), "<imported>", "exec", dont_inherit=True)
+        code = compiled(Path(self.path).read_bytes())
         return (code, *imported_files(code, self.package))
+
+    def __dsnb_result__(self) -> Any:
+        module = sys.modules.get(self.name)
+        if not isinstance(module, ModuleType) or namespace(module).get("__file__") != self.path:
+            return self
+        differing = differences(module, self.path, Path(self.path).read_bytes())
+        return (self.__dsnb_fingerprint__(), differing) if differing else self
 
 
 # One object for each file: two files that import each other would make new ones for ever.

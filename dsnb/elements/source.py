@@ -17,8 +17,11 @@ from dsnb.elements.fingerprint_graph import Walk
 
 
 def codes_of(value: Any, *, root: str = "pipeline") -> dict[str, CodeType]:
-    """The code of the user's that a value reaches, by the paths that its fingerprint gives it; without nested code."""
-    parts = [part for part in Walk(value).emit(root) if isinstance(part.value, CodeType)]
+    """The code of the user's that a value reaches, without nested code.
+
+    By the paths that its fingerprint for the key of a result gives it.
+    """
+    parts = [part for part in Walk(value, result=True).emit(root) if isinstance(part.value, CodeType)]
     return {part.path: part.value for part in parts if " > nested " not in part.path}
 
 
@@ -28,6 +31,7 @@ def source_of(code: CodeType) -> str | None:
     A file may have been edited after it was imported, and a cell may have been run by something that compiled other
     text: so what the text compiles to must have the fingerprint of the code.
     """
+    linecache.checkcache(code.co_filename)  # a file may have been edited and its module reloaded
     lines = linecache.getlines(code.co_filename)
     if not lines:
         return None

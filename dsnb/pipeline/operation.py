@@ -10,6 +10,7 @@ from dsnb.dataclass import dataclass
 from dsnb.errors import UnimplementedError
 
 if TYPE_CHECKING:
+    from dsnb.cache.opened import OpenedFiles
     from dsnb.elements.room import Room
     from dsnb.pipeline.engine.bookmarks import Bookmarks
     from dsnb.pipeline.engine.stage import Stage
@@ -51,6 +52,7 @@ class BuildContext:
         nested: Whether this is inside of a dataset that a function made.
         room: Where the elements are laid out that leave the pipeline, if they are laid out anew; None for anywhere, and
             for an operation whose elements others change or keep.
+        opened: Where sources note the files that they open; None where nobody asks.
     """
 
     entropy: int
@@ -63,6 +65,7 @@ class BuildContext:
     bookmarks: Bookmarks | None = None
     nested: bool = False
     room: Room | None = None
+    opened: OpenedFiles | None = None
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""

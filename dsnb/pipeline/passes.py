@@ -16,6 +16,7 @@ from dataclasses import field
 from itertools import count
 from typing import Any, Final
 
+from dsnb.cache import opened
 from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.bookmarks import Bookmarks, keeps_count, leave_out
@@ -71,9 +72,10 @@ class Pass:
 
     def build(self) -> Stage:
         """The pipeline at work, from where the bookmarks say."""
-        return built(
-            self.operation, BuildContext(entropy=self.entropy, passes=(self.number,), bookmarks=self.bookmarks)
+        context = BuildContext(
+            entropy=self.entropy, passes=(self.number,), bookmarks=self.bookmarks, opened=opened.current()
         )
+        return built(self.operation, context)
 
     def state(self, stage: Stage, place: Place) -> dict[str, Any]:
         """The reading position.

@@ -42,6 +42,9 @@ class FileSource(Operation):
 
     files: tuple[str, ...]
 
+    def __dsnb_files__(self) -> tuple[str, ...]:
+        return self.files
+
     def split_provider(self) -> SplitProvider:
         """One split for each file."""
         return SplitProvider(self.name, len(self.files))

@@ -10,7 +10,7 @@ from dsnb.cache.storage import ModelStorage
 from dsnb.cache.training import LocalTrainingCache
 
 MEBIBYTE = 1 << 20
-ENTRY_FILES = ("cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal")
+ENTRY_FILES = ("cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal", "cache.db-calls")
 
 
 class Output:

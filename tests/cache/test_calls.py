@@ -14,9 +14,10 @@ import pytest
 
 import dsnb
 from dsnb.cache.calls import close_default_caches, default_cache, remembered
+from dsnb.cache.content import content_of
 from dsnb.cache.storage import ModelStorage, Resource
 from dsnb.cache.training import LocalTrainingCache
-from dsnb.errors import DataLossError, DsnbWarning, FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import CacheWarning, DataLossError, DsnbWarning, FailedPreconditionError, InvalidArgumentError
 from tests.cache.cells import Cells
 from tests.cache.steps import Output, results
 from tests.support.fingerprints import local_modules
@@ -183,6 +184,18 @@ def test_what_it_printed_is_shown_again_as_from_the_cache(cells: Cells, capsys: 
     assert cells.train.explain().hit
 
 
+def test_what_it_printed_need_not_be_shown_again(cells: Cells, capsys: pytest.CaptureFixture[str]) -> None:
+    source = "@remembered(cache=cache, replay_output=False)\ndef train(lr):\n    print('epoch', 1)\n    return lr\n"
+    cells.run(source)
+    assert cells.train(0.5) == 0.5
+    assert capsys.readouterr().out == "epoch 1\n"
+    assert cells.train(0.5) == 0.5
+    assert capsys.readouterr().out == ""
+    cells.run(source.replace("False", "True"))  # it is kept, and does not count
+    assert cells.train(0.5) == 0.5
+    assert capsys.readouterr().out == "train(lr=0.5), from the cache:\nepoch 1\n"
+
+
 def test_9_results_that_are_false_are_results(cells: Cells) -> None:
     ran = counted(cells, "@remembered(cache=cache)\ndef give(x):\n    ran()\n    return VALUES[x]\nVALUES = None\n")
     values = [None, 0, 0.0, "", b"", False, [], (), {}, set(), np.zeros(0), np.int64(0)]
@@ -302,8 +315,10 @@ def test_pickles_are_made_and_read_only_where_they_are_allowed(cells: Cells) -> 
     assert [cells.make()["a"](1), cells.make()["a"](1)] == [2, 2]
     assert ran.calls == 1
     cells.run(source.replace("pickles=True", "pickles=False"))
-    with pytest.warns(DsnbWarning, match="has no form of its own"):
+    with pytest.warns(CacheWarning) as warned:
         cells.make()
+    assert "pickles are not allowed" in str(warned[0].message)
+    assert "has no form of its own" in str(warned[1].message)
     assert ran.calls == 2
 
 
@@ -417,14 +432,74 @@ def test_a_cache_that_cannot_be_opened_is_said_and_the_function_runs(
         assert give(1) == 1
 
 
-def test_a_damaged_result_is_computed_again(cells: Cells, caplog: pytest.LogCaptureFixture) -> None:
+MAKE = """
+@remembered(cache=cache, pickles=True)
+def make():
+    ran()
+    print("made")
+    return {"a": np.arange(300), "b": [1.5, "text", b"bytes"], "c": {1, 2}, "d": Unknown(3)}
+class Unknown:
+    def __init__(self, x):
+        self.x = x
+    def __eq__(self, other):
+        return self.x == other.x
+"""
+
+
+def kept_files(cells: Cells) -> list[Path]:
+    (folder,) = (path for path in results(cells.cache) if path.is_dir())
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def flip(path: Path, place: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(place * (len(data) - 1))] ^= 1 << 4
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a bit at the start": lambda path: flip(path, 0.0),
+    "a bit in the middle": lambda path: flip(path, 0.5),
+    "a bit at the end": lambda path: flip(path, 1.0),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "grown": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "removed": lambda path: path.unlink(),
+    "under another name": lambda path: path.rename(path.with_name("other")),
+    "of another kind": lambda path: path.write_bytes(b"\x80\x04K\x07."),  # a pickle of the number 7
+    "another's": lambda path: path.write_text('["int", "0x7"]'),
+}
+
+
+@pytest.mark.parametrize("file", ["arrays.npy", "outputs.json", "0", "result.json"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_result_is_computed_again_with_a_warning(cells: Cells, damage: str, file: str) -> None:
+    ran = counted(cells, MAKE)
+    made = cells.make()
+    (path,) = (path for path in kept_files(cells) if path.name == file)
+    DAMAGES[damage](path)
+    with pytest.warns(CacheWarning, match=r"the result of make\(\) could not be read from the cache, and is computed"):
+        again = cells.make()
+    assert ran.calls == 2
+    assert np.array_equal(again.pop("a"), made.pop("a"))
+    assert again == made
+    cells.make()
+    assert ran.calls == 2, "it is whole again"
+
+
+def test_a_result_that_was_written_by_another_serializer_is_computed_again(cells: Cells) -> None:
     ran = counted(cells, TRAIN)
     cells.train(2)
-    (folder,) = results(cells.cache)
-    (folder / "result.json").write_text('["int", "0x7"]')
-    assert cells.train(2) == 6
+    (file,) = (path for path in kept_files(cells) if path.name == "result.json")
+    file.write_text('["some kind of later versions", 7]')
+    with cells.cache.store.reading() as index, index.database.change():  # as if it had been written so
+        folder = file.parent
+        index.database.do(
+            "UPDATE result SET digest = ? WHERE location = ?", content_of(str(folder)).digest, folder.name
+        )
+    with pytest.warns(CacheWarning, match="could not be read from the cache"):
+        assert cells.train(2) == 6
     assert ran.calls == 2
-    assert "is missing or damaged" in caplog.text
 
 
 def test_with_size_0_functions_just_run(open_cache: Open, tmp_path: Path) -> None:

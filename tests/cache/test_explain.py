@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dsnb
+from dsnb.cache.calls import remembered
 from dsnb.cache.explain import Note, explained, note_of
 from dsnb.cache.key import KeyMaker, Named
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.cells import Cells
+from tests.support.fingerprints import local_modules
 
 Open = Callable[..., LocalTrainingCache]
 SOURCE = """
@@ -64,6 +68,55 @@ def test_a_changed_line_of_the_function_itself() -> None:
 def test_a_changed_global() -> None:
     assert changed("SCALE = 3.0", "SCALE = 4.0") == (
         "train(lr=1): computed\n  train > global helper > global SCALE: 3.0 is now 4.0"
+    )
+
+
+PIPELINE = (
+    "def double(x):\n    return 2 * x\ndef train(ds):\n    return list(ds)\nds = dsnb.Dataset.range(6).map(double)\n"
+)
+
+
+def pipeline(edit: str = "", source: str = PIPELINE) -> tuple[KeyMaker, Any]:
+    cells = Cells(np=np, dsnb=dsnb)
+    cells.run(source)
+    cells.run(edit)
+    return KeyMaker(cells.train, Named()), cells.ds
+
+
+@pytest.mark.parametrize(
+    "edit, reasons",
+    [
+        ("ds = dsnb.Dataset.range(6).skip(1).map(double)", ["argument ds: skip(1) is new"]),
+        ("ds = dsnb.Dataset.range(6)", ["argument ds: map(double) is gone"]),
+        ("ds = ds.batch(2)", ["argument ds: batch(2) is new"]),
+        ("ds = dsnb.Dataset.range(7).map(double)", ["argument ds[1] > stop: 6 is now 7"]),
+        (
+            "def double(x):\n    return 3 * x\nds = dsnb.Dataset.range(6).skip(1).map(double)",
+            ["argument ds: skip(1) is new", "argument ds[3] > function, line 2: `return 2 * x` is now `return 3 * x`"],
+        ),
+    ],
+)
+def test_an_edited_pipeline(edit: str, reasons: list[str]) -> None:
+    (before, first), (after, second) = pipeline(), pipeline(edit)
+    lines = told(before, after, first=(first,), second=(second,)).splitlines()
+    assert lines == ["train(ds=<Dataset>): computed", *(f"  {reason}" for reason in reasons)]
+
+
+def test_a_function_of_a_module_that_was_edited_and_reloaded(tmp_path: Path, open_cache: Open) -> None:
+    with local_modules(tmp_path):
+        file = tmp_path / "explained_helper.py"
+        file.write_text("def scale(x):\n    return x * 2\n")
+        cells = Cells(remembered=remembered, cache=open_cache())
+        cells.run(
+            "import explained_helper\n@remembered(cache=cache)\ndef train(x):\n    return explained_helper.scale(x)\n"
+        )
+        assert cells.train(1) == 2
+        file.write_text("def scale(x):\n    return x * 3.5\n")
+        importlib.invalidate_caches()
+        importlib.reload(sys.modules["explained_helper"])
+        assert cells.train(1) == 3.5
+    assert cells.train.explain().reasons == (
+        "train > global explained_helper.scale, line 2: `return x * 2` is now `return x * 3.5`",
     )
 
 

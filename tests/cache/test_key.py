@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,9 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.key import KeyMaker, Named
+from dsnb.cache.key import KeyMaker, Named, fingerprint
+from dsnb.errors import InvalidArgumentError
+from tests.support.processes import PythonProcess
 
 
 def train(data: Any, rate: float = 0.1, *more: Any, verbose: bool = False, **options: Any) -> None:
@@ -74,3 +78,78 @@ def test_files_count_by_their_contents_and_not_by_their_times(tmp_path: Path) ->
 def test_wrong_arguments_are_python_s_own_error() -> None:
     with pytest.raises(TypeError, match="missing a required argument: 'data'"):
         key()
+
+
+# ------------------------------------------------------------------------------------------------------ for everybody
+
+
+SCALE = 2
+
+
+def _scaled(x: int) -> int:
+    return x * SCALE
+
+
+def test_a_fingerprint_is_text_and_the_same_for_the_same_values() -> None:
+    found = fingerprint(_scaled, np.arange(3), {"lr": 0.1})
+    assert isinstance(found, str)
+    assert re.fullmatch("[0-9a-f]{32}", found)
+    assert fingerprint(_scaled, np.arange(3), {"lr": 0.1}) == found
+
+
+def test_a_fingerprint_differs_with_anything_that_a_result_follows_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "data.txt"
+    file.write_text("a\n")
+
+    def found() -> str:
+        return fingerprint(_scaled, dsnb.TextLineDataset(str(file)), files=[file], env=["DSNB_TEST"], version=1)
+
+    seen = [found(), fingerprint(_scaled), fingerprint(_scaled, 1), fingerprint(1, _scaled), fingerprint()]
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 3)
+    seen.append(found())
+    monkeypatch.setenv("DSNB_TEST", "x")
+    seen.append(found())
+    file.write_text("b\n")
+    seen.append(found())
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_fingerprint_does_not_differ_with_where_a_dataset_is_cached(tmp_path: Path) -> None:
+    ds = dsnb.Dataset.range(5)
+    assert fingerprint(ds) == fingerprint(ds.cache(tmp_path)) == fingerprint(ds.prefetch(3))
+
+
+def test_a_dataset_s_file_counts_in_a_fingerprint(tmp_path: Path) -> None:
+    file = tmp_path / "data.txt"
+    file.write_text("a\n")
+    before = fingerprint([dsnb.TextLineDataset(str(file))])
+    file.write_text("bb\n")
+    assert fingerprint([dsnb.TextLineDataset(str(file))]) != before
+
+
+def test_what_has_no_fingerprint_is_refused_with_the_way_to_it(tmp_path: Path) -> None:
+    with (tmp_path / "f").open("w") as file, pytest.raises(InvalidArgumentError) as refused:
+        fingerprint(1, {"log": [file]})
+    assert "value 2 > ['log'] > [0] (an open file: pass its path)" in refused.value.what
+    with pytest.raises(InvalidArgumentError, match="`files` is 'data', one path"):
+        fingerprint(files="data")
+
+
+def test_a_fingerprint_is_the_same_in_another_process() -> None:
+    code = "import dsnb, numpy as np\ndef f(x):\n    return {x, 'a'}\nprint(dsnb.cache.fingerprint(f, np.arange(3)))\n"
+    told = set()
+    for seed in ("1", "2"):
+        with PythonProcess(["-c", code], env={"PYTHONHASHSEED": seed}) as process:
+            assert process.ended(timeout=60) == 0, process.story()
+            told.add(process.stdout)
+    assert len(told) == 1
+
+
+def test_a_fingerprint_is_a_key_of_a_training_cache(tmp_path: Path) -> None:
+    with dsnb.cache.LocalTrainingCache(tmp_path / "cache") as cache:
+        storage = dsnb.cache.ModelStorage(tmp_path / "model")
+        key = dsnb.cache.fingerprint(_scaled, 3)
+        cache.cache_output(key, None, dsnb.cache.fingerprint(_scaled(3)), storage)
+        assert cache.get_cached_output_fingerprint(dsnb.cache.fingerprint(_scaled, 3)) == dsnb.cache.fingerprint(6)

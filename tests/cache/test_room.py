@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import subprocess
 import sys
@@ -30,6 +31,23 @@ def test_each_name_is_there_and_documented(name: str) -> None:
     assert value.__doc__
     members = [member for key, member in vars(value).items() if not key.startswith("_") and inspect.isroutine(member)]
     assert [member for member in members if not inspect.getdoc(member)] == []
+
+
+@pytest.mark.parametrize("name", ["fingerprint", "remembered"])
+def test_each_function_tells_its_arguments_result_and_errors_with_an_example(name: str) -> None:
+    function = getattr(dsnb.cache, name)
+    text = inspect.getdoc(function) or ""
+    parts = [part for part in ("Args:", "Returns:", "Raises:", "Example:") if part in text]
+    assert parts == ["Args:", "Returns:", "Raises:", "Example:"]
+    for parameter in inspect.signature(function).parameters:
+        assert f"\n    {parameter}: " in text
+    examples = [test for test in doctest.DocTestFinder().find(function, name) if test.examples]
+    assert examples
+
+
+def test_the_example_of_fingerprint_is_true() -> None:
+    (example,) = doctest.DocTestFinder().find(dsnb.cache.fingerprint, "fingerprint")
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_an_unknown_name_is_refused() -> None:

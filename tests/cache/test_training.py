@@ -199,6 +199,7 @@ def test_a_resource_comes_back_into_another_model_storage(open_cache: Open, tmp_
     restored = cache.get_cached_result("f1", "tokenizer", second)
     assert restored == resource
     assert restored is not resource
+    assert restored.fingerprint() == "f1"
     with second.read_from(restored) as directory:
         assert (directory / "vocabulary").read_bytes() == b"a\x00b"
         assert (directory / "more" / "empty").read_bytes() == b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dsnb.cache.opened import noting
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import UserFunction, call_once
 from dsnb.pipeline.engine.stage import Stage, as_list
@@ -33,7 +34,8 @@ class InnerDatasets:
         if not run:
             return None
         number, self._count = self._count, self._count + 1
-        operation = self._operation(call_once(self._function, run[0]))
+        with noting(self._context.opened):
+            operation = self._operation(call_once(self._function, run[0]))
         return operation.build(self._context.in_pass(number))
 
     def _operation(self, made: Any) -> Operation:

@@ -77,6 +77,9 @@ class Cache(Unchanged):
         where = None if self.where is None else without_password(self.where)
         return ("cache", *self.inputs, where, self.limit, self.expire_s, self.content)
 
+    def __dsnb_result__(self) -> Operation:
+        return self.inputs[0]
+
     def split_provider(self) -> SplitProvider | None:
         """None of its own, if the input can be recorded split by split.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from time import perf_counter_ns
 from typing import Any, Final
@@ -47,6 +48,9 @@ class Interleave(Operation):
     def keeps_splits(self) -> bool:
         """It does."""
         return True
+
+    def __dsnb_result__(self) -> Operation:
+        return self if self.calls is None else replace(self, calls=None)
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads several inner datasets."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -48,6 +49,9 @@ class Map(Operation):
         """Unless several threads hand on what is ready."""
         ordered = deterministic if self.deterministic is None else self.deterministic
         return ordered or self.calls in (None, 1)
+
+    def __dsnb_result__(self) -> Operation:
+        return self if self.calls is None else replace(self, calls=None)
 
     def build(self, context: BuildContext) -> Stage:
         """A serial or a parallel stage."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport
-from dsnb.pipeline.operation import BuildContext, Unchanged
+from dsnb.pipeline.operation import BuildContext, Operation, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
 
 
@@ -22,6 +22,9 @@ class Prefetch(Unchanged):
     def name(self) -> str:
         """With the size."""
         return "prefetch(AUTOTUNE)" if self.size == AUTOTUNE else f"prefetch({self.size})"
+
+    def __dsnb_result__(self) -> Operation:
+        return self.inputs[0]
 
     def build(self, context: BuildContext) -> Stage:
         """A stage with a thread; without one for a size of 0."""

@@ -67,6 +67,11 @@ class WithOptions(Unchanged):
         given = {"deterministic": self.deterministic, "writable": self.writable}
         return f"with_options({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
 
+    def __dsnb_result__(self) -> Operation:
+        if self.deterministic is None:
+            return self.inputs[0]
+        return self if self.writable is None else replace(self, writable=None)
+
     def build(self, context: BuildContext) -> Stage:
         """The input's own stage."""
         (stage,) = self.build_inputs(context)

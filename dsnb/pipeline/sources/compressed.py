@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
-from typing import IO, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from dsnb.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from dsnb.cache.opened import OpenedFiles
 
 COMPRESSIONS: Final = (None, "", "GZIP", "ZLIB")
 BUFFER_BYTES: Final = 256 * 1024
@@ -35,12 +39,20 @@ def compression_of(compression_type: str | None, path: str) -> str:
     return checked
 
 
-def opened(path: str, compression_type: str | None, buffer_bytes: int) -> IO[bytes]:
-    """A file to read what is packed in it."""
+def opened(path: str, compression_type: str | None, buffer_bytes: int, files: OpenedFiles | None) -> IO[bytes]:
+    """A file to read what is packed in it; noted in `files`."""
     compression = compression_of(compression_type, path)
-    if compression == "GZIP":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    file = open(path, "rb", buffering=max(2, buffer_bytes))  # noqa: SIM115 - closed by whoever reads
+    try:
+        if compression == "GZIP":
+            file: Any = gzip.open(path, "rb")  # noqa: SIM115 - closed by whoever reads
+        else:
+            file = open(path, "rb", buffering=max(2, buffer_bytes))  # noqa: SIM115 - likewise
+    except FileNotFoundError:
+        if files is not None:
+            files.add(path, None)
+        raise
+    if files is not None:
+        files.add(path, os.fstat(file.fileno()))
     return io.BufferedReader(_Zlib(file), buffer_bytes) if compression == "ZLIB" else file
 
 

@@ -5,13 +5,13 @@ The patterns are looked up once, when the dataset is made, so that all tasks mea
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from dsnb.cache import opened
 from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import InvalidArgumentError, NotFoundError
@@ -31,13 +31,20 @@ def matching(patterns: Pattern | Sequence[Pattern]) -> tuple[str, ...]:
     """
     texts = paths_of("file_pattern", patterns)
     # Absolute, because a worker may have another working directory.
-    found = {path for text in texts for path in glob.glob(os.path.abspath(text), recursive=True)}
+    found = {path for text in texts for path in _matches(os.path.abspath(text))}
     if not found:
         raise NotFoundError(
             f"no file matches {' or '.join(map(repr, texts)) or 'an empty list of patterns'}",
             hint=f"look from {os.getcwd()}; `**` goes into folders, `*` does not",
         )
     return tuple(sorted(found))
+
+
+def _matches(pattern: str) -> list[str]:
+    found, files = opened.matches(pattern), opened.current()
+    if files is not None:
+        files.add_pattern(pattern, found)
+    return found
 
 
 def paths_of(name: str, values: Any) -> list[str]:

@@ -48,6 +48,7 @@ class TextLinesStage(Stage):
         super().__init__(operation.name)
         self._operation = operation
         self._positions = Positions(context, len(operation.files))
+        self._opened = context.opened
         self._decode = UserFunction(_line, operation.name, keep=False)
         self._file: IO[bytes] | None = None
         self._undecoded: list[bytes] = []
@@ -88,9 +89,8 @@ class TextLinesStage(Stage):
 
     def _open_next(self) -> bool:
         for position in self._positions.take(1):
-            self._file = opened(
-                self._operation.files[position], self._operation.compression, self._operation.buffer_bytes
-            )
+            path, operation = self._operation.files[position], self._operation
+            self._file = opened(path, operation.compression, operation.buffer_bytes, self._opened)
             return True
         return False
 

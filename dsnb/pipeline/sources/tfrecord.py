@@ -42,6 +42,7 @@ class TFRecordsStage(Stage):
         super().__init__(operation.name)
         self._operation = operation
         self._positions = Positions(context, len(operation.files))
+        self._opened = context.opened
         self._reader: RecordReader | None = None
         self._interrupted: list[Any] = []
 
@@ -66,7 +67,7 @@ class TFRecordsStage(Stage):
         operation = self._operation
         for position in self._positions.take(1):
             path = operation.files[position]
-            file = opened(path, operation.compression, operation.buffer_bytes)
+            file = opened(path, operation.compression, operation.buffer_bytes, self._opened)
             self._reader = RecordReader(file, path, operation.buffer_bytes)
         return self._reader
 
