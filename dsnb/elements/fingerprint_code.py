@@ -14,7 +14,7 @@ from dsnb.elements.fingerprint_parts import Look, Looker, encode, library, packe
 from dsnb.elements.imports import imported_files
 from dsnb.elements.library import library_name
 from dsnb.elements.reach import cell_value, dispatch_registry, variables
-from dsnb.elements.usercode import is_user_class, is_user_module, is_user_namespace, namespace
+from dsnb.elements.usercode import compiled_module, is_user_class, is_user_module, is_user_namespace, namespace
 
 # What a class or module holds that tells where it was written, or that Python derives.
 _PLACE = {
@@ -71,6 +71,9 @@ def _look_at_class(cls: type) -> Look:
     if type(cls) is not type:
         edges.append(("metaclass", type(cls)))
     edges += [(f".{name}", member) for name, member in sorted(vars(cls).items()) if not _is_derived(cls, name, member)]
+    compiled = compiled_module(cls.__module__)
+    if compiled is not None:
+        edges.append(("module", compiled))
     parameters = ""
     if "__dataclass_fields__" in vars(cls):
         parameters = repr(vars(cls)["__dataclass_params__"])
@@ -112,6 +115,9 @@ def _look_at_module(module: types.ModuleType) -> Look:
 def _look_at_builtin(function: types.BuiltinFunctionType) -> Look:
     owner = function.__self__
     if owner is None or isinstance(owner, types.ModuleType):
+        compiled = compiled_module(function.__module__)
+        if compiled is not None:
+            return Look("function", packed(function.__qualname__), (("module", compiled),), function.__qualname__)
         return library(f"{function.__module__ or 'builtins'}.{function.__qualname__}")
     return Look("method", packed(function.__name__), (("self", owner),), f"method {function.__qualname__}")
 

@@ -17,6 +17,7 @@ import xxhash
 
 from dsnb.elements.fingerprint_parts import Look, Looker, is_atom, library, packed, short, type_name, unhashable
 from dsnb.elements.library import library_name
+from dsnb.elements.usercode import compiled_module
 
 _OURS = __name__.partition(".")[0]
 
@@ -193,6 +194,8 @@ def _look_by_name(value: Any, name: str) -> Look:
     module = sys.modules.get(pickle.whichmodule(value, name))  # type: ignore[attr-defined]
     if module is None or getattr(module, name, None) is not value:
         return unhashable(value, f"it calls itself {name!r}, and is not to be found by that name")
+    if compiled_module(module.__name__) is not None:
+        return Look("function", packed(name), (("module", module),), name)
     return library(f"{module.__name__}.{name}")
 
 

@@ -35,6 +35,7 @@ from dsnb.elements.usercode import is_user_namespace, namespace
 Source = tuple[str, str, bytes]
 """A module's name, its file where it was written, and what is in it."""
 
+_SUFFIXES = (".py", ".pyc", *importlib.machinery.EXTENSION_SUFFIXES)
 _PROCESS = uuid.uuid4().hex
 _kept = threading.Event()
 # Modules that came with pipelines and are found by name.
@@ -69,18 +70,30 @@ class SourceFile:
         return (self.__dsnb_fingerprint__(), differing) if differing else self
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledFile:
+    """A compiled module of the user's that a function imports when it runs; it does not travel."""
+
+    name: str
+    path: str
+
+    def __dsnb_fingerprint__(self) -> Any:
+        return Path(self.path).read_bytes()
+
+
 # One object for each file: two files that import each other would make new ones for ever.
 _source_file = lru_cache(maxsize=None)(SourceFile)
+_compiled_file = lru_cache(maxsize=None)(CompiledFile)
 
 
-def imported_files(code: CodeType, package: str) -> Iterator[SourceFile]:
+def imported_files(code: CodeType, package: str) -> Iterator[SourceFile | CompiledFile]:
     """The files of the user's that this code imports as it runs; packages before what is in them."""
     for level, name, taken in all_imports(code):
         base = _absolute(level, name, package)
         for module in (*_prefixes(base), *(f"{base}.{part}" for part in taken)):
             path = _located(module)[0]
             if path:
-                yield _source_file(module, path)
+                yield _source_file(module, path) if path.endswith(".py") else _compiled_file(module, path)
 
 
 def _absolute(level: int, name: str, package: str) -> str:
@@ -102,7 +115,7 @@ def _is_package(path: str) -> bool:
 
 
 def _located(name: str) -> tuple[str, tuple[str, ...]]:
-    """The source file of a module of the user's, and where a package's modules are; nothing for a library's.
+    """The file of a module of the user's, and where a package's modules are; nothing for a library's.
 
     Nothing is imported for it.
     """
@@ -114,7 +127,7 @@ def _located(name: str) -> tuple[str, tuple[str, ...]]:
         file, folders = names.get("__file__"), tuple(names.get("__path__") or ())
     else:
         file, folders = _specified(name)
-    if not isinstance(file, str) or not file.endswith(".py") or not os.path.exists(file):
+    if not isinstance(file, str) or not file.endswith(_SUFFIXES) or not os.path.exists(file):
         return "", folders
     return (file if is_user_namespace({"__name__": name, "__file__": file}) else ""), folders
 

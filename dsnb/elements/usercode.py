@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import ModuleType
 from typing import Any
 
@@ -68,6 +69,15 @@ def is_user_class(cls: type) -> bool:
     if isinstance(module, ModuleType):
         return is_user_module(module)
     return _is_users(str(cls.__module__), None, bare=True)
+
+
+def compiled_module(name: str | None) -> ModuleType | None:
+    """The user's module of that name, if it is imported and was compiled: all that can be seen of it is its file."""
+    module = sys.modules.get(name or "")
+    if not isinstance(module, ModuleType) or not is_user_module(module):
+        return None
+    file = namespace(module).get("__file__")
+    return module if isinstance(file, str) and file.endswith(tuple(EXTENSION_SUFFIXES)) else None
 
 
 def namespace(module: ModuleType) -> dict[str, Any]:

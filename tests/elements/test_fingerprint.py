@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 import os
 import random
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ import pytest
 
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.pipeline.graph import serialise
-from tests.support.fingerprints import Map, Source, Write, cell, digest, in_another_process, local_modules
+from tests.support.fingerprints import ROOT, Map, Source, Write, cell, digest, in_another_process, local_modules
 
 cloudpickle: Any = untyped_cloudpickle  # it has no annotations
 
@@ -352,3 +355,41 @@ def test_what_describes_itself_differently_each_time_has_no_value(account: str) 
 def test_what_describes_itself_the_same_each_time_has_one() -> None:
     source = UNSTEADY.format("def __reduce__(self): return Tensor, (self.values,)")
     assert digest(cell(source)) == digest(cell(source))
+
+
+COMPILED_MODULE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from dsnb.elements.fingerprint import fingerprint
+import _xxhash
+from _xxhash import xxh32_intdigest
+Compiled = type("Compiled", (), {"__module__": "_xxhash"})
+
+def by_attribute(): return _xxhash.xxh32_intdigest(b"a")
+def by_name(): return xxh32_intdigest(b"a")
+def by_class(): return Compiled()
+def in_the_body():
+    import _xxhash
+    return _xxhash.xxh32_intdigest(b"a")
+
+print(*(fingerprint(each).digest for each in (by_attribute, by_name, by_class, in_the_body)))
+"""
+
+
+def test_a_compiled_module_beside_the_notebook_counts_by_its_file(tmp_path: Path) -> None:
+    built_one = str(importlib.import_module("xxhash._xxhash").__file__)
+    file = tmp_path / Path(built_one).name
+    shutil.copyfile(built_one, file)
+
+    def digests() -> list[str]:
+        command = [sys.executable, "-c", COMPILED_MODULE, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
+        return done.stdout.split()
+
+    before = digests()
+    assert digests() == before
+    with file.open("ab") as built:
+        built.write(b"built again")
+    after = digests()
+    assert len(before) == len(after) == 4
+    assert set(before).isdisjoint(after)
