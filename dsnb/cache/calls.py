@@ -412,12 +412,13 @@ def remembered(
     """Keep a function's results, across kernels too, for as long as nothing changes that they follow from.
 
     What counts is the function and everything of the user's that it reaches (other functions, classes, globals, helper
-    modules), the arguments (arrays by content, datasets by their pipeline), and the versions of the packages that it
-    uses. Where that is as it was in an earlier call, the function is not run: its result comes back, and what it
-    printed and displayed is shown again below a line that says so. `explain()` tells why a call was computed.
+    modules), the arguments (arrays by content, datasets by their pipeline and the files that they read), and the
+    versions of the packages that it uses. If all of that is as it was in an earlier call, the function is not run: its
+    result comes back, and what it printed and displayed is shown again below a line that says so. Identical calls at
+    once, in threads or in processes, are computed once. `explain()` tells why a call was computed.
 
-    What cannot be seen is to be named: files that it reads, variables of the environment, the clock, the network. What
-    draws random numbers should take a seed.
+    What cannot be seen must be named: files that the function opens by other means than datasets, and variables of the
+    environment. A function that draws random numbers should take a seed.
 
     Args:
         function: What is decorated, where no other arguments are given.

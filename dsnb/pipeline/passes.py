@@ -16,7 +16,7 @@ from dataclasses import field
 from itertools import count
 from typing import Any, Final
 
-from dsnb.cache import opened
+from dsnb.cache.opened import OpenedFiles, current
 from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.bookmarks import Bookmarks, keeps_count, leave_out
@@ -62,6 +62,7 @@ class Pass:
         numbers: Counts the passes over the dataset.
         number: Which of them this is.
         entropy: The root of what is drawn without a seed.
+        opened: Where the files are noted that are opened, as asked for when the pass was made; None if nobody does.
     """
 
     operation: Operation
@@ -69,11 +70,12 @@ class Pass:
     number: int
     entropy: int = field(default_factory=lambda: secrets.randbits(63))
     bookmarks: Bookmarks = field(default_factory=Bookmarks)
+    opened: OpenedFiles | None = field(default_factory=current)
 
     def build(self) -> Stage:
         """The pipeline at work, from where the bookmarks say."""
         context = BuildContext(
-            entropy=self.entropy, passes=(self.number,), bookmarks=self.bookmarks, opened=opened.current()
+            entropy=self.entropy, passes=(self.number,), bookmarks=self.bookmarks, opened=self.opened
         )
         return built(self.operation, context)
 

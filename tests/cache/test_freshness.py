@@ -136,6 +136,20 @@ def test_wherever_the_dataset_is(cells: Cells, tmp_path: Path, holder: str) -> N
     assert cells.call() == ["ONE", "two"]
 
 
+def test_an_iterator_that_is_made_in_the_function_and_read_on_a_thread_is_noted(cells: Cells, tmp_path: Path) -> None:
+    file = lines(tmp_path / "data.txt", "one", "two")
+    cells.run(
+        "import threading\n@remembered(cache=cache)\ndef read(path):\n    found = []\n"
+        "    elements = iter(dsnb.Dataset.from_tensor_slices([path]).interleave(dsnb.TextLineDataset))\n"
+        "    thread = threading.Thread(target=lambda: found.extend(map(str, elements)))\n"
+        "    thread.start()\n    thread.join()\n    return found\n"
+    )
+    assert cells.read(str(file)) == cells.read(str(file)) == ["one", "two"]
+    assert cells.read.explain().hit
+    changed_to_the_same_length(file)
+    assert cells.read(str(file)) == ["ONE", "two"]
+
+
 def test_a_compressed_file_counts_as_any(cells: Cells, tmp_path: Path) -> None:
     def write(text: str) -> None:
         with gzip.open(tmp_path / "data.gz", "wt") as file:
