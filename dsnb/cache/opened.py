@@ -34,6 +34,7 @@ class OpenedFiles:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opened: dict[str, os.stat_result | None] = {}
+        self._new: set[str] = set()
         self._torn: set[str] = set()
         self._noted: dict[tuple[How, str], str] = {}
 
@@ -46,8 +47,12 @@ class OpenedFiles:
         """
         path = os.path.abspath(path)
         with self._lock:
-            if not _is_same(self._opened.setdefault(path, found), found):
+            if path not in self._opened:
+                self._opened[path] = found
+                self._new.add(path)
+            elif not _is_same(self._opened[path], found):
                 self._torn.add(path)
+                self._new.add(path)
 
     def add_pattern(self, pattern: str, found: Sequence[str]) -> None:
         """Note which files a pattern matched."""
@@ -68,6 +73,16 @@ class OpenedFiles:
         """
         with self._lock:
             opened, noted = dict(self._opened), dict(self._noted)
+        notes: list[FileNote] = [(kind, name, state) for (kind, name), state in noted.items()]
+        notes += [(how, path, self._state(path, found, how)) for path, found in opened.items()]
+        return tuple(sorted(notes))
+
+    def take(self, how: How) -> tuple[FileNote, ...]:
+        """What was noted since the last call, as `notes` gives it."""
+        with self._lock:
+            opened = {path: self._opened[path] for path in self._new}
+            noted, self._noted = self._noted, {}
+            self._new.clear()
         notes: list[FileNote] = [(kind, name, state) for (kind, name), state in noted.items()]
         notes += [(how, path, self._state(path, found, how)) for path, found in opened.items()]
         return tuple(sorted(notes))

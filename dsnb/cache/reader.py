@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections.abc import Sequence
 
 from dsnb.cache.backends import Shelf
 from dsnb.cache.frames import Run, rows
+from dsnb.cache.opened import FileNote
 from dsnb.cache.recorder import Alone, Recorder
 from dsnb.cache.shield import Shield
 from dsnb.cache.writer import Plan
@@ -77,6 +79,10 @@ class Reader:
         count = max(0, min(count, there - self.position))
         self.position += count
         return count
+
+    def files(self) -> Sequence[FileNote]:
+        """The files that were opened for what can be read."""
+        return self._recorder.files()
 
     def cancel(self) -> None:
         """Let a pull that waits end, from any thread."""

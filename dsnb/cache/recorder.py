@@ -27,12 +27,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dsnb.cache.backends import Gone, Shelf, Store, Unwritable, warn
+from dsnb.cache.opened import FileNote, first_change
 from dsnb.cache.places import without_password
 from dsnb.cache.process import here, is_gone
 from dsnb.cache.recording import Abandon, Log, Next, Watch, decide
@@ -118,6 +119,8 @@ class Recorder:
         """Up to which element others have asked for more, and when that was last looked at."""
         self._asking: tuple[int, float] = (-1, 0.0)
         """The element that others were last asked for, and when."""
+        self._fresh = False
+        """Whether the files that the recording was made from have been looked at."""
         self._problem: tuple[Store, DataLossError | Unwritable] | None = None
         """What a reader met when it read a frame."""
         self._lost = 0
@@ -235,6 +238,8 @@ class Recorder:
     def _reached(self, end: int) -> bool:
         if not self._opened or self._problem is not None or self._unreadable or self._log.abandoned:
             return False
+        if not self._fresh:
+            return False
         return self._writer.tail >= end or self._log.ended
 
     def _without_thread(self, reader: Reader) -> Alone:
@@ -333,7 +338,7 @@ class Recorder:
         writer = Writer(store, slots, self._plan, self._lock)
         with self._lock:
             self._number, self._store, self._slots, self._writer = number, store, slots, writer
-            self._opened, self._settled = True, False
+            self._opened, self._settled, self._fresh = True, False, False
             self._asked = self._asking = (-1, 0.0)
 
     @property
@@ -406,6 +411,10 @@ class Recorder:
         if self._log.begin is None:
             self._begin()
             return
+        if not self._fresh and self._is_stale():
+            self._move()  # others may end this one
+            return
+        self._fresh = True
         seen = any(known.position for known in self._readers)
         match decide(self._log, position, seen=seen, holder_lost=self._holder_lost()):
             case Next.TAKE:
@@ -421,6 +430,20 @@ class Recorder:
                 self._lose(loss, told=True)
             case Next.STRANDED:
                 self._raise_in(reader, self._alone(reader))
+
+    def _is_stale(self) -> bool:
+        """Whether a file that the recording was made from has changed since, and nobody here has read from it yet."""
+        if not self._store.shared or any(known.position for known in self._readers):
+            return False
+        change = first_change(self._log.files)
+        if change:
+            self._note(change, f"it is recorded anew in {self._place}", "")
+        return bool(change)
+
+    def files(self) -> Sequence[FileNote]:
+        """The files that were opened for what can be read."""
+        with self._lock:
+            return (*self._log.files, *self._writer.files) if self._opened else ()
 
     def _begin(self) -> None:
         why = self._shelf.explain() if self._number == 1 else ""

@@ -31,6 +31,7 @@ from typing import Any, Final
 
 import xxhash
 
+from dsnb.cache.opened import FileNote
 from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, FailedPreconditionError
 
@@ -97,12 +98,14 @@ class Chunk:
         first: The index of the first element.
         count: The number of elements.
         frames: Where they lie.
+        files: The files that were opened for them, which others must find unchanged.
     """
 
     epoch: int
     first: int
     count: int
     frames: tuple[Place, ...]
+    files: tuple[FileNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +116,13 @@ class Piece:
         first: The first split.
         counts: How many elements each split has, from the first on: a count, and how often it follows itself.
         frames: Where the elements lie, in the order of the splits.
+        files: The files that were opened for them.
     """
 
     first: int
     counts: tuple[tuple[int, int], ...]
     frames: tuple[Place, ...]
+    files: tuple[FileNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +134,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """There are no more elements."""
+    """There are no more elements; `files` were opened after the last one."""
 
     epoch: int
     elements: int
+    files: tuple[FileNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +183,9 @@ def decode(data: bytes) -> Record:
         values["counts"] = tuple(map(tuple, values["counts"]))
     if kind in (Chunk, Piece):
         values["frames"] = tuple(Place(**place) for place in values["frames"])
-    return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[no-any-return]
+    if "files" in values:
+        values["files"] = tuple(map(tuple, values["files"]))
+    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})  # type: ignore[no-any-return]
 
 
 class Log:
@@ -192,9 +200,11 @@ class Log:
         elements: How many elements that is.
         ended: Whether these are all.
         abandoned: Why nobody is to read this any more; empty while it is good.
+        files: The files that were opened for what is committed.
     """
 
     def __init__(self) -> None:
+        self.files: list[FileNote] = []
         self.next = 0
         self.begin: Begin | None = None
         self.epoch = 0
@@ -215,6 +225,8 @@ class Log:
         if not self.admits(record):
             raise DataLossError(f"a {type(record).__name__.lower()} record stands where none can, in slot {self.next}")
         self.next += 1
+        if isinstance(record, Chunk | End):
+            self.files += record.files
         match record:
             case Begin():
                 self.begin = record

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from dsnb.cache.opened import FileNote
 from dsnb.cache.recording import Abandon, Begin, End, Piece, Place, Record
 from dsnb.errors import DataLossError
 
@@ -24,9 +25,11 @@ class SplitLog:
         recorded: How many splits are recorded.
         ended: Whether these are all.
         abandoned: Why nobody is to read this any more; empty while it is good.
+        files: The files that were opened for the splits that are recorded.
     """
 
     def __init__(self) -> None:
+        self.files: list[FileNote] = []
         self.next = 0
         self.begin: Begin | None = None
         self.recorded = 0
@@ -66,6 +69,7 @@ class SplitLog:
         index = bisect_right(self._starts, piece.first)
         self._starts.insert(index, piece.first)
         self._pieces.insert(index, piece)
+        self.files += piece.files
         self.recorded += length
 
     def _overlaps(self, first: int, end: int) -> bool:

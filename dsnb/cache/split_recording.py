@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dsnb.cache.backends import Gone, Shelf, Store, Unwritable, warn
 from dsnb.cache.frames import joined
+from dsnb.cache.opened import FileNote, first_change
 from dsnb.cache.recording import Abandon, Begin, End, Piece, Place, Record, decode, encode
 from dsnb.cache.split_log import SplitLog, elements_before, shortened
 from dsnb.elements.frame import Frame
@@ -50,6 +51,11 @@ class SplitRecording:
 
     def _start(self) -> None:
         self._refresh()
+        change = first_change(self._log.files) if self._store.shared else ""
+        if change:  # others may end what they have begun
+            warn(change, "it is recorded anew", "")
+            self._move()
+            self._refresh()
         self._end()
         if self._log.ended:
             self._settle()  # whoever ended it may have died before it did
@@ -151,10 +157,10 @@ class SplitRecording:
         self._written.update(places)
         return tuple(places)
 
-    def add(self, first: int, counts: Sequence[int], places: Sequence[Place]) -> None:
+    def add(self, first: int, counts: Sequence[int], places: Sequence[Place], files: Sequence[FileNote]) -> None:
         """Commit whole splits, the first of which is `first`; nothing of a recording that was given up since."""
         if self.off is None and counts and self._written.issuperset(places):
-            piece = Piece(first=first, counts=shortened(counts), frames=tuple(places))
+            piece = Piece(first=first, counts=shortened(counts), frames=tuple(places), files=tuple(files))
             self._try(lambda: self._commit(piece))
             self._written.difference_update(places)
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from dsnb.cache.backends import Gone, Store, Unwritable
 from dsnb.cache.frames import joined, nbytes_of
+from dsnb.cache.opened import FileNote
 from dsnb.cache.process import here
 from dsnb.cache.recording import Begin, Chunk, End, Record, Release, Take
 from dsnb.cache.slots import Slots
@@ -39,6 +40,10 @@ class Source(Protocol):
 
     def skip(self, count: int) -> int:
         """Leave elements out, as cheaply as can be; how many there were."""
+        ...
+
+    def take_files(self) -> tuple[FileNote, ...]:
+        """The files that were opened since the last call."""
         ...
 
     def cancel(self) -> None:
@@ -93,6 +98,7 @@ class Writer:
     Attributes:
         holder: The name under which the lease is held; empty while it is not.
         in_user_code: Whether the pipeline is at work now.
+        files: The files that were opened for what is not committed yet.
     """
 
     def __init__(self, store: Store, slots: Slots, plan: Plan, lock: AbstractContextManager[object]) -> None:
@@ -105,6 +111,7 @@ class Writer:
         self._pending: list[Frame] = []
         self._firsts: list[int] = []
         self._count = 0
+        self.files: list[FileNote] = []
         self._since = 0.0
         self._last = 0.0
         self._source: Source | None = None
@@ -211,6 +218,7 @@ class Writer:
         began = time.monotonic()
         with self._user_code():
             frames = self._source.pull(min(want, self._room(began)))
+        self.files += self._source.take_files()
         self._last = time.monotonic()
         if not frames:
             self._finish()
@@ -264,7 +272,7 @@ class Writer:
             return True
         log = self._slots.log
         places = self._store.put(joined(self._pending))
-        chunk = Chunk(epoch=log.epoch, first=log.elements, count=self._count, frames=places)
+        chunk = Chunk(epoch=log.epoch, first=log.elements, count=self._count, frames=places, files=tuple(self.files))
         return self._claim(chunk, self._forget_pending)
 
     def _claim(self, record: Record, then: Callable[[], None] | None = None) -> bool:
@@ -288,11 +296,11 @@ class Writer:
         self.end_source()
 
     def _forget_pending(self) -> None:
-        self._pending, self._firsts, self._count = [], [], 0
+        self._pending, self._firsts, self._count, self.files = [], [], 0, []
 
     def _finish(self) -> None:
         log = self._slots.log
-        if not self.commit() or not self._claim(End(epoch=log.epoch, elements=log.elements)):
+        if not self.commit() or not self._claim(End(epoch=log.epoch, elements=log.elements, files=tuple(self.files))):
             return
         self.lay_down()
         self.end_source()

@@ -104,19 +104,20 @@ def test_an_edited_pipeline(edit: str, reasons: list[str]) -> None:
 
 def test_a_function_of_a_module_that_was_edited_and_reloaded(tmp_path: Path, open_cache: Open) -> None:
     with local_modules(tmp_path):
-        file = tmp_path / "explained_helper.py"
+        file = tmp_path / "fingerprint_explained.py"
         file.write_text("def scale(x):\n    return x * 2\n")
         cells = Cells(remembered=remembered, cache=open_cache())
         cells.run(
-            "import explained_helper\n@remembered(cache=cache)\ndef train(x):\n    return explained_helper.scale(x)\n"
+            "import fingerprint_explained\n"
+            "@remembered(cache=cache)\ndef train(x):\n    return fingerprint_explained.scale(x)\n"
         )
         assert cells.train(1) == 2
         file.write_text("def scale(x):\n    return x * 3.5\n")
         importlib.invalidate_caches()
-        importlib.reload(sys.modules["explained_helper"])
+        importlib.reload(sys.modules["fingerprint_explained"])
         assert cells.train(1) == 3.5
     assert cells.train.explain().reasons == (
-        "train > global explained_helper.scale, line 2: `return x * 2` is now `return x * 3.5`",
+        "train > global fingerprint_explained.scale, line 2: `return x * 2` is now `return x * 3.5`",
     )
 
 

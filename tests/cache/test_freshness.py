@@ -7,6 +7,7 @@ import importlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -437,8 +438,8 @@ def test_what_has_no_value_is_refused_with_the_way_to_it(cells: Cells, kind: str
 IMPORTING = """
 @remembered(cache=cache)
 def use():
-    import fresh_helper
-    return fresh_helper.prep(), list(map(int, fresh_helper.TABLE))
+    import fingerprint_fresh
+    return fingerprint_fresh.prep(), list(map(int, fingerprint_fresh.TABLE))
 """
 HELPER = "import numpy as np\nSCALE = 1\nTABLE = np.arange(2)\ndef prep():\n    return SCALE\n"
 
@@ -465,7 +466,7 @@ def test_importing_a_module_that_a_function_imports_changes_no_key(
     cells: Cells, tmp_path: Path, bytecode: None
 ) -> None:
     with local_modules(tmp_path) as write:
-        (tmp_path / "fresh_helper.py").write_text(HELPER)
+        (tmp_path / "fingerprint_fresh.py").write_text(HELPER)
         cells.run(IMPORTING)
         assert cells.use() == (1, [0, 1])
         cells.use()
@@ -486,27 +487,28 @@ def test_a_module_that_was_edited_and_not_reloaded_leaves_no_old_result_under_th
     cells: Cells, tmp_path: Path, bytecode: None, edit: str
 ) -> None:
     with local_modules(tmp_path):
-        file = tmp_path / "fresh_helper.py"
+        file = tmp_path / "fingerprint_fresh.py"
         file.write_text(HELPER)
         cells.run(IMPORTING)
         before = cells.use()
         file.write_text(HELPER.replace(*EDITS[edit]))
+        os.utime(file, (time.time() + 10,) * 2)  # Python takes an edit in the same second for none
         assert cells.use() == before, "the module that is imported runs"
         text = fresh_kernel(tmp_path)
         assert text.endswith("False"), "the old module's result is not the new one's"
         assert text != f"{before} False"
         importlib.invalidate_caches()
-        importlib.reload(sys.modules["fresh_helper"])
+        importlib.reload(sys.modules["fingerprint_fresh"])
         assert f"{cells.use()} False" == text
         assert cells.use.explain().hit
 
 
 def test_values_that_were_set_in_an_imported_module_count(cells: Cells, tmp_path: Path) -> None:
     with local_modules(tmp_path):
-        (tmp_path / "fresh_helper.py").write_text(HELPER)
+        (tmp_path / "fingerprint_fresh.py").write_text(HELPER)
         cells.run(IMPORTING)
         assert cells.use()[0] == 1
-        sys.modules["fresh_helper"].SCALE = 5  # type: ignore[attr-defined]
+        sys.modules["fingerprint_fresh"].SCALE = 5  # type: ignore[attr-defined]
         assert cells.use()[0] == 5
-        sys.modules["fresh_helper"].prep = lambda: 9  # type: ignore[attr-defined]
+        sys.modules["fingerprint_fresh"].prep = lambda: 9  # type: ignore[attr-defined]
         assert cells.use()[0] == 9

@@ -11,6 +11,7 @@ from dsnb.cache.about import About
 from dsnb.cache.backends import Shelf, warn
 from dsnb.cache.frames import Run, framed, rows
 from dsnb.cache.memory import Memory
+from dsnb.cache.opened import FileNote, How, OpenedFiles, states_of
 from dsnb.cache.places import check_place, shelf_at, without_password
 from dsnb.cache.reader import Reader
 from dsnb.cache.recorder import Alone
@@ -24,7 +25,6 @@ from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.randomness import FIXED
 from dsnb.pipeline.engine.stage import Stage, as_list
-from dsnb.pipeline.file_keys import file_keys
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 from dsnb.pipeline.operations.cache_splits import SplitCacheStage
 from dsnb.pipeline.splits import FileSource, SplitProvider, split_providers
@@ -112,10 +112,22 @@ class Cache(Unchanged):
         (provider,) = split_providers(self.inputs[0])
         recording = SplitRecording(self.shelf("splits"), begin_of(self.inputs[0], context), provider.count)
         try:
-            return SplitCacheStage(self.name, self.inputs[0], context, recording, Pipeline, self.chunk_bytes)
+            return SplitCacheStage(self.name, self.inputs[0], context, recording, self.run, self.chunk_bytes)
         except BaseException:
             recording.close()
             raise
+
+    def run(self, context: BuildContext) -> Pipeline:
+        """The input at work, which notes the files that it opens."""
+        opened = OpenedFiles()
+        stage = self.inputs[0].build(replace(context, opened=opened))
+        return Pipeline(stage, opened, "content" if self.content else "change")
+
+    @property
+    def named_files(self) -> tuple[FileNote, ...]:
+        """The files that the input names, in their states."""
+        found = fingerprint(self.inputs[0], result=True)
+        return states_of(found.files, "content" if self.content else "change")
 
     def shelf(self, kind: str = "") -> Shelf:
         """Where the recordings of this pipeline are.
@@ -128,9 +140,9 @@ class Cache(Unchanged):
         """
         if self.where is None:
             return self.memory.shelf(kind + _cut_of(self.inputs[0]))
-        found = fingerprint(self.inputs[0])
+        found = fingerprint(self.inputs[0], result=True)
         refuse_unhashable(found, self.name)
-        known = file_keys(self.inputs[0], content=self.content)
+        known = {path: state for _, path, state in states_of(found.files, "content" if self.content else "change")}
         key = fingerprint((kind, found.digest, known)).digest
         about = About.of(described(self.inputs[0]), found, tuple(known.items()))
         return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
@@ -219,34 +231,53 @@ class CacheStage(Stage):
 
     def __init__(self, operation: Cache, context: BuildContext) -> None:
         super().__init__(operation.name)
-        (self._operation,) = operation.inputs
+        self._operation = operation
         self._classes = operation.classes
+        self._asks = context.opened
         # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
         self._context = BuildContext(entropy=context.entropy, prompt=context.prompt, shared=context.shared)
         self._pipeline: Pipeline | None = None
+        self._told_files = 0
         plan = Plan(
-            begin=begin_of(self._operation, context),
+            begin=begin_of(operation.inputs[0], context),
             open=self._open,
             chunk_bytes=operation.chunk_bytes,
             lease_s=operation.lease_s,
         )
         self._reader = Reader(operation.shelf(), plan)
+        if self._asks is not None:
+            self._asks.add_notes(operation.named_files)
 
     def _open(self, entropy: int) -> Pipeline:
-        return Pipeline(self._operation.build(replace(self._context, entropy=entropy)))
+        return self._operation.run(replace(self._context, entropy=entropy))
 
     def produce(self, want: int) -> Run:
         """The next elements, recorded or produced."""
         if self._pipeline is None:
             try:
                 run = self._reader.pull(want)
+                self._tell_files()
                 return self._classes.adopt(run) if isinstance(run, list) and run else run
             except Alone as alone:
                 self._go_alone(alone)
                 if alone.error is not None:
                     raise alone.error from alone.error.__cause__
         assert self._pipeline is not None
-        return self._pipeline.run(want)
+        run = self._pipeline.run(want)
+        self._tell_files()
+        return run
+
+    def _tell_files(self) -> None:
+        """Note which files the elements were read from, whoever opened them, where somebody asks."""
+        if self._asks is None:
+            return
+        if self._pipeline is not None:
+            self._asks.add_notes(self._pipeline.take_files())
+            return
+        files = self._reader.files()
+        if len(files) != self._told_files:
+            self._asks.add_notes(files)
+            self._told_files = len(files)
 
     def skip(self, count: int) -> int:
         """Without looking at what is recorded."""
@@ -290,10 +321,18 @@ class CacheStage(Stage):
 
 
 class Pipeline:
-    """A pipeline's stage as what a recording is made from: frames instead of runs."""
+    """A pipeline's stage as what a recording is made from: frames instead of runs.
 
-    def __init__(self, stage: Stage) -> None:
+    Args:
+        stage: The stage.
+        opened: Where it notes the files that it opens.
+        how: What they are known by.
+    """
+
+    def __init__(self, stage: Stage, opened: OpenedFiles, how: How) -> None:
         self._stage = stage
+        self._opened = opened
+        self._how: How = how
         self._waiting: list[Any] = []
         self._error: Exception | None = None
 
@@ -336,6 +375,10 @@ class Pipeline:
         if len(frames) == 1:
             return rows(frames[0], 0, frames[0].count)
         return [element for frame in frames for element in as_list(rows(frame, 0, frame.count))]
+
+    def take_files(self) -> tuple[FileNote, ...]:
+        """The files that were opened since the last call."""
+        return self._opened.take(self._how)
 
     def skip(self, count: int) -> int:
         """Leave elements out; how many there were."""

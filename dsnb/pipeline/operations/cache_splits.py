@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsnb.cache.backends import Unwritable
 from dsnb.cache.frames import Run, nbytes_of, rows
+from dsnb.cache.opened import FileNote
 from dsnb.cache.recording import Place
 from dsnb.cache.split_recording import SplitRecording
 from dsnb.elements.frame import Frame
@@ -41,7 +42,7 @@ class SplitCacheStage(Stage):
         operation: The input.
         context: Of the task.
         recording: Where to.
-        wrap: Makes frames of a stage.
+        wrap: Runs the input, as frames.
         chunk_bytes: What is written at once.
     """
 
@@ -51,7 +52,7 @@ class SplitCacheStage(Stage):
         operation: Operation,
         context: BuildContext,
         recording: SplitRecording,
-        wrap: Callable[[Stage], Pipeline],
+        wrap: Callable[[BuildContext], Pipeline],
         chunk_bytes: int,
     ) -> None:
         super().__init__(name)
@@ -111,8 +112,10 @@ class SplitCacheStage(Stage):
         stop = end if self._one_each else first + 1
         if stop < end:
             self._work.append((stop, end, None))
-        making = _Making(self._recording, first, self._chunk_bytes, one_each=self._one_each)
-        self._pipeline = self._wrap(self._operation.build(replace(self._context, splits=OneRun(first, stop))))
+        self._pipeline = self._wrap(replace(self._context, splits=OneRun(first, stop)))
+        making = _Making(
+            self._recording, first, self._chunk_bytes, one_each=self._one_each, take_files=self._pipeline.take_files
+        )
         self._ready = _Runs(self._pipeline, making, lambda: self._want, self._done)
 
     def _done(self) -> None:
@@ -144,8 +147,17 @@ def _counted(operation: Operation) -> bool:
 class _Making:
     """Splits that are being produced: what is whole of them is committed, a split with a failure is not."""
 
-    def __init__(self, recording: SplitRecording, first: int, chunk_bytes: int, *, one_each: bool) -> None:
+    def __init__(
+        self,
+        recording: SplitRecording,
+        first: int,
+        chunk_bytes: int,
+        *,
+        one_each: bool,
+        take_files: Callable[[], tuple[FileNote, ...]],
+    ) -> None:
         self._recording = recording
+        self._take_files = take_files
         self._chunk_bytes = chunk_bytes
         self._one_each = one_each
         self._first = first
@@ -182,7 +194,7 @@ class _Making:
         self._write()
         counts = [1] * self._count if self._one_each else [self._count]
         if not self._failed:
-            self._recording.add(self._first, counts, self._places)
+            self._recording.add(self._first, counts, self._places, self._take_files())
         self._first += len(counts)
         self._places, self._count, self._since = [], 0, time.monotonic()
 
