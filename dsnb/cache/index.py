@@ -294,7 +294,7 @@ class Index:
         self.database.do("INSERT INTO folder VALUES (?, ?, ?)", location, here().short(), time.time())
 
     def leave(self, location: str) -> None:
-        """Note that nobody fills a folder any more: it is to be removed."""
+        """Note that nobody fills a folder any more: it is to be removed. A result's folder stays."""
         self.database.do("UPDATE folder SET holder = ? WHERE location = ?", _NOBODY, location)
 
     def forget(self, location: str) -> None:

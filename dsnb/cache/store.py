@@ -194,9 +194,11 @@ class Store:
 
     def _discard(self, location: str) -> None:
         self._written.discard(location)
-        self._remove(location)  # at once, whatever became of the database
-        with contextlib.suppress(DsnbError), self._changing() as index:
-            index.forget(location)
+        try:
+            with self._changing() as index:
+                index.leave(location)  # does nothing to a result: an interrupt may have come right after the commit
+        except DsnbError:  # nothing names the folder any more
+            self._remove(location)
 
     @staticmethod
     def seal(folder: Path) -> Content:

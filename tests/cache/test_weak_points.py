@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache.faults import hooked
+from dsnb.cache.faults import When, hooked
 from dsnb.cache.storage import ModelStorage
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.steps import MEBIBYTE, Output, get, known, put, results, storage, weight
@@ -284,6 +284,22 @@ def test_stop_while_a_result_is_written_leaves_nothing_and_holds_nothing(open_ca
     assert cache.get_cached_output_fingerprint("key") is None
     put(cache, "b")
     assert get(cache, "b")
+
+
+def test_stop_right_after_the_commit_leaves_the_result_whole(open_cache: Open) -> None:
+    cache = open_cache()
+    commits: list[str] = []
+
+    def stop(name: str, when: When) -> None:
+        commits.extend([name] if (name, when) == ("entry commit", "after") else [])
+        if len(commits) == 2:  # the first one reserves the folder
+            commits.append("stopped")
+            raise KeyboardInterrupt
+
+    with hooked(stop), pytest.raises(KeyboardInterrupt):
+        put(cache, "a", 1000)
+    assert known(cache, "a")
+    assert get(cache, "a") == Output("a", 1000)
 
 
 def test_13_a_result_is_written_where_it_stays_without_a_temporary_folder(
