@@ -353,8 +353,11 @@ class _Training:
         row = self._rows[key]
         if row[4] is None:
             return ""
-        with self._store.lent(row[1]) as found:
-            return "" if found is not None else "the result is missing or not what was stored; it is used no more"
+        try:
+            with self._store.lent(row[1]):
+                return ""
+        except DataLossError as damage:
+            return damage.what
 
     def remove(self, key: str) -> int:
         entry = self.entry(key)
