@@ -46,11 +46,14 @@ def computing(file: Path, key: str, call: str) -> Iterator[bool]:
     if descriptor < 0:
         yield False
         return
+    place = int(key[:15], 16)
     held.add((file, key))
     try:
-        yield _wait(descriptor, int(key[:15], 16), call)
+        yield _wait(descriptor, place, call)
     finally:
         held.discard((file, key))
+        # Not left to close: a process that the call has forked has the open file, too.
+        _lock(descriptor, fcntl.F_UNLCK, place)
         os.close(descriptor)
 
 
@@ -66,7 +69,7 @@ def _opened(file: Path) -> int:
 def _wait(descriptor: int, place: int, call: str) -> bool:
     began, pause, said = time.monotonic(), _FIRST_LOOK_S, False
     waited = False
-    while not _try_to_lock(descriptor, place):
+    while not _lock(descriptor, fcntl.F_WRLCK, place):
         waited = True
         if not said and time.monotonic() - began > _SAID_AFTER_S:
             said = True
@@ -76,10 +79,11 @@ def _wait(descriptor: int, place: int, call: str) -> bool:
     return waited
 
 
-def _try_to_lock(descriptor: int, place: int) -> bool:
+def _lock(descriptor: int, kind: int, place: int) -> bool:
+    """Lock or unlock a byte; False if somebody else has it."""
     assert _TRY is not None
     try:
-        fcntl.fcntl(descriptor, _TRY, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+        fcntl.fcntl(descriptor, _TRY, struct.pack(_FLOCK, kind, os.SEEK_SET, place, 1, 0))
     except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another has it
         return False
     except OSError as error:  # a file system without such locks

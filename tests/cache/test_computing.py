@@ -221,6 +221,29 @@ def test_when_the_process_that_computes_is_killed_the_next_one_computes(tmp_path
         assert second.line("RESULT", timeout=60) == "RESULT 1.0"
 
 
+FORKING = """
+import os, sys
+from pathlib import Path
+from dsnb.cache.computing import computing
+key = "0123456789abcdef" * 2
+with computing(Path(sys.argv[1]), key, "f()"):
+    child = os.fork()
+    if not child:
+        sys.stdin.readline()  # it lives on after the call
+        os._exit(0)
+with computing(Path(sys.argv[1]), key, "f()") as waited:
+    print("AGAIN", waited, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_that_a_call_forked_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with PythonProcess(["-c", FORKING, str(tmp_path / "locks")], stdin=True) as process:
+        assert process.line("AGAIN", timeout=60) == "AGAIN False"
+        with computing(tmp_path / "locks", KEY, "f()") as waited:
+            assert not waited
+
+
 def test_a_waiting_call_can_be_interrupted(tmp_path: Path) -> None:
     with ExitStack() as stack:
         first, second = start(stack, tmp_path), start(stack, tmp_path)
