@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import AlreadyExistsError, DataLossError
+from dsnb.cache.faults import When, hooked
+from dsnb.errors import AlreadyExistsError, DataLossError, ResourceExhaustedError
 
 BIG = np.arange(400_000)
 
@@ -66,4 +69,26 @@ def test_a_flipped_bit_of_a_registered_pipeline_is_an_error_until_it_is_register
             list(dsnb.from_dataset_id("parallel_epochs", service, registered))
         assert "register the dataset again" in refused.value.hint
         assert dsnb.register_dataset(service, dataset) == registered
+        assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("passing", [1, 2])  # the definition, then the array
+def test_a_registration_for_which_the_disk_is_full_is_an_error_and_leaves_no_file_and_the_next_one_works(
+    tmp_path: Path, passing: int
+) -> None:
+    left = [passing]
+
+    def full(name: str, when: When) -> None:
+        if (name, when) == ("blob name", "before"):
+            left[0] -= 1
+            if not left[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    dataset = dsnb.Dataset.from_tensor_slices(BIG).take(3)
+    with dsnb.start(workers=1, work_dir=tmp_path) as service:
+        with hooked(full), pytest.raises(ResourceExhaustedError, match="keeping a pipeline in") as refused:
+            dsnb.register_dataset(service, dataset)
+        assert "make room" in refused.value.hint
+        assert len(list((tmp_path / "blobs").iterdir())) == passing - 1
+        registered = dsnb.register_dataset(service, dataset)
         assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2]
