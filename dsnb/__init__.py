@@ -16,10 +16,7 @@ Names are imported when they are first asked for: `import dsnb` itself starts no
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from dsnb.imports import uncollected
 
 if TYPE_CHECKING:
     from dsnb import cache as cache
@@ -94,6 +91,10 @@ __all__ = (  # noqa: PLE0604 - a tuple of the table's own keys, which ruff canno
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    from dsnb.imports import uncollected
+
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'dsnb' has no attribute {name!r}", name=name, obj=import_module(__name__))
@@ -105,4 +106,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -27,7 +27,27 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, TracebackType
+
+__all__ = (
+    "AlreadyExistsError",
+    "CacheWarning",
+    "CancelledError",
+    "DataLossError",
+    "DataLossWarning",
+    "DeadlineExceededError",
+    "DsnbError",
+    "DsnbWarning",
+    "FailedPreconditionError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UserCodeError",
+)
 
 
 class DsnbError(Exception):
@@ -140,6 +160,24 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, found))}? " if found else ""
 
 
+def keep_frames(error: BaseException, wanted: Callable[[FrameType], bool]) -> None:
+    """Leave an error's traceback only the frames that are wanted."""
+    kept: TracebackType | None = None
+    for entry in reversed([entry for entry in traceback_entries(error) if wanted(entry.tb_frame)]):
+        # An interrupt may come at an instruction that stands on no line.
+        line = entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, line)
+    error.__traceback__ = kept
+
+
+def traceback_entries(error: BaseException) -> Iterator[TracebackType]:
+    """The entries of an error's traceback, from the outermost call on."""
+    entry = error.__traceback__
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
+
+
 def beside(error: Exception) -> Exception:
     """Mark an error as one that stands in no element's place: the elements before and behind it follow each other."""
     error.dsnb_beside = True  # type: ignore[attr-defined]  # of any class: a warning that is an error, for instance
@@ -169,3 +207,7 @@ class CacheWarning(DsnbWarning):
 
 class DataLossWarning(DsnbWarning):
     """Elements or splits that will not come, with how many and why."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

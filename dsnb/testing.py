@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from dsnb.arguments import checked, each, optional, whole
 from dsnb.client.distribute import distribute
-from dsnb.client.options import ShardingPolicy
+from dsnb.client.options import ShardingPolicy, service_address, sharding_policy
 from dsnb.client.source import FromService
 from dsnb.dataclass import dataclass
 from dsnb.elements.structure import flatten, structure_of
@@ -19,12 +20,21 @@ from dsnb.errors import InvalidArgumentError, stands_in_place
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.operation import Operation, walk
-from dsnb.pipeline.validate import whole
+from dsnb.pipeline.validate import dataset as dataset_rule
+
+__all__ = ("assert_resumable",)
 
 Outcome = tuple[Any, ...]
 """What came: an element by its structure and leaves, or an error by its class and text; for `==` and `hash`."""
 
 
+@checked(
+    dataset=dataset_rule,
+    service=optional(service_address),
+    processing_mode=sharding_policy,
+    positions=optional(each(whole(0), "pass a list of positions, 0 or more")),
+    most=whole(1),
+)
 def assert_resumable(
     dataset: Dataset,
     *,
@@ -55,20 +65,19 @@ def assert_resumable(
         >>> import dsnb
         >>> assert_resumable(dsnb.Dataset.range(20).shuffle(5).batch(3))
     """
-    limit = whole("most", most)
     if service is not None:
         dataset = dataset.apply(distribute(processing_mode, service))
     check = _check_for(dataset.operation)
     with iter(dataset) as elements:
-        known, states = _read_with_states(elements, limit)
-    if len(known) == limit and check is not _in_order:
+        known, states = _read_with_states(elements, most)
+    if len(known) == most and check is not _in_order:
         raise InvalidArgumentError(
-            f"the pipeline has {limit:,} elements or more; what a service hands out can only be compared as a whole",
+            f"`most`: the pipeline has {most:,} elements or more, and those of a service are compared as a whole",
             hint="check `dataset.take(n)`, or raise `most`",
         )
     for at in range(len(states)) if positions is None else positions:
         if at < len(states):
-            _check_position(dataset, known, at, states[at], check, ends=len(known) < limit)
+            _check_position(dataset, known, at, states[at], check, ends=len(known) < most)
 
 
 def _check_position(dataset: Dataset, known: list[Outcome], at: int, state: Any, check: _Check, *, ends: bool) -> None:
@@ -196,3 +205,7 @@ def _shown_leaf(leaf: Any) -> str:
     if isinstance(leaf, tuple) and leaf[0] == "array":
         return f"{np.frombuffer(leaf[3], np.dtype(leaf[1])).reshape(leaf[2]).tolist()!r:.80}"
     return f"{leaf!r:.80}"
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

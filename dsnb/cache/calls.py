@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dsnb import errors
+from dsnb.arguments import anything, checked, each, instance, optional, path, shown, text
 from dsnb.cache import forms, outputs
 from dsnb.cache.computing import computing
 from dsnb.cache.explain import Explanation, Note, explained, note_of
@@ -141,6 +142,7 @@ class Remembered(Generic[P, R]):
             self._last = self._explainer(cache, key, self._keys.codes(args, kwargs), why)
             return self._computed(cache, key, args, kwargs)
 
+    @checked(args=anything, kwargs=anything)
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Why a call is computed, if it is: which function changed at which line, which argument, which package.
 
@@ -199,6 +201,7 @@ class Remembered(Generic[P, R]):
                 return Explanation(call=key.call, hit=not change, reasons=(change,) if change else (), against=key.call)
         return explained(key, self._notes(cache), self._keys.codes(args, kwargs))
 
+    @checked()
     def forget(self) -> None:
         """Drop all that is kept of this function, whatever it looked like then."""
         cache = self._cache()
@@ -328,17 +331,18 @@ def _entry_key(key: Key) -> str:
 def _check_function(function: Any) -> None:
     if not callable(function) or isinstance(function, type) or not hasattr(function, "__qualname__"):
         raise InvalidArgumentError(
-            f"`remembered` was given a {type(function).__name__}", hint="write @remembered above a function"
+            f"`function` is {shown(function)} ({type(function).__name__})", hint="write @remembered above a function"
         )
     if isinstance(function, staticmethod | classmethod):
         raise InvalidArgumentError(
-            f"`remembered` stands above @{type(function).__name__}", hint="write it below, next to the function"
+            f"`function`: @remembered stands above @{type(function).__name__}",
+            hint="write it below, next to the function",
         )
     try:
         inspect.signature(function)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"{function.__qualname__} does not tell its arguments", hint="write a function that calls it"
+            f"`function`: {function.__qualname__} does not tell its arguments", hint="write a function that calls it"
         ) from error
     for name, is_such in (
         ("a generator", inspect.isgeneratorfunction),
@@ -347,7 +351,7 @@ def _check_function(function: Any) -> None:
     ):
         if is_such(function):
             raise InvalidArgumentError(
-                f"{function.__name__} is {name}, which is used up when it was read once",
+                f"`function`: {function.__name__} is {name}, which is used up when it was read once",
                 hint="return a list, or an array",
             )
 
@@ -378,6 +382,9 @@ def close_default_caches() -> None:
 # ------------------------------------------------------------------------------------------------------- the decorator
 
 
+_names = each(text, 'pass a list of names, as in ["scipy"]')
+
+
 @overload
 def remembered(function: Callable[P, R], /) -> Remembered[P, R]: ...
 @overload
@@ -395,6 +402,16 @@ def remembered(
 ) -> Callable[[Callable[P, R]], Remembered[P, R]]: ...
 
 
+@checked(
+    function=anything,
+    cache=optional(instance(LocalTrainingCache, hint="pass dsnb.cache.LocalTrainingCache(...), or leave it out")),
+    packages=_names,
+    files=each(path, 'pass a list of paths, as in ["settings.yaml"]'),
+    env=_names,
+    ignore=_names,
+    version=anything,
+    model_storage=optional(instance(ModelStorage, hint="pass dsnb.cache.ModelStorage(...), or leave it out")),
+)
 def remembered(
     function: Any = None,
     /,
@@ -458,6 +475,7 @@ def remembered(
         version=version,
     )
 
+    @checked(decorated=anything)
     def decorate(decorated: Callable[P, R]) -> Remembered[P, R]:
         return Remembered(
             decorated, named, cache, model_storage=model_storage, pickles=pickles, replay_output=replay_output

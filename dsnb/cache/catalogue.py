@@ -163,7 +163,7 @@ def _chosen(where: str, found: Sequence[str], keys: Sequence[str]) -> Sequence[s
 
 
 def _catalogue(where: str) -> Catalogue:
-    place = place_of(where) or ""
+    place = place_of("directory", where) or ""
     if "://" in place:
         return _Remote(place)
     if not os.path.isdir(place):

@@ -18,6 +18,8 @@ from typing import Any
 
 import xxhash
 
+from dsnb.arguments import anything, checked, each, text
+from dsnb.arguments import path as path_rule
 from dsnb.cache.content import content_of
 from dsnb.cache.opened import FileNote, states_of
 from dsnb.dataclass import dataclass
@@ -233,6 +235,13 @@ def _read_through(path: str, _: tuple[int, ...]) -> str:
     return digest.hexdigest()
 
 
+@checked(
+    values=anything,
+    packages=each(text, 'pass a list of names, as in ["scipy"]'),
+    files=each(path_rule, 'pass a list of paths, as in ["settings.yaml"]'),
+    env=each(text, 'pass a list of names, as in ["HOME"]'),
+    version=anything,
+)
 def fingerprint(
     *values: Any,
     packages: Iterable[str] = (),
@@ -275,7 +284,7 @@ def fingerprint(
     problems = [problem for found in prints for problem in found.unhashable]
     if problems:
         raise InvalidArgumentError(
-            f"there is no fingerprint of {'; '.join(problems)}",
+            f"`values` have no fingerprint: {'; '.join(problems)}",
             hint="pass a path, a seed or a function instead",
         )
     found = states_of(sorted({path for one in prints for path in one.files} - named.paths), "strict")

@@ -8,6 +8,7 @@ import os
 from typing import Any
 from urllib.parse import urlsplit
 
+from dsnb.arguments import path, text
 from dsnb.cache.about import About
 from dsnb.cache.backends import Shelf
 from dsnb.cache.shelf import DirectoryShelf, check_format
@@ -16,38 +17,41 @@ from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 _REDIS = ("redis", "rediss")
 
 
-def place_of(where: str | os.PathLike[str] | None) -> str | None:
-    """Where to record, if it can be a place: an absolute path or an address; None for memory, which "" stands for, too.
+def place_of(name: str, value: Any) -> str | None:
+    """Where to record, if it can be a place: an absolute path or an address; "" stands for memory, as None does.
 
     Raises:
         InvalidArgumentError: it cannot.
         FailedPreconditionError: what reads such an address is not installed.
     """
-    if where is None or (isinstance(where, str) and not where):
+    if isinstance(value, str) and not value:
         return None
-    path: Any = os.fspath(where) if isinstance(where, (str, os.PathLike)) else where
-    if not isinstance(path, str):
-        raise InvalidArgumentError(f"`where` is {where!r}", hint="pass a directory, an address, or None for memory")
-    return _address(path) if "://" in path else _directory(path)
+    if isinstance(value, str) and "://" in value:
+        return _address(name, text(name, value))
+    return _directory(name, path(name, value))
 
 
-def _directory(path: str) -> str:
-    path = os.path.abspath(os.path.expanduser(path))
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise InvalidArgumentError(f"`where` is {path}, which is a file", hint="pass a directory: it holds many files")
-    return path
+def _directory(name: str, given: str) -> str:
+    place = os.path.abspath(given)
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise InvalidArgumentError(
+            f"`{name}` is {place}, which is a file", hint="pass a directory: it holds many files"
+        )
+    return place
 
 
-def _address(url: str) -> str:
+def _address(name: str, url: str) -> str:
     if _scheme(url) in _REDIS:
         _require(url, "redis")
         try:
             _ = urlsplit(url).port
         except ValueError as error:
-            raise InvalidArgumentError(f"`where` has no port that could be one: {error}") from error
+            raise InvalidArgumentError(
+                f"`{name}` has no port that could be one: {error}", hint="redis://host:6379/0"
+            ) from None
     else:
         _require(url, "fsspec")
-        _check_protocols(url)
+        _check_protocols(name, url)
     return url
 
 
@@ -60,7 +64,7 @@ def _require(url: str, package: str) -> None:
         )
 
 
-def _check_protocols(url: str) -> None:
+def _check_protocols(name: str, url: str) -> None:
     import fsspec
 
     for protocol in _scheme(url).split("::"):
@@ -68,7 +72,7 @@ def _check_protocols(url: str) -> None:
             fsspec.get_filesystem_class(protocol)
         except ValueError as error:
             raise InvalidArgumentError(
-                f"`where` begins with {protocol}://, which fsspec does not know", hint="look at the address"
+                f"`{name}` begins with {protocol}://, which fsspec does not know", hint="look at the address"
             ) from error
         except ImportError as error:
             raise FailedPreconditionError(

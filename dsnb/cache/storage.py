@@ -11,11 +11,26 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from dsnb.arguments import checked, instance, path, shown, text
 from dsnb.cache.content import content_of
 from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 
+def _resource_name(name: str, value: Any) -> str:
+    given = text(name, value)
+    if given in {".", ".."} or "/" in given or len(given.encode()) > _LONGEST_NAME:
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(given)}", hint="name it as a folder can be named, without '/', not too long"
+        )
+    return given
+
+
+_LONGEST_NAME = 250
+"""Bytes; a folder's name has at most 255."""
+
+
+@checked(name=_resource_name, output_fingerprint=instance(str, hint="fingerprints are text"))
 @dataclass(frozen=True)
 class Resource:
     """The output of a step that persists itself as a folder: its name there, and a fingerprint of what it holds.
@@ -37,6 +52,7 @@ class Resource:
     name: str
     output_fingerprint: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
 
+    @checked()
     def fingerprint(self) -> str:
         """What tells two versions of this resource apart."""
         return self.output_fingerprint
@@ -79,6 +95,9 @@ class Resource:
         return resource
 
 
+_RESOURCE = instance(Resource, hint='pass dsnb.cache.Resource(name="weights")')
+
+
 class ModelStorage:
     """A folder that holds one folder for each resource of a model in training.
 
@@ -93,29 +112,27 @@ class ModelStorage:
         ...     w = np.load(directory / "w.npy")
     """
 
+    @checked(directory=path)
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory).absolute()
 
     def __repr__(self) -> str:
         return f"ModelStorage({str(self.directory)!r})"
 
+    @checked(resource=_RESOURCE)
     @contextmanager
     def write_to(self, resource: Resource) -> Iterator[Path]:
-        """The resource's folder, to write to; it is made where it is missing, with what is in it where not.
-
-        Raises:
-            InvalidArgumentError: for a name that is no name of a folder.
-        """
+        """The resource's folder, to write to; it is made where it is missing, with what is in it where not."""
         path = self._path(resource)
         path.mkdir(parents=True, exist_ok=True)
         yield path
 
+    @checked(resource=_RESOURCE)
     @contextmanager
     def read_from(self, resource: Resource) -> Iterator[Path]:
         """The resource's folder, to read from.
 
         Raises:
-            InvalidArgumentError: for a name that is no name of a folder.
             NotFoundError: nothing was written under that name.
         """
         path = self._path(resource)
@@ -127,9 +144,4 @@ class ModelStorage:
         yield path
 
     def _path(self, resource: Resource) -> Path:
-        name = resource.name
-        if not isinstance(name, str) or not name or name in {".", ".."} or "/" in name or "\0" in name:
-            raise InvalidArgumentError(
-                f"a resource is called {name!r}", hint="name it as a folder can be named, without '/'"
-            )
-        return self.directory / name
+        return self.directory / resource.name

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
+from dsnb.arguments import anything, checked, instance, number, optional, path, text
 from dsnb.cache.content import Content
 from dsnb.cache.faults import Point
 from dsnb.cache.files import page
@@ -81,6 +82,10 @@ class TrainingCache(abc.ABC):
         """
 
 
+_FINGERPRINT = instance(str, hint="fingerprints are text")
+_STORAGE = instance(ModelStorage, hint="pass dsnb.cache.ModelStorage(folder)")
+
+
 class LocalTrainingCache(TrainingCache):
     """A training cache in a folder of this machine, for any number of threads and processes at once.
 
@@ -108,6 +113,11 @@ class LocalTrainingCache(TrainingCache):
         Resource(name='tokenizer', output_fingerprint='output')
     """
 
+    @checked(
+        directory=optional(path),
+        name=optional(text),
+        max_size=optional(number("pass MiB, 0 or more", least=0.0, most=1e9)),
+    )
     def __init__(
         self,
         directory: str | os.PathLike[str] | None = None,
@@ -145,6 +155,7 @@ class LocalTrainingCache(TrainingCache):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @checked()
     def close(self) -> None:
         """Close the database. What is stored stays; the next use opens it again."""
         if self._store is not None:
@@ -168,6 +179,13 @@ class LocalTrainingCache(TrainingCache):
         with self._store.reading() as index:
             return index.bytes()
 
+    @checked(
+        fingerprint_key=_FINGERPRINT,
+        output=anything,
+        output_fingerprint=_FINGERPRINT,
+        model_storage=_STORAGE,
+        seconds=number("pass a number of seconds, 0 or more", least=0.0, most=1e9),
+    )
     def cache_output(
         self,
         fingerprint_key: str,
@@ -233,6 +251,7 @@ class LocalTrainingCache(TrainingCache):
             return None
         return content
 
+    @checked(fingerprint_key=_FINGERPRINT)
     def get_cached_output_fingerprint(self, fingerprint_key: str) -> str | None:
         """The output fingerprint stored with a key, or None; the entry is then the one used last."""
         if self._store is None:
@@ -243,6 +262,7 @@ class LocalTrainingCache(TrainingCache):
             logger.warning("the cache could not be asked, so the step counts as changed: %s", error)
             return None
 
+    @checked(output_fingerprint_key=_FINGERPRINT, node_name=text, model_storage=_STORAGE)
     def get_cached_result(self, output_fingerprint_key: str, node_name: str, model_storage: ModelStorage) -> Any | None:
         """The output with this fingerprint, made again, or None; its entry is then the one used last.
 
@@ -298,21 +318,21 @@ def _default_directory() -> str:
 
 def _directory(given: str | os.PathLike[str]) -> Path:
     """Made absolute at once: another working directory later does not mean another cache."""
-    path = Path(os.path.abspath(os.path.expanduser(given)))
+    folder = Path(os.path.abspath(os.path.expanduser(given)))
     for name, precious in (("the working directory", Path.cwd()), ("the home directory", Path.home())):
-        if path == precious or path in precious.parents:
+        if folder == precious or folder in precious.parents:
             raise InvalidArgumentError(
-                f"the cache directory is {str(path)!r}, which is {name} or above it",
+                f"`directory` is {str(folder)!r}, which is {name} or above it",
                 did="nothing was opened",
                 hint="give the cache a folder of its own",
             )
-    return path
+    return folder
 
 
 def _name(given: str) -> str:
     if os.path.basename(given) != given or given in {".", ".."} or "?" in given:
         raise InvalidArgumentError(
-            f"the name of the cache's database is {given!r}", hint='DSNB_CACHE_NAME is a file name, as in "cache.db"'
+            f"`name` of the cache's database is {given!r}", hint='DSNB_CACHE_NAME is a file name, as in "cache.db"'
         )
     return given
 
@@ -324,7 +344,7 @@ def _size(given: str | float) -> float:
         size = -1.0
     if not 0 <= size < float("inf"):
         raise InvalidArgumentError(
-            f"the largest size of the cache is {given!r}",
+            f"`max_size` of the cache is {given!r}",
             hint="max_size and DSNB_MAX_CACHE_SIZE are MiB, as in 500; 0 switches the cache off",
         )
     return size

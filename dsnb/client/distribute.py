@@ -8,12 +8,19 @@ from hashlib import blake2b
 from typing import Any
 
 from dsnb import errors
-from dsnb.client.options import ServiceAddress, ShardingPolicy, check_compression, read_options
-from dsnb.client.options import service_address as _address
+from dsnb.arguments import checked, optional, text
+from dsnb.client.options import (
+    READ_RULES,
+    ServiceAddress,
+    ShardingPolicy,
+    compression_rule,
+    read_options,
+    service_address,
+)
 from dsnb.client.source import FromService
 from dsnb.client.trainer_cache import CrossTrainerCache
-from dsnb.client.transfers import check_protocol
-from dsnb.elements.spec import check_spec, compatible, spec_from_json, spec_to_json
+from dsnb.elements.compression import NONE
+from dsnb.elements.spec import compatible, spec_from_json, spec_rule, spec_to_json
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.exactness import inexact
@@ -24,6 +31,7 @@ from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import divisible
 from dsnb.pipeline.splits import split_providers
+from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import pieces_of
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import DatasetRequest, RegisterRequest, SplitProvider
@@ -32,6 +40,7 @@ from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
 _UPLOAD_S = 600.0
 
 
+@checked(**READ_RULES, service=service_address, compression=compression_rule)
 def distribute(
     processing_mode: Any,
     service: Any,
@@ -91,16 +100,16 @@ def distribute(
         num_consumers=num_consumers,
         max_outstanding_requests=max_outstanding_requests,
         data_transfer_protocol=data_transfer_protocol,
-        compression=compression,
+        compression=compression or NONE,
         cross_trainer_cache=cross_trainer_cache,
         target_workers=target_workers,
         checksum=checksum,
     )
-    check_protocol(options.protocol)
-    address = _address(service)
+    address: ServiceAddress = service
 
+    @checked(dataset=dataset_rule)
     def apply(dataset: Dataset) -> Dataset:
-        if options.consumers and isinstance(dataset, Dataset):
+        if options.consumers:
             check_endless(dataset.cardinality())
 
         def register() -> str:
@@ -122,6 +131,7 @@ def distribute(
     return apply
 
 
+@checked(service=service_address, dataset=dataset_rule, compression=compression_rule, dataset_id=optional(text))
 def register_dataset(
     service: Any, dataset: Dataset, compression: str | None = "AUTO", dataset_id: str | None = None
 ) -> str:
@@ -145,11 +155,10 @@ def register_dataset(
         ...     dsnb.register_dataset(svc, dsnb.Dataset.range(3), dataset_id="three")
         'three'
     """
-    if dataset_id is not None and (not isinstance(dataset_id, str) or not dataset_id):
-        raise InvalidArgumentError(f"a dataset id must be a non-empty string, got {dataset_id!r}", hint="leave it out")
-    return _register(_address(service), dataset, check_compression(compression), dataset_id=dataset_id, mode="")
+    return _register(service, dataset, compression or NONE, dataset_id=dataset_id, mode="")
 
 
+@checked(**READ_RULES, service=service_address, dataset_id=text, element_spec=optional(spec_rule))
 def from_dataset_id(
     processing_mode: Any,
     service: Any,
@@ -203,14 +212,14 @@ def from_dataset_id(
         target_workers=target_workers,
         checksum=checksum,
     )
-    check_protocol(options.protocol)
-    address = _address(service)
+    address: ServiceAddress = service
     with _Connection(address) as channel:
         known = channel.call(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
     spec = spec_from_json(known.element_spec)
-    if element_spec is not None and spec is not None and not compatible(check_spec(element_spec), spec):
+    if element_spec is not None and spec is not None and not compatible(element_spec, spec):
         raise InvalidArgumentError(
-            f"the dataset {dataset_id!r} has elements {spec}, not {element_spec}", hint="leave element_spec out"
+            f"the dataset {dataset_id!r} has elements {spec}, and `element_spec` is {element_spec}",
+            hint="leave element_spec out",
         )
     check_mode(options.mode.name, Divisible(files=known.files, no_files=known.no_files, hinted=known.hinted))
     if options.consumers:
@@ -229,10 +238,6 @@ def from_dataset_id(
 
 
 def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str) -> str:
-    if not isinstance(dataset, Dataset):
-        raise InvalidArgumentError(
-            f"a dsnb.Dataset is wanted, got {type(dataset).__name__}", hint="Dataset.from_generator reads any iterable"
-        )
     operation = dataset.operation
     providers, unsplittable = _providers(operation)
     if mode == "DYNAMIC" and unsplittable is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
+from dsnb.arguments import Rule, instance, one_of, optional, shown, text, whole
 from dsnb.client.trainer_cache import CrossTrainerCache
+from dsnb.client.transfers import transfer_protocol
 from dsnb.dataclass import dataclass
 from dsnb.elements.compression import AUTO, CODECS, NONE, codec
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import InvalidArgumentError, near
 from dsnb.wire import discovery
 from dsnb.wire.addresses import split_target
 from dsnb.wire.lineup import consumer_name
@@ -38,6 +41,13 @@ class ShardingPolicy(enum.IntEnum):
     DATA = 3
     FILE_OR_DATA = 4
     HINT = 5
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InvalidArgumentError(
+            f"`value`: {shown(value)} is not a valid ShardingPolicy",
+            hint=f"{near(value, cls.__members__) if isinstance(value, str) else ''}use ShardingPolicy.OFF, 0 to 5",
+        )
 
 
 _ALIASES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
@@ -105,93 +115,141 @@ def _address_only(address: str) -> ServiceAddress:
     return ServiceAddress(address=address)
 
 
-def service_address(service: Any) -> ServiceAddress:
-    """The address behind whatever stands for a service.
-
-    Args:
-        service: A `DataService`, "host:port", "grpc://host:port", or a (protocol, address) pair.
+def service_address(name: str, value: Any) -> ServiceAddress:
+    """The address of a service: of a `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
 
     Raises:
         InvalidArgumentError: for anything else, or an empty address.
         NotFoundError: for another protocol than gRPC.
     """
-    target = getattr(service, "target", None)
+    if isinstance(value, ServiceAddress):
+        return value
+    target = getattr(value, "target", None)
     if isinstance(target, str):
-        return ServiceAddress(address=split_target(target), token=getattr(service, "token", None))
-    if isinstance(service, tuple) and len(service) == 2 and all(isinstance(part, str) for part in service):
-        service = "://".join(service)
-    if not isinstance(service, str):
+        return ServiceAddress(address=split_target(target, name), token=getattr(value, "token", None))
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value):
+        value = "://".join(value)
+    if not isinstance(value, str):
         raise InvalidArgumentError(
-            f"`service` must be a string, a (protocol, address) pair or a DataService, got {type(service).__name__}",
+            f"`{name}` must be a string, a (protocol, address) pair or a DataService, got {type(value).__name__}",
             hint='use svc = dsnb.start(), or "host:port"',
         )
-    if not service:
-        raise InvalidArgumentError("`service` must not be empty", hint='use svc = dsnb.start(), or "host:port"')
-    return ServiceAddress(address=split_target(service))
+    if not value:
+        raise InvalidArgumentError(f"`{name}` must not be empty", hint='use svc = dsnb.start(), or "host:port"')
+    return ServiceAddress(address=split_target(value, name))
 
 
-def sharding_policy(mode: Any) -> ShardingPolicy:
+def sharding_policy(name: str, value: Any) -> ShardingPolicy:
     """The policy that a processing mode names.
 
     Raises:
         InvalidArgumentError: for a mode that there is not.
     """
-    if isinstance(mode, str) and mode in _ALIASES:
-        return _ALIASES[mode]
-    if not isinstance(mode, ShardingPolicy):
-        accepted = ", ".join([*(f"ShardingPolicy.{policy.name}" for policy in ShardingPolicy), *map(repr, _ALIASES)])
-        raise InvalidArgumentError(f"the processing mode {mode!r} is unknown", hint=f"use one of: {accepted}")
-    return mode
+    if isinstance(value, str) and value in _ALIASES:
+        return _ALIASES[value]
+    if not isinstance(value, ShardingPolicy):
+        policies = [f"ShardingPolicy.{policy.name}" for policy in ShardingPolicy]
+        likely = ""
+        if isinstance(value, str):
+            meant = f"ShardingPolicy.{value.upper()}"
+            likely = f"did you mean {meant}? " if meant in policies else near(value, _ALIASES)
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)}, which is no processing mode",
+            hint=f"{likely}use one of: {', '.join([*policies, *map(repr, _ALIASES)])}",
+        )
+    return value
+
+
+def compression_rule(name: str, value: Any) -> str:
+    """The compression asked for, as it is registered.
+
+    Raises:
+        InvalidArgumentError: for one that there is not.
+        FailedPreconditionError: for one that is not installed here.
+    """
+    if value is None:
+        return NONE
+    if value not in (AUTO, *CODECS) or not isinstance(value, str):
+        likely = near(value.upper(), (AUTO, *CODECS)) if isinstance(value, str) else ""
+        raise InvalidArgumentError(
+            f"Invalid `{name}` argument: {shown(value)}",
+            hint=f'{likely}use "AUTO", None, {", ".join(map(repr, CODECS))}',
+        )
+    if value in CODECS:
+        codec(value)
+    return value
+
+
+def target_workers(name: str, value: Any) -> str:
+    """Which workers are read, in capitals; "" means "AUTO", as in the tf.data service."""
+    known = one_of(AUTO, "ANY", LOCAL)
+    return AUTO if value == "" else str(known(name, value.upper() if isinstance(value, str) else value))
+
+
+READ_RULES: Final[Mapping[str, Rule]] = {
+    "processing_mode": sharding_policy,
+    "job_name": optional(text),
+    "consumer_index": optional(whole(0)),
+    "num_consumers": optional(whole(1)),
+    "max_outstanding_requests": optional(whole(1, hint="pass 1 or more, or leave it out")),
+    "data_transfer_protocol": transfer_protocol,
+    "cross_trainer_cache": optional(instance(CrossTrainerCache, hint='pass dsnb.CrossTrainerCache("lr=0.1")')),
+    "target_workers": target_workers,
+}
+"""The rules of what `distribute` and `from_dataset_id` both take."""
 
 
 def read_options(
-    processing_mode: Any,
+    processing_mode: ShardingPolicy,
     *,
     job_name: str | None,
     consumer_index: int | None,
     num_consumers: int | None,
     max_outstanding_requests: int | None,
     data_transfer_protocol: str | None,
-    compression: str | None,
+    compression: str,
     cross_trainer_cache: CrossTrainerCache | None,
     target_workers: str,
     checksum: bool = False,
 ) -> ReadOptions:
-    """Check the arguments of `distribute` at the call where they were given.
+    """What the arguments of `distribute` mean together; their rules, `READ_RULES`, have seen each of them.
 
     Raises:
-        InvalidArgumentError: for a value that can never be right.
+        InvalidArgumentError: for arguments that can never be right together.
     """
-    _check_job_name(job_name)
     if cross_trainer_cache is not None and (consumer_index is not None or num_consumers is not None):
         raise InvalidArgumentError(
-            "the cross-trainer cache does not support coordinated reads",
+            "`cross_trainer_cache`: the cross-trainer cache does not support coordinated reads",
             hint="leave consumer_index and num_consumers out, or the cache",
         )
-    target = _target_workers(target_workers)
-    if target == LOCAL and num_consumers is not None:
+    if target_workers == LOCAL and num_consumers is not None:
         raise InvalidArgumentError(
-            "Coordinated reads require non-local workers: consumers in many processes read one worker together",
+            "`target_workers`: Coordinated reads require non-local workers, for consumers in many processes read one "
+            "worker together",
             hint='leave target_workers out, or use "ANY"',
         )
     _check_consumers(consumer_index, num_consumers, job_name)
-    _check_outstanding(max_outstanding_requests)
-    _check_checksum(data_transfer_protocol, wanted=bool(checksum))
+    if checksum and data_transfer_protocol in ("shared_memory", "local"):
+        raise InvalidArgumentError(
+            f"`checksum` asks for what the transfer {data_transfer_protocol!r} has not: only messages of gRPC carry "
+            "checksums",
+            hint="leave one of the two out",
+        )
     if cross_trainer_cache is not None and job_name is None:
         raise InvalidArgumentError(
-            "the cross-trainer cache requires named jobs, so that trainers can find each other",
+            "`cross_trainer_cache`: the cross-trainer cache requires named jobs, so that trainers can find each other",
             hint='add job_name="..."; the same one in each trainer',
         )
     return ReadOptions(
-        mode=sharding_policy(processing_mode),
+        mode=processing_mode,
         job_name=job_name or "",
         max_outstanding_requests=max_outstanding_requests,
         protocol=data_transfer_protocol,
-        compression=check_compression(compression),
-        checksum=bool(checksum),
+        compression=compression,
+        checksum=checksum,
         trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else _consumer_name(consumer_index),
         manner=cross_trainer_cache.manner if cross_trainer_cache else None,
-        target_workers=target,
+        target_workers=target_workers,
         consumer=consumer_index or 0,
         consumers=num_consumers or 0,
     )
@@ -201,74 +259,19 @@ def _consumer_name(index: int | None) -> str:
     return "" if index is None else consumer_name(index)
 
 
-def check_compression(compression: str | None) -> str:
-    """The compression asked for, as it is registered.
-
-    Raises:
-        InvalidArgumentError: for one that there is not.
-        FailedPreconditionError: for one that is not installed here.
-    """
-    if compression not in (None, AUTO, *CODECS):
-        known = ", ".join(map(repr, CODECS))
-        raise InvalidArgumentError(
-            f"Invalid `compression` argument: {compression!r}", hint=f'use "AUTO", None, {known}'
-        )
-    if compression in CODECS:
-        codec(compression)
-    return compression or NONE
-
-
-def _check_job_name(job_name: str | None) -> None:
-    if job_name is None:
-        return
-    if not isinstance(job_name, str):
-        raise InvalidArgumentError(
-            f"`job_name` must be a string, got {type(job_name).__name__}", hint="leave it out for a job of your own"
-        )
-    if not job_name:
-        raise InvalidArgumentError("`job_name` must not be empty", hint="leave it out for a job of your own")
-
-
 def _check_consumers(index: int | None, count: int | None, job_name: str | None) -> None:
-    if (index is None) != (count is None):
-        raise InvalidArgumentError(
-            "consumer_index and num_consumers must be given together", hint="give both or neither"
-        )
-    if count is None:
+    if index is None or count is None:
+        if index is not count:
+            raise InvalidArgumentError(
+                "consumer_index and num_consumers must be given together", hint="give both or neither"
+            )
         return
     if job_name is None:
         raise InvalidArgumentError("num_consumers needs a job_name", hint="the same one for each consumer")
-    for name, value in (("consumer_index", index), ("num_consumers", count)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgumentError(f"{name} is {value!r}", hint="use a whole number")
-    assert index is not None
-    if count < 1:
-        raise InvalidArgumentError(f"num_consumers is {count}", hint="use 1 or more")
-    if not 0 <= index < count:
+    if index >= count:
         raise InvalidArgumentError(
             f"consumer_index is {index}, and num_consumers {count}", hint=f"use 0 to {count - 1}, each once"
         )
-
-
-def _check_outstanding(limit: int | None) -> None:
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InvalidArgumentError(f"max_outstanding_requests is {limit!r}", hint="use 1 or more, or leave it out")
-
-
-def _check_checksum(protocol: str | None, *, wanted: bool) -> None:
-    if wanted and protocol in ("shared_memory", "local"):
-        raise InvalidArgumentError(
-            f"checksum=True asks for what the transfer {protocol!r} has not: only messages of gRPC carry checksums",
-            hint="leave one of the two out",
-        )
-
-
-def _target_workers(target: str) -> str:
-    known = (AUTO, "ANY", LOCAL)
-    name = target.upper() if isinstance(target, str) else target
-    if name not in known:
-        raise InvalidArgumentError(f"target_workers is {target!r}", hint='use "AUTO", "ANY" or "LOCAL"')
-    return name
 
 
 def no_local_worker(options: ReadOptions) -> InvalidArgumentError:

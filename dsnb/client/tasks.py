@@ -14,7 +14,7 @@ from dsnb.client import notices
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
 from dsnb.client.options import ReadOptions, ShardingPolicy
-from dsnb.client.transfers import check_protocol, not_available, way_to
+from dsnb.client.transfers import not_available, transfer_protocol, way_to
 from dsnb.elements.compression import installed
 from dsnb.errors import DataLossWarning, NotFoundError, ResourceExhaustedError, UnavailableError
 from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo
@@ -56,7 +56,7 @@ class TaskTable:
         self._instance = instance
         self._holds: dict[str, Hold] = {}
         self._sinks: dict[str, TaskSink] = {}
-        check_protocol(options.protocol)
+        transfer_protocol("data_transfer_protocol", options.protocol)  # the dataset may come from another system
 
     def __len__(self) -> int:
         return len(self._holds)

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from dsnb.arguments import checked, one_of, optional, seconds, shown, text, whole
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.manner import Manner
+
+
+def _trainer_id(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)}: the cross-trainer cache requires a non-empty trainer ID",
+            hint='give each trainer a name of its own: CrossTrainerCache("lr=0.1")',
+        )
+    return text(name, value)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -45,6 +55,13 @@ class CrossTrainerCache:
     start_together: int | None
     timeout: float
 
+    @checked(
+        trainer_id=_trainer_id,
+        on_lag=one_of("skip", "wait", "spill"),
+        start=one_of("oldest", "newest"),
+        start_together=optional(whole(1, 1_000_000, "pass the number of trainers, or leave it out")),
+        timeout=seconds,
+    )
     def __init__(
         self,
         trainer_id: str,
@@ -53,25 +70,12 @@ class CrossTrainerCache:
         start_together: int | None = None,
         timeout: float = 60.0,
     ) -> None:
-        if not isinstance(trainer_id, str) or not trainer_id:
-            raise InvalidArgumentError(
-                f"the cross-trainer cache requires a non-empty trainer ID, got {trainer_id!r}",
-                hint='give each trainer a name of its own: CrossTrainerCache("lr=0.1")',
-            )
-        _one_of("on_lag", on_lag, ("skip", "wait", "spill"))
-        _one_of("start", start, ("oldest", "newest"))
-        if start_together is not None and not _is_number(start_together, int, 1):
-            raise InvalidArgumentError(
-                f"start_together is {start_together!r}", hint="give the number of trainers, or leave it out"
-            )
-        if not _is_number(timeout, (int, float), 0) or not timeout:
-            raise InvalidArgumentError(f"timeout is {timeout!r}", hint="use seconds above 0")
         for name, value in (
             ("trainer_id", trainer_id),
             ("on_lag", on_lag),
             ("start", start),
             ("start_together", start_together),
-            ("timeout", float(timeout)),
+            ("timeout", timeout),
         ):
             object.__setattr__(self, name, value)
 
@@ -88,15 +92,3 @@ class CrossTrainerCache:
             if getattr(self, name) != getattr(usual, name)
         ]
         return f"CrossTrainerCache({', '.join([repr(self.trainer_id), *chosen])})"
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InvalidArgumentError(
-            f"{name} is {value!r}", hint=f"use {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
-        )
-
-
-def _is_number(value: Any, kind: type | tuple[type, ...], least: float) -> bool:
-    fits: bool = isinstance(value, kind) and not isinstance(value, bool)
-    return fits and value >= least

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError
+from typing import Any
+
+from dsnb.arguments import instance
+from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, near
 from dsnb.wire.messages import TaskInfo
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.grpc import GrpcEndpoint
@@ -10,25 +13,31 @@ from dsnb.wire.transfer.handover import Endpoint, Link
 from dsnb.wire.transfer.shared_memory.endpoint import SharedMemoryEndpoint
 from dsnb.wire.transfer.shared_memory.memory import supported
 
-_PROTOCOLS = (None, "grpc", "shared_memory", "local")
+_PROTOCOLS = ("grpc", "shared_memory", "local")
+_TEXT = instance(str, hint='pass "grpc", "shared_memory" or "local", or leave it out')
 _ASKED_FOR = "data_transfer_protocol asks for it"
 _LEAVE_OUT = "leave data_transfer_protocol out"
 
 
-def check_protocol(protocol: str | None) -> None:
-    """Refuse a transfer that there is not.
+def transfer_protocol(name: str, value: Any) -> str | None:
+    """The name of a transfer; None for the best that works.
 
     Raises:
+        InvalidArgumentError: for anything but text.
         NotFoundError: for an unknown name.
         FailedPreconditionError: for one that this system cannot do.
     """
+    if value is None:
+        return None
+    protocol: str = _TEXT(name, value)
     if protocol not in _PROTOCOLS:
         raise NotFoundError(
-            f"the data transfer protocol {protocol!r} is not available",
-            hint='use "grpc", "shared_memory" or "local", or leave it out',
+            f"`{name}`: the data transfer protocol {protocol!r} is not available",
+            hint=near(protocol, _PROTOCOLS) + 'use "grpc", "shared_memory" or "local", or leave it out',
         )
     if protocol == "shared_memory" and not supported():
         raise not_available(protocol, "it needs Linux")
+    return protocol
 
 
 def not_available(protocol: str, why: str) -> FailedPreconditionError:

@@ -4,12 +4,49 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, field
+from typing import Any
 
+from dsnb.arguments import checked, each, milliseconds, one_of, optional, path, port, text, whole
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
+from dsnb.wire.addresses import loopback, token
+from dsnb.wire.discovery import service_name
 
 
-@dataclass(frozen=True, kw_only=True)
+def _until_collected(name: str, value: Any) -> int:
+    hint = "pass a number of milliseconds above 0, at most 10**12, or -1 for ever"
+    milliseconds: int = whole(-1, 10**12, hint)(name, value)
+    if not milliseconds:
+        raise InvalidArgumentError(f"`{name}` is 0", hint=hint)
+    return milliseconds
+
+
+def _addresses(name: str, value: Any) -> tuple[str, ...]:
+    entries: tuple[str, ...] = each(text, _ADDRESSES)(name, () if value is None else value)
+    return entries
+
+
+_ADDRESSES = 'pass a list of addresses: ["localhost:%port%", "otherhost:5050"]'
+
+
+@checked(
+    port=port,
+    protocol=optional(one_of("grpc"), "grpc"),
+    work_dir=optional(path),
+    worker_addresses=_addresses,
+    job_gc_check_interval_ms=optional(milliseconds, 200),
+    job_gc_timeout_ms=optional(_until_collected, 600_000),
+    worker_timeout_ms=optional(milliseconds, 10_000),
+    host=loopback,
+    token=optional(token),
+    name=service_name,
+    client_timeout_ms=milliseconds,
+    reconnect_ms=milliseconds,
+    consumer_timeout_ms=milliseconds,
+    task_gc_timeout_ms=milliseconds,
+)
+@dataclass(frozen=True)
 class DispatcherConfig:
     """Settings of a `DispatchServer`; names as in the tf.data service, times in milliseconds.
 
@@ -45,57 +82,31 @@ class DispatcherConfig:
     """
 
     port: int = 0
-    host: str = "127.0.0.1"
     protocol: str = "grpc"
-    token: str | None = None
-    name: str = "dsnb"
     work_dir: str | os.PathLike[str] | None = None
     fault_tolerant_mode: bool | None = None
+    worker_addresses: Sequence[str] | None = ()
+    job_gc_check_interval_ms: int = 200
+    job_gc_timeout_ms: int = 600_000
     worker_timeout_ms: int = 10_000
+    _: KW_ONLY  # those before stand in the original's order
+    host: str = "127.0.0.1"
+    token: str | None = field(default=None, repr=False)
+    name: str = "dsnb"
     client_timeout_ms: int = 10_000
     reconnect_ms: int = 2_000
     consumer_timeout_ms: int = 120_000
-    job_gc_check_interval_ms: int = 200
-    job_gc_timeout_ms: int = 600_000
     task_gc_timeout_ms: int = 5_000
     gc_dynamic_sharding_jobs: bool = True
-    worker_addresses: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "worker_addresses", _addresses(self.worker_addresses))
-        if not 0 <= self.port < 65536:
-            raise InvalidArgumentError(f"the port {self.port} does not exist", hint="use 0 (any) to 65535")
-        if self.protocol != "grpc":
-            raise InvalidArgumentError(f"the protocol {self.protocol!r} is unknown", hint='use "grpc"')
         if self.fault_tolerant_mode and self.work_dir is None:
             raise InvalidArgumentError(
-                "Cannot enable fault tolerant mode without configuring a work dir",
+                "`fault_tolerant_mode`: Cannot enable fault tolerant mode without configuring a work dir",
                 hint="DispatcherConfig(work_dir=...), which is all that it takes",
-            )
-        for name in (
-            "worker_timeout_ms",
-            "client_timeout_ms",
-            "reconnect_ms",
-            "consumer_timeout_ms",
-            "job_gc_check_interval_ms",
-            "task_gc_timeout_ms",
-        ):
-            if getattr(self, name) <= 0:
-                raise InvalidArgumentError(f"{name} is {getattr(self, name)}", hint="use milliseconds above 0")
-        if self.job_gc_timeout_ms <= 0 and self.job_gc_timeout_ms != -1:
-            raise InvalidArgumentError(
-                f"job_gc_timeout_ms is {self.job_gc_timeout_ms}", hint="use milliseconds above 0, or -1 for never"
             )
 
     @property
     def client_report_ms(self) -> int:
         """How often clients report unless they are asked; hundreds that do nothing shall cost little."""
         return min(2_000, max(500, self.client_timeout_ms // 4))
-
-
-def _addresses(entries: Sequence[str] | None) -> tuple[str, ...]:
-    if isinstance(entries, str) or not all(isinstance(entry, str) and entry for entry in entries or ()):
-        raise InvalidArgumentError(
-            f"worker_addresses is {entries!r}", hint='use a list of addresses: ["localhost:%port%", "otherhost:5050"]'
-        )
-    return tuple(entries or ())

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from dsnb.arguments import checked, instance, optional
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
@@ -43,6 +44,7 @@ class DispatchServer:
         'grpc'
     """
 
+    @checked(config=optional(instance(DispatcherConfig, hint="pass dsnb.DispatcherConfig(port=5050), or leave it out")))
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
         self.config = config or DispatcherConfig()
         self.token, self._desk = _begin(self.config)
@@ -61,6 +63,7 @@ class DispatchServer:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
         return f"grpc://{address_of(self.config.host, self._server.port)}"
 
+    @checked()
     def start(self) -> None:
         """Listen; the second call does nothing.
 
@@ -85,6 +88,7 @@ class DispatchServer:
                 self.stop()
                 raise
 
+    @checked()
     def drain(self) -> None:
         """Let nobody begin to read any more; those who read go on."""
         self._desk.draining = True
@@ -100,6 +104,7 @@ class DispatchServer:
         """Whether it was stopped."""
         return self._ending.begun.is_set()
 
+    @checked()
     def stop(self) -> None:
         """Stop listening and end all threads; a second call only waits for the first, as the process may end next."""
         self._ending.run(self._stop)
@@ -118,6 +123,7 @@ class DispatchServer:
             self._ticker.join(2.0)
         self._desk.close()
 
+    @checked()
     def join(self) -> None:
         """Wait until it is stopped.
 
@@ -128,6 +134,7 @@ class DispatchServer:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
         self._ending.wait()
 
+    @checked()
     def status(self) -> Snapshot:
         """What the service looks like now."""
         return self._desk.status()

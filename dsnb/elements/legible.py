@@ -12,9 +12,8 @@ import re
 import sys
 from collections.abc import Iterator
 from traceback import TracebackException
-from types import TracebackType
 
-from dsnb.errors import DsnbError
+from dsnb.errors import DsnbError, keep_frames, traceback_entries
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Where users' functions are called: what ends there is a function written in C, or one that takes other arguments.
@@ -133,23 +132,6 @@ def show_to_user(error: BaseException) -> None:
     """
     if hasattr(error, "__notes__"):
         error.__notes__ = [legible_note(note) if isinstance(note, str) else note for note in error.__notes__]
-    entries = list(_entries(error.__traceback__))
-    files = [entry.tb_frame.f_code.co_filename for entry in entries]
+    files = [entry.tb_frame.f_code.co_filename for entry in traceback_entries(error)]
     if not _is_mistake(error, files):
-        pairs = zip(entries, files, strict=True)
-        error.__traceback__ = _joined([entry for entry, file in pairs if not file.startswith(_OURS)])
-
-
-def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
-    while entry is not None:
-        yield entry
-        entry = entry.tb_next
-
-
-def _joined(entries: list[TracebackType]) -> TracebackType | None:
-    joined: TracebackType | None = None
-    for entry in reversed(entries):
-        # An interrupt may come at an instruction that stands on no line.
-        line = entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno
-        joined = TracebackType(joined, entry.tb_frame, entry.tb_lasti, line)
-    return joined
+        keep_frames(error, lambda frame: not frame.f_code.co_filename.startswith(_OURS))

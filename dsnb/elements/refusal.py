@@ -31,9 +31,9 @@ def no_leaf(value: Any, cause: str = "") -> InvalidArgumentError:
           try:  return its members in an order of your choice: np.array(sorted(x))
     """
     return InvalidArgumentError(
-        f"an element holds {_described(value)}, which is no leaf{f': {cause}' if cause else ''}",
+        f"an element holds {described(value)}, which is no leaf{f': {cause}' if cause else ''}",
         did="its place in the data is taken by this error; reading goes on with the next",
-        hint=_advice(value),
+        hint=advice(value),
     )
 
 
@@ -42,7 +42,8 @@ def is_masked(value: Any) -> bool:
     return isinstance(value, np.ma.MaskedArray)
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """A value in words, as in "a value of type set"."""
     if is_masked(value):
         return "a masked array"
     if isinstance(value, np.ndarray):
@@ -50,16 +51,16 @@ def _described(value: Any) -> str:
     return "None by itself" if value is None else f"a value of type {type(value).__name__}"
 
 
-def _advice(value: Any) -> str:
+def advice(value: Any) -> str:
     """What to do about a value, by the kinds of things that users return."""
     if isinstance(value, np.ndarray):
         return _array_advice(value)
-    for kinds, advice in _BY_TYPE:
+    for kinds, said in _BY_TYPE:
         if isinstance(value, kinds):
-            return advice
-    for attribute, advice in _BY_ATTRIBUTE:
+            return said
+    for attribute, said in _BY_ATTRIBUTE:
         if hasattr(value, attribute):
-            return advice
+            return said
     return _GENERAL
 
 

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dsnb.arguments import anything, checked, each, optional, shown, whole
 from dsnb.dataclass import dataclass
 from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.structure import Structure, flatten, from_json, rebuild, structure_of, to_json
@@ -26,6 +27,27 @@ _ADDED = 2
 """What `isbuiltin` says of a dtype that is not NumPy's own."""
 _ADDED_NAMES = re.compile(r"bfloat16|float[468]_e\w+|u?int[124]|b?complex32")
 """The dtypes of ml_dtypes, which NumPy's notation calls "V2" and the like."""
+
+
+_shape: Final = each(
+    optional(whole(0, hint="pass 0 or more for each dimension, None for an unknown one")),
+    "pass a tuple with the size of each dimension, as in (28, 28); () for a single value",
+)
+
+
+def _dtype(name: str, value: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(value)
+    except Exception as error:  # noqa: BLE001 - NumPy raises many kinds for what it cannot read
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)}, which NumPy does not take for a dtype: {error}",
+            hint='pass a dtype, as in np.float32 or "float32"; bytes and str for text of any length',
+        ) from None
+    if found.hasobject:
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)}: elements hold no Python objects", hint="pass a dtype of numbers or text"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -44,16 +66,15 @@ class TensorSpec:
     shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
 
+    @checked(shape=_shape, dtype=_dtype)
     def __init__(self, shape: Iterable[int | None] = (), dtype: DTypeLike = np.float64) -> None:
-        dims = tuple(None if size is None else int(size) for size in shape)
-        if any(size is not None and size < 0 for size in dims):
-            raise InvalidArgumentError(f"the shape {dims} has a negative dimension", hint="use None for an unknown one")
-        object.__setattr__(self, "shape", dims)
+        object.__setattr__(self, "shape", tuple(shape))
         object.__setattr__(self, "dtype", np.dtype(dtype))
 
     def __repr__(self) -> str:
         return f"TensorSpec({self.shape}, {dtype_name(self.dtype)})"
 
+    @checked(other=anything)
     def accepts(self, other: TensorSpec) -> bool:
         """Whether each value that fits `other` fits this spec."""
         return (
@@ -169,14 +190,21 @@ def spec_of(element: Any) -> Any:
     return rebuild(structure_of(element), map(leaf_spec, flatten(element)))
 
 
-def check_spec(spec: Any) -> Any:
-    """The spec itself, if each of its leaves is a `TensorSpec`."""
-    wrong = [leaf for leaf in flatten(spec) if not isinstance(leaf, TensorSpec)]
-    if wrong:
+def spec_rule(name: str, value: Any) -> Any:
+    """An element spec: `TensorSpec`s, nested in tuples, dicts and the like."""
+    try:
+        leaves = flatten(value)
+    except (InvalidArgumentError, RecursionError) as error:
         raise InvalidArgumentError(
-            f"an element spec holds {wrong[0]!r} where a TensorSpec is wanted", hint="dsnb.TensorSpec(shape, dtype)"
+            f"`{name}` is no element spec: {str(error).partition(chr(10))[0]}", hint="nest it as the elements are"
+        ) from None
+    wrong = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
+    if wrong or not leaves:
+        raise InvalidArgumentError(
+            f"`{name}` holds {shown(wrong[0] if wrong else value)}, not a TensorSpec",
+            hint="pass dsnb.TensorSpec(shape, dtype) for each leaf of an element",
         )
-    return spec
+    return value
 
 
 def compatible(first: Any, second: Any) -> bool:

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from types import TracebackType
 from typing import Self
 
+from dsnb.arguments import checked
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFoundError
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
@@ -55,6 +56,7 @@ class RunWriter:
         self._thread = threading.Thread(target=self._run, name="dsnb-record", daemon=True)
         self._thread.start()
 
+    @checked()
     def stop(self) -> None:
         """Keep one last snapshot and close the file; the second call does nothing."""
         if self._stop.is_set():

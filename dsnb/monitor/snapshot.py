@@ -7,6 +7,7 @@ data, and `VERSION` goes up when a field changes its meaning.
 
 from __future__ import annotations
 
+from dsnb.arguments import checked, text
 from dsnb.dataclass import dataclass
 
 VERSION = 1
@@ -301,6 +302,7 @@ class JobStatus:
         """Elements that went through the pipeline once; the same as `produced`."""
         return self.produced
 
+    @checked(trainer_id=text)
     def trainer(self, trainer_id: str) -> TrainerStatus | None:
         """The trainer of that id, if it has read."""
         return next((trainer for trainer in self.trainers if trainer.trainer_id == trainer_id), None)
@@ -386,6 +388,7 @@ class Snapshot:
     events: tuple[EventStatus, ...] = ()
     scalable: bool = False
 
+    @checked(name=text)
     def job(self, name: str) -> JobStatus | None:
         """The job of that name, if there is one."""
         return next((job for job in self.jobs if job.name == name), None)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from dsnb.arguments import checked, optional, text
 from dsnb.errors import PermissionDeniedError
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook.service import DataService
 from dsnb.wire import discovery
+from dsnb.wire.addresses import shown_token
 
 
+def _service(name: str, value: Any) -> str:
+    return value.target if isinstance(value, DataService) else text(name, value)
+
+
+@checked(service=optional(_service), token=optional(shown_token))
 def connect(service: str | DataService | None = None, token: str | None = None) -> DataService:
     """Attach to a service that runs, in this process or another; it is never stopped by this object.
 
@@ -26,8 +35,7 @@ def connect(service: str | DataService | None = None, token: str | None = None) 
         ...     dsnb.connect("shared").target == svc.target
         True
     """
-    if isinstance(service, DataService):
-        service = service.target
+    assert not isinstance(service, DataService)  # by its rule
     found = discovery.locate(service)
     shown = token if token is not None else found.token
     try:

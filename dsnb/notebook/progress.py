@@ -7,10 +7,21 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from dsnb.errors import FailedPreconditionError
+from dsnb.arguments import anything, checked, shown
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 
 
+def _elements(name: str, value: Any) -> Any:
+    if not isinstance(value, Iterable):
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)} ({type(value).__name__}), which no loop can read",
+            hint="pass a dataset, or an iterator over one",
+        )
+    return value
+
+
+@checked(elements=_elements, options=anything)
 def progress(elements: Iterable[Any], **options: Any) -> Any:
     """The same elements with a bar that tells how many came and how fast: in a cell a widget, elsewhere text.
 

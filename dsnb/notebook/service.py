@@ -8,12 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from dsnb.errors import (
-    DeadlineExceededError,
-    DsnbError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-)
+from dsnb.arguments import anything, checked, function_of, number, path, text, whole
+from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError
 from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot
@@ -22,13 +18,19 @@ from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster
 from dsnb.notebook.explaining import Explanation, watch_and_explain
 from dsnb.notebook.reporting import watched, write_report
-from dsnb.notebook.settings import ClusterSettings
-from dsnb.notebook.whole import whole
+from dsnb.notebook.settings import ClusterSettings, worker_count
+from dsnb.notebook.whole import whole as uninterrupted
 from dsnb.notebook.widget import Card
 from dsnb.wire import discovery, forks
+from dsnb.wire.addresses import shown_token, target
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ForgetRequest
 from dsnb.wire.methods import FORGET
+
+_TIMEOUT = number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9)
+_LOOK = number("pass a number of seconds, 1 or more, at most 3,600", above=0.0, most=3600.0)
+_EVERY = number("pass a number of seconds above 0, at most 86,400", above=0.0, most=86_400.0)
+_HEIGHT = whole(1, 100_000, "pass a number of pixels, 1 to 100,000")
 
 
 class DataService:
@@ -43,6 +45,15 @@ class DataService:
         owned: Whether this process started it; only then `stop` stops it.
     """
 
+    @checked(
+        name=text,
+        target=target,
+        token=shown_token,
+        cluster=anything,
+        dashboard=anything,
+        card=anything,
+        writers=anything,
+    )
     def __init__(
         self,
         name: str,
@@ -79,6 +90,7 @@ class DataService:
             return len(self._cluster.workers)
         return len(self.status().workers)
 
+    @checked()
     def status(self) -> Snapshot:
         """What the service looks like now: workers, jobs, trainers, splits, with counters that only grow.
 
@@ -88,6 +100,7 @@ class DataService:
         self._check_running()
         return fetch_snapshot(self.target, self.token)
 
+    @checked(condition=function_of("a Snapshot"), timeout=_TIMEOUT)
     def wait_until(self, condition: Callable[[Snapshot], bool], timeout: float = 30.0) -> Snapshot:
         """Wait until a condition on the status holds, and return that status.
 
@@ -109,6 +122,7 @@ class DataService:
                 )
             time.sleep(0.05)
 
+    @checked(seconds=_LOOK)
     def explain(self, seconds: float = 2.0) -> Explanation:
         """What limits the jobs that are read now, in sentences with numbers and remedies; the worst first.
 
@@ -129,6 +143,7 @@ class DataService:
         """
         return watch_and_explain(self.status, max(1.0, seconds))
 
+    @checked(path=path, every=_EVERY)
     def record(self, path: str | os.PathLike[str], every: float = 1.0) -> RunWriter:
         """Keep what the dashboard shows in a file, until the service or what this returns is stopped.
 
@@ -155,6 +170,7 @@ class DataService:
         self._writers.append(writer)
         return writer
 
+    @checked(path=path)
     def report(self, path: str | os.PathLike[str]) -> str:
         """Write one self-contained page about the run: verdicts, throughput, trainers, splits, workers, events.
 
@@ -173,6 +189,7 @@ class DataService:
         kept = self._writers[-1].path if self._writers else None
         return write_report(path, watched(kept, self.status))
 
+    @checked(workers=worker_count)
     def scale(self, workers: int) -> None:
         """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.
 
@@ -184,15 +201,14 @@ class DataService:
         Raises:
             FailedPreconditionError: the service does not start its workers itself.
         """
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-            raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
         self._check_running()
         if self._cluster is None:
             self._controls("scale").scale(workers)
             return
         cluster = self._cluster
-        whole(lambda: cluster.scale(workers))
+        uninterrupted(lambda: cluster.scale(workers))
 
+    @checked(job_name=text)
     def forget(self, job_name: str) -> None:
         """Drop a job that nobody reads, so that its name is free and its passes begin at 0 again.
 
@@ -206,6 +222,7 @@ class DataService:
         finally:
             channel.close()
 
+    @checked(job_name=text, trainer_id=text)
     def send_away(self, job_name: str, trainer_id: str) -> None:
         """Keep nothing for a trainer of the cross-trainer cache any longer, and let nobody wait for it.
 
@@ -216,6 +233,7 @@ class DataService:
         """
         self._controls("send_away").send_away(job_name, trainer_id)
 
+    @checked(job_name=text)
     def pause(self, job_name: str) -> None:
         """Hand out nothing more of a job after what is in flight; its readers wait, without a deadline, for `resume`.
 
@@ -237,6 +255,7 @@ class DataService:
         """
         self._controls("pause").pause(job_name)
 
+    @checked(job_name=text)
     def resume(self, job_name: str) -> None:
         """Go on with a job that was paused.
 
@@ -245,6 +264,7 @@ class DataService:
         """
         self._controls("resume").resume(job_name)
 
+    @checked(job_name=text)
     def cancel(self, job_name: str) -> None:
         """End a job: each of its readers gets a `CancelledError` that says who cancelled it, and its name is free.
 
@@ -253,6 +273,7 @@ class DataService:
         """
         self._controls("cancel").cancel(job_name)
 
+    @checked(worker=text)
     def drain(self, worker: str) -> None:
         """Have a worker finish what it has and leave; DYNAMIC jobs lose nothing by it.
 
@@ -264,6 +285,7 @@ class DataService:
         """
         self._controls("drain").drain(worker)
 
+    @checked(worker=text)
     def remove(self, worker: str) -> None:
         """Do without a worker at once; what it had in hand is lost, counted and told to readers.
 
@@ -279,6 +301,7 @@ class DataService:
         self._check_running()
         return Controls(self.target, self.token, by=this_process(f"svc.{what}()"))
 
+    @checked(height=_HEIGHT)
     def dashboard(self, height: int = 760) -> Any:
         """Show the dashboard: in a notebook as a frame in the page, elsewhere as its address.
 
@@ -289,18 +312,20 @@ class DataService:
         """
         return display.dashboard_frame(self.dashboard_url(), height)
 
+    @checked()
     def dashboard_url(self) -> str:
         """The dashboard's address; begins to serve it."""
         self._check_running()
         return self._dashboard.url()
 
+    @checked()
     def stop(self) -> None:
         """Stop the service and everything of it; of a service of another process, only what was opened here.
 
         The second call does nothing, nor does one in a process that was forked from the service's.
         """
         if not forks.cut_off():
-            whole(self._stop)
+            uninterrupted(self._stop)
 
     def _stop(self) -> None:
         for writer in self._writers:
@@ -310,6 +335,7 @@ class DataService:
         if self._cluster is not None:
             self._cluster.stop()
 
+    @checked()
     def lent(self) -> DataService:
         """The same service for somebody who did not start it: leaving its `with` block does not stop it."""
         return DataService(

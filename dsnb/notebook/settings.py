@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+from typing import Final
+
+from dsnb.arguments import whole
 from dsnb.dataclass import dataclass
-from dsnb.errors import InvalidArgumentError
+
+worker_count: Final = whole(0, 1_000, "pass 0 to 1,000 workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,17 +18,9 @@ class ClusterSettings:
     isolation: str = "thread"
     port: int = 0
     host: str = "127.0.0.1"
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     work_dir: str | None = None
     cross_trainer_cache_size_bytes: int | None = None
     max_readers: int | None = None
     shared_memory_bytes: int | None = None
     consumer_timeout_ms: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.isolation not in {"thread", "process"}:
-            raise InvalidArgumentError(
-                f"the isolation {self.isolation!r} is unknown",
-                did="nothing was started",
-                hint='use "thread" (starts at once) or "process" (not held up by what this interpreter does)',
-            )

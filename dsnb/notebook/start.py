@@ -7,20 +7,42 @@ import threading
 from dataclasses import fields
 from typing import TYPE_CHECKING, Literal
 
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.arguments import checked, milliseconds, nbytes, one_of, optional, path, port, whole
+from dsnb.errors import FailedPreconditionError
 from dsnb.imports import uncollected
-from dsnb.notebook.settings import ClusterSettings
-from dsnb.notebook.whole import whole
+from dsnb.notebook.settings import ClusterSettings, worker_count
+from dsnb.notebook.whole import whole as uninterrupted
 from dsnb.wire import discovery, forks
+from dsnb.wire.addresses import loopback, token
+from dsnb.wire.discovery import service_name
 from dsnb.worker.process import WorkerProcess
 
 if TYPE_CHECKING:
     from dsnb.notebook.service import DataService
 
+_ISOLATION = one_of(
+    "thread",
+    "process",
+    hint='use "thread" (starts at once) or "process" (not held up by what this interpreter does)',
+)
+
 _running: dict[str, DataService] = {}
 _lock = threading.RLock()
 
 
+@checked(
+    workers=worker_count,
+    name=optional(service_name),
+    isolation=_ISOLATION,
+    port=port,
+    host=loopback,
+    token=optional(token),
+    work_dir=optional(path),
+    cross_trainer_cache_size_bytes=optional(nbytes),
+    max_readers=optional(whole(1, 1_000_000)),
+    shared_memory_bytes=optional(whole(0)),
+    consumer_timeout_ms=optional(milliseconds),
+)
 def start(
     workers: int = 2,
     *,
@@ -76,8 +98,6 @@ def start(
         ...     sorted(int(x) for x in dsnb.Dataset.range(3).apply(dsnb.distribute("parallel_epochs", svc)))
         [0, 1, 2]
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise InvalidArgumentError(f"a service cannot have {workers!r} workers", hint="use 0 or more")
     settings = ClusterSettings(
         isolation=isolation,
         port=port,
@@ -112,7 +132,7 @@ def _start(name: str | None, workers: int, settings: ClusterSettings) -> DataSer
                 process.stop(0.0)
             raise
 
-    return whole(begin, undo=lambda service: service.stop())
+    return uninterrupted(begin, undo=lambda service: service.stop())
 
 
 def _begin(begun: list[WorkerProcess], count: int) -> None:

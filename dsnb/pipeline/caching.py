@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from dsnb.arguments import checked, nbytes, optional, seconds, whole
 from dsnb.cache.memory import Memory
 from dsnb.cache.places import place_of, removes_by_itself, without_password
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache
-from dsnb.pipeline.validate import flag, optional_whole, positive, whole
 
 if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
@@ -24,6 +24,14 @@ class Caching:
     def _then(self, operation: Operation) -> Dataset:
         raise NotImplementedError
 
+    @checked(
+        where=optional(place_of),
+        filename=optional(place_of),
+        limit_bytes=optional(whole(0)),
+        expire_seconds=optional(seconds),
+        chunk_bytes=nbytes,
+        lease_seconds=seconds,
+    )
     def cache(
         self,
         where: str | os.PathLike[str] | None = None,
@@ -71,33 +79,30 @@ class Caching:
             >>> [int(x) for x in ds], [int(x) for x in ds], len(calls)
             ([0, 1, 4], [0, 1, 4], 3)
         """
-        limit = optional_whole("limit_bytes", limit_bytes, 0)
-        place = place_of(_one_of(where, filename))
+        if where is not None and filename is not None:
+            raise InvalidArgumentError(
+                "`cache` was given both `where` and `filename`",
+                hint="pass one: they are two names of the same argument",
+            )
+        place: Any = where if filename is None else filename
+        _check_expiry(place, expire_seconds)
         operation = Cache(
             inputs=(self.operation,),
             where=place,
-            memory=Memory(limit, lasting=place is None),
-            limit=limit,
-            expire_s=_expiry(place, expire_seconds),
-            content=flag("content", content),
-            chunk_bytes=whole("chunk_bytes", chunk_bytes, 1),
-            lease_s=positive("lease_seconds", lease_seconds),
+            memory=Memory(limit_bytes, lasting=place is None),
+            limit=limit_bytes,
+            expire_s=expire_seconds,
+            content=content,
+            chunk_bytes=chunk_bytes,
+            lease_s=lease_seconds,
         )
         operation.check()
         return self._then(operation)
 
 
-def _one_of(where: Any, filename: Any) -> Any:
-    if where is not None and filename is not None:
-        raise InvalidArgumentError(
-            "`cache` was given both `where` and `filename`", hint="pass one: they are two names of the same argument"
-        )
-    return where if filename is None else filename
-
-
-def _expiry(place: str | None, seconds: float | None) -> float | None:
+def _check_expiry(place: str | None, seconds: float | None) -> None:
     if seconds is None:
-        return None
+        return
     if place is None:
         raise InvalidArgumentError(
             "`expire_seconds` was given for a recording in memory, which goes with the dataset",
@@ -108,4 +113,3 @@ def _expiry(place: str | None, seconds: float | None) -> float | None:
             f"`expire_seconds` was given for {without_password(place)}, where dsnb cannot tell what is being read",
             hint="leave it out and let the store itself expire files, or use a directory or a Redis server",
         )
-    return positive("expire_seconds", seconds)

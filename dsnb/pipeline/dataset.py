@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsnb.elements.spec import check_spec
+from dsnb.arguments import anything, checked, each, function, function_of, instance, optional, shown, takes, whole
+from dsnb.elements.spec import spec_rule
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline import validate
@@ -20,25 +22,25 @@ from dsnb.pipeline.operations.with_options import options_of
 from dsnb.pipeline.operations.zip import Zip
 from dsnb.pipeline.passes import Pass, PassNumbers
 from dsnb.pipeline.sources.arrays import column_of, taken_apart, tensor_of
-from dsnb.pipeline.sources.files import ListFiles, Pattern, matching
+from dsnb.pipeline.sources.files import ListFiles, Pattern, matching, paths
 from dsnb.pipeline.sources.generator import Generator
 from dsnb.pipeline.sources.range import Range
 from dsnb.pipeline.sources.slices import Slices
 from dsnb.pipeline.sources.tensors import Tensors
 from dsnb.pipeline.transformations import Transformations
-from dsnb.pipeline.validate import (
-    alternatives,
-    flag,
-    function_of,
-    operation_of,
-    optional_flag,
-    optional_whole,
-    shares_of,
-    whole,
-)
+from dsnb.pipeline.validate import dataset, datasets, of_one_kind, seed, shares, shares_of
 
 AUTOTUNE: Final = validate.AUTOTUNE
 """For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
+
+
+_OPERATION = instance(Operation, hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files")
+_BOUND = whole()
+_generator = partial(
+    function,
+    hint="pass the function, not its result: from_generator(rows), not from_generator(rows()); it is called anew for "
+    "each pass",
+)
 
 
 class UnknownLengthError(FailedPreconditionError, TypeError):
@@ -65,12 +67,8 @@ class Dataset(Transformations, Caching):
     reads_files: ClassVar[bool] = False
     """Whether datasets of this class are made of the names of files, which FILE sharding then divides."""
 
+    @checked(operation=_OPERATION)
     def __init__(self, operation: Operation) -> None:
-        if not isinstance(operation, Operation):
-            raise InvalidArgumentError(
-                f"Dataset(...) was given {type(operation).__name__}",
-                hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files",
-            )
         self.operation = operation
         self._numbers = PassNumbers()
 
@@ -86,6 +84,7 @@ class Dataset(Transformations, Caching):
         return self.operation
 
     @staticmethod
+    @checked(args=anything)
     def range(*args: int) -> Dataset:
         """Count: `range(stop)`, `range(start, stop)` or `range(start, stop, step)`; int64 scalars (as in tf.data).
 
@@ -98,15 +97,17 @@ class Dataset(Transformations, Caching):
         """
         if not 1 <= len(args) <= 3:
             raise InvalidArgumentError(
-                f"`range` takes 1 to 3 numbers, not {len(args)}", hint="range(stop) or range(start, stop, step)"
+                f"`args` of range() are 1 to 3 numbers, not {len(args)}",
+                hint="range(stop) or range(start, stop, step)",
             )
         names = ("stop",) if len(args) == 1 else ("start", "stop", "step")
-        bounds = {name: whole(name, value) for name, value in zip(names, args, strict=False)}
+        bounds = {name: _BOUND(name, value) for name, value in zip(names, args, strict=False)}
         if bounds.get("step") == 0:
             raise InvalidArgumentError("`step` is 0", hint="pass a step that gets from start to stop")
-        return Dataset(Range(**bounds))  # type: ignore[arg-type]
+        return Dataset(Range(**bounds))
 
     @staticmethod
+    @checked(tensors=anything)
     def from_tensors(tensors: Any) -> Dataset:
         """Make a dataset of one element, the value as it is (as in tf.data); lists are read as arrays.
 
@@ -117,10 +118,11 @@ class Dataset(Transformations, Caching):
             >>> list(Dataset.from_tensors([1, 2, 3]))
             [array([1, 2, 3])]
         """
-        structure, leaves = taken_apart(tensors)
-        return Dataset(Tensors(structure=structure, leaves=tuple(map(tensor_of, leaves))))
+        structure, leaves = taken_apart(tensors, "tensors")
+        return Dataset(Tensors(structure=structure, leaves=tuple(tensor_of(leaf, "tensors") for leaf in leaves)))
 
     @staticmethod
+    @checked(tensors=anything)
     def from_tensor_slices(tensors: Any) -> Dataset:
         """Make the rows of arrays the elements (as in tf.data): slices along the first dimension of every leaf.
 
@@ -137,21 +139,22 @@ class Dataset(Transformations, Caching):
             >>> list(Dataset.from_tensor_slices({"x": [1, 2], "y": ["a", "b"]}))
             [{'x': np.int64(1), 'y': 'a'}, {'x': np.int64(2), 'y': 'b'}]
         """
-        structure, leaves = taken_apart(tensors)
-        columns = tuple(map(column_of, leaves))
+        structure, leaves = taken_apart(tensors, "tensors")
+        columns = tuple(column_of(leaf, "tensors") for leaf in leaves)
         if not columns or any(not isinstance(column, tuple) and not column.ndim for column in columns):
             raise InvalidArgumentError(
-                "`from_tensor_slices` needs leaves with rows, and there is none or one without a dimension",
+                "`tensors` needs leaves with rows, and there is none, or one without a dimension",
                 hint="pass arrays or lists; for a single element use from_tensors",
             )
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
             raise InvalidArgumentError(
-                f"`from_tensor_slices` got leaves of the lengths {lengths}", hint="make their first dimensions equal"
+                f"`tensors` has leaves of the lengths {shown(lengths)}", hint="make their first dimensions equal"
             )
         return Dataset(Slices(structure=structure, columns=columns))
 
     @staticmethod
+    @checked(generator=_generator, args=each(anything, "pass a tuple: args=(4,)"), element_spec=optional(spec_rule))
     def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] = (), element_spec: Any = None) -> Dataset:
         """Make what a function yields the elements; it is called anew for each pass (as in tf.data).
 
@@ -174,17 +177,11 @@ class Dataset(Transformations, Caching):
             >>> [int(x) for x in Dataset.from_generator(squares, args=(4,))]
             [0, 1, 4, 9]
         """
-        if not callable(generator):
-            raise InvalidArgumentError(
-                f"`generator` is {type(generator).__name__}, which cannot be called",
-                hint="pass the function, not its result: from_generator(rows), not from_generator(rows()); "
-                "it has to be called anew for each pass",
-            )
-        function = function_of("generator", generator)
-        spec = None if element_spec is None else check_spec(element_spec)
-        return Dataset(Generator(function=function, arguments=tuple(args), spec=spec))
+        takes("generator", generator, len(args), f"`args` has {len(args)}")
+        return Dataset(Generator(function=generator, arguments=tuple(args), spec=element_spec))
 
     @staticmethod
+    @checked(file_pattern=paths, seed=seed)
     def list_files(
         file_pattern: Pattern | Sequence[Pattern], shuffle: bool | None = None, seed: int | None = None
     ) -> Dataset:
@@ -204,14 +201,16 @@ class Dataset(Transformations, Caching):
         Example:
             >>> ds = Dataset.list_files("digits/train/*.png", seed=1)  # doctest: +SKIP
         """
+        assert isinstance(file_pattern, tuple)  # by its rule
         operation = ListFiles(
             files=matching(file_pattern),
-            shuffle=optional_flag("shuffle", shuffle) is not False,
-            seed=optional_whole("seed", seed),
+            shuffle=shuffle is not False,
+            seed=seed,
         )
         return Dataset(operation)
 
     @staticmethod
+    @checked(args=anything, datasets=anything)
     def zip(*args: Any, datasets: Any = None) -> Dataset:
         """Put one element of each dataset side by side; ends with the shortest (as in tf.data).
 
@@ -227,12 +226,13 @@ class Dataset(Transformations, Caching):
             [(0, 'a'), (1, 'b')]
         """
         nested = datasets if datasets is not None else args[0] if len(args) == 1 else args
-        inputs = tuple(operation_of("datasets", dataset) for dataset in flatten(nested))
+        inputs = tuple(dataset("datasets", one).operation for one in flatten(nested))
         if not inputs:
-            raise InvalidArgumentError("`zip` got no dataset", hint="zip(images, labels)")
+            raise InvalidArgumentError("zip() got no `datasets`", hint="zip(images, labels)")
         return Dataset(Zip(inputs=inputs, structure=structure_of(nested)))
 
     @staticmethod
+    @checked(datasets=datasets, choice_dataset=dataset)
     def choose_from_datasets(
         datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
     ) -> Dataset:
@@ -255,11 +255,12 @@ class Dataset(Transformations, Caching):
             >>> "".join(Dataset.choose_from_datasets(letters, Dataset.range(3).repeat(2)))
             'abcabc'
         """
-        choice = Replicate(inputs=(operation_of("choice_dataset", choice_dataset),))
-        stop = flag("stop_on_empty_dataset", stop_on_empty_dataset)
-        return Dataset(ChooseFromDatasets(inputs=(choice, *alternatives(datasets)), stop_on_empty=stop))
+        choice = Replicate(inputs=(choice_dataset.operation,))
+        inputs = (choice, *of_one_kind(datasets))
+        return Dataset(ChooseFromDatasets(inputs=inputs, stop_on_empty=stop_on_empty_dataset))
 
     @staticmethod
+    @checked(datasets=datasets, weights=optional(shares), seed=seed)
     def sample_from_datasets(
         datasets: Sequence[Dataset],
         weights: Sequence[float] | None = None,
@@ -286,17 +287,18 @@ class Dataset(Transformations, Caching):
             >>> sorted(int(x) for x in ds)
             [0, 1, 2, 10, 11, 12]
         """
-        sources = alternatives(datasets)
-        shares = shares_of(weights, len(sources))
+        sources = of_one_kind(datasets)
+        drawn = shares_of(weights, len(sources))
         operation = SampleFromDatasets(
-            inputs=tuple(source for source, share in zip(sources, shares, strict=True) if share),
-            weights=tuple(share for share in shares if share),
-            seed=optional_whole("seed", seed),
-            stop_on_empty=flag("stop_on_empty_dataset", stop_on_empty_dataset),
-            rerandomize=optional_flag("rerandomize_each_iteration", rerandomize_each_iteration) is True,
+            inputs=tuple(source for source, share in zip(sources, drawn, strict=True) if share),
+            weights=tuple(share for share in drawn if share),
+            seed=seed,
+            stop_on_empty=stop_on_empty_dataset,
+            rerandomize=rerandomize_each_iteration is True,
         )
         return Dataset(operation)
 
+    @checked(transformation_func=function_of("this dataset"))
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """Hand this dataset to a function that returns another (as in tf.data), such as `dsnb.distribute(...)`.
 
@@ -309,10 +311,10 @@ class Dataset(Transformations, Caching):
             >>> len(Dataset.range(5).apply(first_two))
             2
         """
-        made = function_of("transformation_func", transformation_func)(self)
+        made = transformation_func(self)
         if not isinstance(made, Dataset):
             raise InvalidArgumentError(
-                f"the function passed to `apply` returned {type(made).__name__}, not a Dataset",
+                f"`transformation_func` returned {type(made).__name__}, not a Dataset",
                 hint="return the new dataset",
             )
         return made
@@ -325,6 +327,7 @@ class Dataset(Transformations, Caching):
         """
         return self.operation.element_spec
 
+    @checked()
     def cardinality(self) -> int:
         """The number of elements, `INFINITE_CARDINALITY` (-1) or `UNKNOWN_CARDINALITY` (-2); by tf.data's rules.
 
@@ -334,6 +337,7 @@ class Dataset(Transformations, Caching):
         """
         return self.operation.cardinality
 
+    @checked()
     def __len__(self) -> int:
         cardinality = self.operation.cardinality
         if cardinality >= 0:
@@ -353,6 +357,7 @@ class Dataset(Transformations, Caching):
         writable = options_of(self.operation).writable is True
         return ElementIterator(begun.build(), writable=writable, origin=begun)
 
+    @checked()
     def as_numpy_iterator(self) -> ElementIterator:
         """The same as `iter(dataset)`: elements are NumPy anyway (tf.data's name for it)."""
         return iter(self)

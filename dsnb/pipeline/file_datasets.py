@@ -5,16 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
+from dsnb.arguments import checked, optional, whole
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.flat_map import FlatMap
 from dsnb.pipeline.operations.interleave import DEFAULT_CYCLE, Interleave
-from dsnb.pipeline.sources.compressed import BUFFER_BYTES, checked_compression
-from dsnb.pipeline.sources.files import ListFiles, Pattern, paths_of
+from dsnb.pipeline.sources.compressed import BUFFER_BYTES, compression_type_rule
+from dsnb.pipeline.sources.files import ListFiles, Pattern, paths
 from dsnb.pipeline.sources.text_line import TextLines
 from dsnb.pipeline.sources.tfrecord import TFRecords
-from dsnb.pipeline.validate import AUTOTUNE, optional_whole, parallel_calls
+from dsnb.pipeline.validate import AUTOTUNE, parallel_calls
+
+_BUFFER = optional(whole(1, 1 << 30))
+
+
+def _files(name: str, value: Any) -> Any:
+    """A path or several, or a dataset of paths."""
+    return value if isinstance(value, Dataset) else paths(name, value)
+
+
+def _absolute(files: Pattern | Sequence[Pattern]) -> tuple[str, ...]:
+    """The paths, which a rule made a tuple, as workers in other folders find them."""
+    assert isinstance(files, tuple)
+    return tuple(map(os.path.abspath, files))
 
 
 class TextLineDataset(Dataset):
@@ -37,6 +52,7 @@ class TextLineDataset(Dataset):
 
     reads_files = True
 
+    @checked(filenames=paths, compression_type=compression_type_rule, buffer_size=_BUFFER)
     def __init__(
         self,
         filenames: Pattern | Sequence[Pattern],
@@ -44,9 +60,9 @@ class TextLineDataset(Dataset):
         buffer_size: int | None = None,
     ) -> None:
         operation = TextLines(
-            files=tuple(map(os.path.abspath, paths_of("filenames", filenames))),
-            compression=checked_compression(compression_type),
-            buffer_bytes=optional_whole("buffer_size", buffer_size, 1) or BUFFER_BYTES,
+            files=_absolute(filenames),
+            compression=compression_type,
+            buffer_bytes=buffer_size or BUFFER_BYTES,
         )
         super().__init__(operation)
 
@@ -76,6 +92,9 @@ class TFRecordDataset(Dataset):
 
     reads_files = True
 
+    @checked(
+        filenames=_files, compression_type=compression_type_rule, buffer_size=_BUFFER, num_parallel_reads=parallel_calls
+    )
     def __init__(
         self,
         filenames: Pattern | Sequence[Pattern] | Dataset,
@@ -83,19 +102,17 @@ class TFRecordDataset(Dataset):
         buffer_size: int | None = None,
         num_parallel_reads: int | None = None,
     ) -> None:
-        compression = checked_compression(compression_type)
-        buffer_bytes = optional_whole("buffer_size", buffer_size, 1) or BUFFER_BYTES
-        calls = parallel_calls(num_parallel_reads)
+        buffer_bytes = buffer_size or BUFFER_BYTES
         if isinstance(filenames, Dataset):
             names = filenames.operation
         else:
-            files = tuple(map(os.path.abspath, paths_of("filenames", filenames)))
-            if calls is None:
-                super().__init__(TFRecords(files=files, compression=compression, buffer_bytes=buffer_bytes))
+            files = _absolute(filenames)
+            if num_parallel_reads is None:
+                super().__init__(TFRecords(files=files, compression=compression_type, buffer_bytes=buffer_bytes))
                 return
             names = ListFiles(files=files, shuffle=False)
-        read = partial(TFRecordDataset, compression_type=compression, buffer_size=buffer_bytes)
-        super().__init__(_opening(names, read, calls))
+        read = partial(TFRecordDataset, compression_type=compression_type, buffer_size=buffer_bytes)
+        super().__init__(_opening(names, read, num_parallel_reads))
 
 
 def _opening(names: Operation, read: partial[TFRecordDataset], calls: int | None) -> Operation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from dsnb.arguments import anything, checked, each, function, function_of, optional, whole
 from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.padding import Padding
@@ -19,10 +20,21 @@ from dsnb.pipeline.operations.padded_batch import PaddedBatch
 from dsnb.pipeline.operations.rebatch import Rebatch
 from dsnb.pipeline.operations.unbatch import Unbatch
 from dsnb.pipeline.operations.window import Window
-from dsnb.pipeline.validate import flag, function_of, optional_flag, parallel_calls, whole
+from dsnb.pipeline.validate import called_with_elements, parallel_calls
 
 if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
+
+
+_ROWS = whole(1)
+
+
+def _rows(name: str, value: Any) -> tuple[int, ...]:
+    """A number of rows, or several that are used by turns."""
+    sizes: tuple[int, ...] = each(_ROWS)(name, value if isinstance(value, Iterable) else [value])
+    if not sizes:
+        raise InvalidArgumentError(f"`{name}` is empty", hint="pass a number, or several to be used by turns")
+    return sizes
 
 
 class Grouping:
@@ -33,6 +45,7 @@ class Grouping:
     def _then(self, operation: Operation) -> Dataset:
         raise NotImplementedError
 
+    @checked(batch_size=_ROWS, num_parallel_calls=parallel_calls)
     def batch(
         self,
         batch_size: int,
@@ -61,12 +74,9 @@ class Grouping:
             >>> list(Dataset.range(5).batch(2))
             [array([0, 1]), array([2, 3]), array([4])]
         """
-        size = whole("batch_size", batch_size, 1)
-        parallel_calls(num_parallel_calls)
-        optional_flag("deterministic", deterministic)
-        dropped = flag("drop_remainder", drop_remainder)
-        return self._then(Batch(inputs=(self.operation,), size=size, drop_remainder=dropped))
+        return self._then(Batch(inputs=(self.operation,), size=batch_size, drop_remainder=drop_remainder))
 
+    @checked(batch_size=_ROWS, padded_shapes=anything, padding_values=anything)
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
     ) -> Dataset:
@@ -94,13 +104,14 @@ class Grouping:
         """
         operation = PaddedBatch(
             inputs=(self.operation,),
-            size=whole("batch_size", batch_size, 1),
-            drop_remainder=flag("drop_remainder", drop_remainder),
+            size=batch_size,
+            drop_remainder=drop_remainder,
             padding=Padding(shapes=padded_shapes, values=padding_values),
         )
         operation.check()
         return self._then(operation)
 
+    @checked()
     def unbatch(self) -> Dataset:
         """Cut each element along the first dimension of its leaves into elements (as in tf.data).
 
@@ -116,6 +127,7 @@ class Grouping:
         self._check_rows("unbatch")
         return self._then(Unbatch(inputs=(self.operation,)))
 
+    @checked(batch_size=_rows)
     def rebatch(self, batch_size: int | Iterable[int], drop_remainder: bool = False) -> Dataset:
         """Cut and join batches to another size, as `unbatch().batch(n)` would, by views and few copies (as in tf.data).
 
@@ -132,14 +144,11 @@ class Grouping:
             >>> list(Dataset.range(8).batch(4).rebatch([2, 1]))
             [array([0, 1]), array([2]), array([3, 4]), array([5]), array([6, 7])]
         """
-        given = batch_size if isinstance(batch_size, Iterable) else [batch_size]
-        sizes = tuple(whole("batch_size", size, 1) for size in given)
-        if not sizes:
-            raise InvalidArgumentError("`batch_size` is empty", hint="pass a number, or several to be used by turns")
+        assert isinstance(batch_size, tuple)  # by its rule
         self._check_rows("rebatch")
-        dropped = flag("drop_remainder", drop_remainder)
-        return self._then(Rebatch(inputs=(self.operation,), sizes=sizes, drop_remainder=dropped))
+        return self._then(Rebatch(inputs=(self.operation,), sizes=batch_size, drop_remainder=drop_remainder))
 
+    @checked(size=whole(1), shift=optional(whole(1)), stride=whole(1))
     def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
         """Make datasets of `size` consecutive elements the elements (as in tf.data).
 
@@ -161,16 +170,21 @@ class Grouping:
             >>> list(windows.flat_map(lambda window: window.batch(3)))
             [array([0, 2, 4]), array([2, 4, 6])]
         """
-        length = whole("size", size, 1)
         operation = Window(
             inputs=(self.operation,),
-            size=length,
-            shift=length if shift is None else whole("shift", shift, 1),
-            stride=whole("stride", stride, 1),
-            drop_remainder=flag("drop_remainder", drop_remainder),
+            size=size,
+            shift=size if shift is None else shift,
+            stride=stride,
+            drop_remainder=drop_remainder,
         )
         return self._then(operation)
 
+    @checked(
+        key_func=function,
+        reduce_func=function_of("a key", "a Dataset"),
+        window_size=optional(_ROWS),
+        window_size_func=optional(function_of("a key")),
+    )
     def group_by_window(
         self,
         key_func: Callable[..., Any],
@@ -198,20 +212,27 @@ class Grouping:
             >>> list(ds)
             [array([0, 2, 4]), array([1, 3, 5]), array([6, 8]), array([7, 9])]
         """
-        if (window_size is None) == (window_size_func is None):
+        size = window_size if window_size is not None else window_size_func
+        if size is None or (window_size is not None and window_size_func is not None):
             raise InvalidArgumentError(
                 "Must pass either `window_size` or `window_size_func`, but not both",
                 hint="window_size=10, or a function that gives the size for a key",
             )
-        size = whole("window_size", window_size, 1) if window_size is not None else window_size_func
         operation = GroupByWindow(
             inputs=(self.operation,),
-            key=function_of("key_func", key_func),
-            reduce=function_of("reduce_func", reduce_func),
-            window_size=size if isinstance(size, int) else function_of("window_size_func", size),
+            key=called_with_elements("key_func", key_func, self.operation),
+            reduce=reduce_func,
+            window_size=size,
         )
         return self._then(operation)
 
+    @checked(
+        element_length_func=function,
+        bucket_boundaries=each(_ROWS),
+        bucket_batch_sizes=each(_ROWS),
+        padded_shapes=anything,
+        padding_values=anything,
+    )
     def bucket_by_sequence_length(
         self,
         element_length_func: Callable[..., Any],
@@ -247,12 +268,12 @@ class Grouping:
             [[[1, 0], [2, 2]], [[5, 5, 5, 5, 5], [4, 4, 4, 4, 0]]]
         """
         buckets = Buckets(
-            length=function_of("element_length_func", element_length_func),
-            boundaries=tuple(whole("bucket_boundaries", boundary, 1) for boundary in bucket_boundaries),
-            sizes=tuple(whole("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes),
-            padding=None if flag("no_padding", no_padding) else Padding(shapes=padded_shapes, values=padding_values),
-            to_boundary=flag("pad_to_bucket_boundary", pad_to_bucket_boundary) and not no_padding,
-            drop_remainder=flag("drop_remainder", drop_remainder),
+            length=called_with_elements("element_length_func", element_length_func, self.operation),
+            boundaries=tuple(bucket_boundaries),
+            sizes=tuple(bucket_batch_sizes),
+            padding=None if no_padding else Padding(shapes=padded_shapes, values=padding_values),
+            to_boundary=pad_to_bucket_boundary and not no_padding,
+            drop_remainder=drop_remainder,
         )
         buckets.check()
         operation = BucketBySequenceLength(
@@ -268,6 +289,6 @@ class Grouping:
         spec = self.operation.element_spec
         if spec is not None and any(not leaf.shape for leaf in flatten(spec)):
             raise InvalidArgumentError(
-                f"elements of the spec {spec} have a leaf without dimensions: there are no rows to cut",
+                f"{name}: elements of the spec {spec} have a leaf without dimensions: there are no rows to cut",
                 hint=f"leave `{name}` out, or `batch` first",
             )

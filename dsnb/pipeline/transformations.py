@@ -1,7 +1,7 @@
 """The methods of `Dataset` that make one dataset out of another.
 
 Names, arguments and meaning are those that tf.data documents, so that a user who comes from there changes imports and
-little else; where dsnb differs, the docstring says so. All arguments are checked at the call.
+little else; where dsnb differs, the docstring says so.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dsnb.arguments import anything, checked, function, function_of, optional, whole
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.grouping import Grouping
 from dsnb.pipeline.operations.concatenate import Concatenate
@@ -20,34 +21,33 @@ from dsnb.pipeline.operations.map import Map
 from dsnb.pipeline.operations.prefetch import Prefetch
 from dsnb.pipeline.operations.repeat import Repeat
 from dsnb.pipeline.operations.scan import Scan
-from dsnb.pipeline.operations.shard import Shard, checked
+from dsnb.pipeline.operations.shard import Shard, checked_shard
 from dsnb.pipeline.operations.shuffle import Shuffle
 from dsnb.pipeline.operations.skip import Skip
 from dsnb.pipeline.operations.take import Take
 from dsnb.pipeline.operations.take_while import TakeWhile
 from dsnb.pipeline.operations.unique import Unique
-from dsnb.pipeline.operations.with_options import Options, WithOptions, options_of
+from dsnb.pipeline.operations.with_options import Options, WithOptions, options_of, options_rule
 from dsnb.pipeline.sources.arrays import taken_apart, tensor_of
 from dsnb.pipeline.specs import can_follow
 from dsnb.pipeline.validate import (
     AUTOTUNE,
-    function_of,
-    operation_of,
-    optional_flag,
-    optional_whole,
+    called_with_elements,
+    count_or_all,
+    cycle_length,
+    dataset,
     parallel_calls,
-    whole,
+    seed,
 )
 
 if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
 
-_ALL_HINT = "pass a count of 0 or more, or -1 for all"
-
 
 class Transformations(Grouping):
     """What can be done to a dataset; each method returns a new one and leaves this one as it is."""
 
+    @checked(map_func=function, num_parallel_calls=parallel_calls)
     def map(
         self,
         map_func: Callable[..., Any],
@@ -78,12 +78,13 @@ class Transformations(Grouping):
         """
         operation = Map(
             inputs=(self.operation,),
-            function=function_of("map_func", map_func),
-            calls=parallel_calls(num_parallel_calls),
-            deterministic=optional_flag("deterministic", deterministic),
+            function=called_with_elements("map_func", map_func, self.operation),
+            calls=num_parallel_calls,
+            deterministic=deterministic,
         )
         return self._then(operation)
 
+    @checked(predicate=function)
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """Keep the elements for which a function says yes; called with arguments as in `map` (as in tf.data).
 
@@ -95,8 +96,10 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(6).filter(lambda x: x % 2 == 0)]
             [0, 2, 4]
         """
-        return self._then(Filter(inputs=(self.operation,), predicate=function_of("predicate", predicate)))
+        called_with_elements("predicate", predicate, self.operation)
+        return self._then(Filter(inputs=(self.operation,), predicate=predicate))
 
+    @checked(initial_state=anything, scan_func=function_of("the state", "an element"))
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
         """Call a function for each element with a state that it hands on to itself (as in tf.data).
 
@@ -116,15 +119,16 @@ class Transformations(Grouping):
             >>> [int(x) for x in sums]
             [0, 1, 3, 6, 10]
         """
-        structure, leaves = taken_apart(initial_state)
+        structure, leaves = taken_apart(initial_state, "initial_state")
         operation = Scan(
             inputs=(self.operation,),
             structure=structure,
-            leaves=tuple(map(tensor_of, leaves)),
-            function=function_of("scan_func", scan_func),
+            leaves=tuple(tensor_of(leaf, "initial_state") for leaf in leaves),
+            function=scan_func,
         )
         return self._then(operation)
 
+    @checked()
     def unique(self) -> Dataset:
         """Leave elements out that were there before (as in tf.data, for elements of every kind).
 
@@ -137,6 +141,7 @@ class Transformations(Grouping):
         """
         return self._then(Unique(inputs=(self.operation,)))
 
+    @checked(buffer_size=whole(1), seed=seed)
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = True
     ) -> Dataset:
@@ -160,12 +165,13 @@ class Transformations(Grouping):
         """
         operation = Shuffle(
             inputs=(self.operation,),
-            size=whole("buffer_size", buffer_size, 1),
-            seed=optional_whole("seed", seed),
-            reshuffle=optional_flag("reshuffle_each_iteration", reshuffle_each_iteration) is not False,
+            size=buffer_size,
+            seed=seed,
+            reshuffle=reshuffle_each_iteration is not False,
         )
         return self._then(operation)
 
+    @checked(count=optional(whole(-1, hint="pass a count of 0 or more, or None for ever")))
     def repeat(self, count: int | None = None) -> Dataset:
         """Go through the dataset `count` times; for ever with None or -1 (as in tf.data).
 
@@ -179,9 +185,9 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(2).repeat(3)]
             [0, 1, 0, 1, 0, 1]
         """
-        number = optional_whole("count", count, -1, "pass a count of 0 or more, or None for ever")
-        return self._then(Repeat(inputs=(self.operation,), count=None if number == -1 else number))
+        return self._then(Repeat(inputs=(self.operation,), count=None if count == -1 else count))
 
+    @checked(count=count_or_all)
     def take(self, count: int) -> Dataset:
         """Keep the first `count` elements, all of them with -1 (as in tf.data); nothing behind them is computed.
 
@@ -193,8 +199,9 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(10).take(3)]
             [0, 1, 2]
         """
-        return self._then(Take(inputs=(self.operation,), count=whole("count", count, -1, _ALL_HINT)))
+        return self._then(Take(inputs=(self.operation,), count=count))
 
+    @checked(predicate=function)
     def take_while(self, predicate: Callable[..., Any]) -> Dataset:
         """Keep the elements before the first for which a function says no; called as in `map` (as in tf.data).
 
@@ -206,8 +213,10 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(10).take_while(lambda x: x * x < 10)]
             [0, 1, 2, 3]
         """
-        return self._then(TakeWhile(inputs=(self.operation,), predicate=function_of("predicate", predicate)))
+        called_with_elements("predicate", predicate, self.operation)
+        return self._then(TakeWhile(inputs=(self.operation,), predicate=predicate))
 
+    @checked(count=count_or_all)
     def skip(self, count: int) -> Dataset:
         """Leave the first `count` elements out, all of them with -1 (as in tf.data).
 
@@ -219,8 +228,9 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(5).skip(3)]
             [3, 4]
         """
-        return self._then(Skip(inputs=(self.operation,), count=whole("count", count, -1, _ALL_HINT)))
+        return self._then(Skip(inputs=(self.operation,), count=count))
 
+    @checked(num_shards=whole(), index=whole())
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keep the elements at `index`, `index + num_shards`, and so on (as in tf.data).
 
@@ -241,9 +251,10 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(10).shard(4, 1)]
             [1, 5, 9]
         """
-        count, place = checked(whole("num_shards", num_shards), whole("index", index))
+        count, place = checked_shard(num_shards, index)
         return self._then(Shard(inputs=(self.operation,), count=count, index=place))
 
+    @checked(buffer_size=whole(AUTOTUNE, hint="pass a number of elements, or dsnb.AUTOTUNE"))
     def prefetch(self, buffer_size: int) -> Dataset:
         """Have up to `buffer_size` elements made ready on a thread while the reader works (as in tf.data).
 
@@ -259,9 +270,9 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(3).prefetch(2)]
             [0, 1, 2]
         """
-        size = whole("buffer_size", buffer_size, AUTOTUNE, "pass a number of elements, or dsnb.AUTOTUNE")
-        return self._then(Prefetch(inputs=(self.operation,), size=size))
+        return self._then(Prefetch(inputs=(self.operation,), size=buffer_size))
 
+    @checked(options=options_rule)
     def with_options(self, options: Options) -> Dataset:
         """Set how the whole pipeline runs, and what its reader gets (as in tf.data).
 
@@ -278,15 +289,12 @@ class Transformations(Grouping):
             >>> array
             array([2, 3])
         """
-        if not isinstance(options, Options):
-            raise InvalidArgumentError(
-                f"`options` is {type(options).__name__}", hint="pass dsnb.Options(writable=True) or the like"
-            )
         operation = WithOptions(
             inputs=(self.operation,), deterministic=options.deterministic, writable=options.writable
         )
         return self._then(operation)
 
+    @checked()
     def options(self) -> Options:
         """The settings of this pipeline (as in tf.data).
 
@@ -297,6 +305,7 @@ class Transformations(Grouping):
         """
         return options_of(self.operation)
 
+    @checked(dataset=dataset)
     def concatenate(self, dataset: Dataset) -> Dataset:
         """Put another dataset behind this one (as in tf.data); sizes of dimensions may differ.
 
@@ -308,15 +317,16 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(2).concatenate(Dataset.range(7, 9))]
             [0, 1, 7, 8]
         """
-        second = operation_of("dataset", dataset)
+        second = dataset.operation
         mine, its = self.operation.element_spec, second.element_spec
         if mine is not None and its is not None and not can_follow(mine, its):
             raise InvalidArgumentError(
-                f"elements of the specs {mine} and {its} cannot follow each other",
+                f"`dataset` has elements of the spec {its}, which cannot follow elements of the spec {mine}",
                 hint="give both the same structure, dtypes and numbers of dimensions with `map`",
             )
         return self._then(Concatenate(inputs=(self.operation, second)))
 
+    @checked(start=whole())
     def enumerate(self, start: int = 0) -> Dataset:
         """Pair each element with its number, an int64 that counts from `start` (as in tf.data).
 
@@ -325,8 +335,14 @@ class Transformations(Grouping):
             >>> [(int(i), x) for i, x in Dataset.from_tensor_slices(["a", "b"]).enumerate(5)]
             [(5, 'a'), (6, 'b')]
         """
-        return self._then(Enumerate(inputs=(self.operation,), start=whole("start", start)))
+        return self._then(Enumerate(inputs=(self.operation,), start=start))
 
+    @checked(
+        map_func=function,
+        cycle_length=cycle_length,
+        block_length=optional(whole(1)),
+        num_parallel_calls=parallel_calls,
+    )
     def interleave(
         self,
         map_func: Callable[..., Dataset],
@@ -357,17 +373,17 @@ class Transformations(Grouping):
             >>> [int(x) for x in ds]
             [1, 2, 1, 2, 3, 3]
         """
-        cycle = DEFAULT_CYCLE if cycle_length in (None, AUTOTUNE) else whole("cycle_length", cycle_length, 1)
         operation = Interleave(
             inputs=(self.operation,),
-            function=function_of("map_func", map_func),
-            cycle=cycle,
-            block=1 if block_length is None else whole("block_length", block_length, 1),
-            calls=parallel_calls(num_parallel_calls),
-            deterministic=optional_flag("deterministic", deterministic),
+            function=called_with_elements("map_func", map_func, self.operation),
+            cycle=DEFAULT_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length,
+            block=1 if block_length is None else block_length,
+            calls=num_parallel_calls,
+            deterministic=deterministic,
         )
         return self._then(operation)
 
+    @checked(map_func=function)
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
         """Make a dataset of each element and put them one behind the other (as in tf.data).
 
@@ -379,4 +395,5 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(4).flat_map(Dataset.range)]
             [0, 0, 1, 0, 1, 2]
         """
-        return self._then(FlatMap(inputs=(self.operation,), function=function_of("map_func", map_func)))
+        called_with_elements("map_func", map_func, self.operation)
+        return self._then(FlatMap(inputs=(self.operation,), function=map_func))

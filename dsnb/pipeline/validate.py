@@ -1,115 +1,90 @@
-"""Checks of what users pass to the methods of `Dataset`, made at the call: an error then points at the user's line."""
+"""Rules for the arguments of `Dataset`'s methods, beside those of `dsnb.arguments` for all of dsnb."""
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from dsnb.arguments import Rule, each, number, optional, shown, takes, whole
+from dsnb.elements.structure import structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operation import Operation, walk
+from dsnb.pipeline.sources.elements import Elements
 from dsnb.pipeline.specs import can_follow
+
+if TYPE_CHECKING:
+    from dsnb.pipeline.dataset import Dataset
 
 AUTOTUNE: Final = -1
 """For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
 
-
-def whole(name: str, value: Any, least: int | None = None, hint: str = "") -> int:
-    """The value as an int, if it is a whole number and not below `least`."""
-    if isinstance(value, bool):
-        raise InvalidArgumentError(f"`{name}` is {value!r}, not a whole number", hint=hint or "pass an int")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidArgumentError(
-            f"`{name}` is {value!r} ({type(value).__name__}), not a whole number", hint=hint or "pass an int"
-        ) from None
-    if least is not None and number < least:
-        raise InvalidArgumentError(f"`{name}` is {number}", hint=hint or f"pass {least} or more")
-    return number
+MOST_THREADS: Final = 1024
+"""A system may refuse to start more; and Python's threads take turns long before."""
 
 
-def positive(name: str, value: Any) -> float:
-    """The value, if it is a number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise InvalidArgumentError(f"`{name}` is {value!r}", hint="pass a number of seconds above 0")
-    return float(value)
-
-
-def optional_whole(name: str, value: Any, least: int | None = None, hint: str = "") -> int | None:
-    """As `whole`, and None stays None."""
-    return None if value is None else whole(name, value, least, hint)
-
-
-def function_of(name: str, value: Any) -> Callable[..., Any]:
-    """The value, if it can be called and is not a dataset."""
-    if isinstance(getattr(value, "operation", None), Operation):
-        raise InvalidArgumentError(
-            f"`{name}` is a Dataset, not a function", hint="pass a function that is called for each element"
-        )
-    if not callable(value):
-        raise InvalidArgumentError(
-            f"`{name}` is {value!r} ({type(value).__name__}), not a function",
-            hint="pass the function itself: map(decode), not map(decode(x))",
-        )
+def dataset(name: str, value: Any) -> Dataset:
+    """A dataset."""
+    if not isinstance(getattr(value, "operation", None), Operation):
+        raise InvalidArgumentError(f"`{name}` is {type(value).__name__}, not a Dataset", hint="pass a dsnb.Dataset")
     return value  # type: ignore[no-any-return]
 
 
-def operation_of(name: str, value: Any) -> Operation:
-    """The operation of a dataset."""
-    operation = getattr(value, "operation", None)
-    if not isinstance(operation, Operation):
-        raise InvalidArgumentError(f"`{name}` is {type(value).__name__}, not a Dataset", hint="pass a dsnb.Dataset")
-    return operation
+datasets: Final = each(dataset, "pass a list of datasets")
+seed: Final = optional(whole())
+count_or_all: Final = whole(-1, hint="pass a count of 0 or more, or -1 for all")
 
 
-def parallel_calls(value: Any) -> int | None:
-    """What `num_parallel_calls` may be: None, AUTOTUNE, or 1 and more."""
-    number = optional_whole("num_parallel_calls", value)
-    if number is not None and number != AUTOTUNE and number < 1:
-        raise InvalidArgumentError(f"`num_parallel_calls` is {number}", hint="pass None, dsnb.AUTOTUNE, or 1 and more")
-    return number
+shares: Final = each(number("pass one number for each dataset: 0 or more, at most 1e100", least=0.0, most=1e100))
 
 
-def flag(name: str, value: Any) -> bool:
-    """The value, if it is a truth value."""
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"`{name}` is {value!r}, not a truth value", hint="pass True or False")
-    return value
+def _autotuned(most: int) -> Rule:
+    """None, AUTOTUNE, or 1 and more."""
+    hint = f"pass None, dsnb.AUTOTUNE, or 1 to {most:,}"
+    given = whole(1, most, hint)
+    return optional(lambda name, value: AUTOTUNE if type(value) is int and value == AUTOTUNE else given(name, value))
 
 
-def optional_flag(name: str, value: Any) -> bool | None:
-    """As `flag`, and None stays None."""
-    return None if value is None else flag(name, value)
+parallel_calls: Final = _autotuned(MOST_THREADS)
+cycle_length: Final = _autotuned(100_000)
 
 
-def alternatives(datasets: Any) -> tuple[Operation, ...]:
-    """The operations of datasets of which each element is taken from one: at least one, of one kind."""
-    found = tuple(operation_of("datasets", dataset) for dataset in datasets)
+def called_with_elements(name: str, value: Callable[..., Any], source: Operation) -> Callable[..., Any]:
+    """The function, if it can be called with the elements of `source`; a tuple is unpacked into arguments.
+
+    Where the element spec is not known, or would have to be found by looking at many elements, the first call tells.
+    """
+    spec = None if any(isinstance(step, Elements) for step in walk(source)) else source.element_spec
+    if spec is None:
+        return value
+    structure = structure_of(spec)
+    count = len(structure.children) if structure.kind == "tuple" else 1
+    parts = f"{count} component{'' if count == 1 else 's'}"
+    return takes(name, value, count, f"elements have {parts}")
+
+
+def of_one_kind(given: Sequence[Dataset]) -> tuple[Operation, ...]:
+    """The operations of `datasets` of which each element is taken from one: at least one, of one kind."""
+    found = tuple(one.operation for one in given)
     if not found:
         raise InvalidArgumentError("`datasets` is empty", hint="pass a list of one dataset or more")
     known = [source.element_spec for source in found if source.element_spec is not None]
     for spec in known:
         if not can_follow(known[0], spec):
             raise InvalidArgumentError(
-                f"elements of the specs {known[0]} and {spec} cannot be in one dataset",
+                f"`datasets` have elements of the specs {known[0]} and {spec}, which cannot be in one dataset",
                 hint="give all datasets the same structure, dtypes and numbers of dimensions with `map`",
             )
     return found
 
 
-def shares_of(weights: Any, count: int) -> list[float]:
+def shares_of(weights: Sequence[float] | None, count: int) -> list[float]:
     """The weights of `count` datasets; None for all alike."""
     if weights is None:
         return [1.0] * count
-    try:
-        shares = [float(weight) for weight in weights]
-    except (TypeError, ValueError):
-        shares = []
-    if len(shares) != count or not all(0 <= share < math.inf for share in shares) or not any(shares):
+    shares = list(weights)
+    if len(shares) != count or not any(shares):
         raise InvalidArgumentError(
-            f"`weights` is {weights!r} for {count} dataset(s)",
+            f"`weights` is {shown(shares)} for {count} dataset(s)",
             hint="pass one number for each dataset: 0 or more, and at least one of them above 0",
         )
     return shares

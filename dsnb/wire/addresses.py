@@ -2,30 +2,92 @@
 
 from __future__ import annotations
 
-from dsnb.errors import InvalidArgumentError, NotFoundError
+import ipaddress
+from typing import Any
+
+from dsnb.arguments import shown, text
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+
+_LONGEST_TOKEN = 1_000
 
 
-def split_target(target: str) -> str:
+def split_target(target: str, name: str = "") -> str:
     """The "host:port" of a target, whose "grpc://" may be left out; localhost is 127.0.0.1.
 
     What else "localhost" may mean ([::1]) can be another user's server, and must not be shown a token.
 
+    Args:
+        target: The target.
+        name: The argument that it was given as, for errors.
+
     Raises:
         NotFoundError: for another protocol (as in the tf.data service).
-        InvalidArgumentError: for a missing port.
+        InvalidArgumentError: for a missing port, or several "://".
     """
-    protocol, found, rest = target.rpartition("://")
-    if found and protocol != "grpc":
+    given = f"`{name}`: {target!r}" if name else repr(target)
+    *protocols, rest = target.split("://")
+    if len(protocols) > 1:
+        raise InvalidArgumentError(f'{given} has several "://"', hint='use "grpc://host:port" or just "host:port"')
+    if protocols and protocols[0] != "grpc":
         raise NotFoundError(
-            f"the protocol {protocol!r} of {target!r} is unknown", hint='use "grpc://host:port" or just "host:port"'
+            f"the protocol {protocols[0]!r} of {given} is unknown", hint='use "grpc://host:port" or just "host:port"'
         )
     host, colon, port = rest.rpartition(":")
     bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
     if not colon or not host or bare_ipv6 or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise InvalidArgumentError(f"{target!r} is not an address", hint='use "host:port", as in "127.0.0.1:5050"')
+        raise InvalidArgumentError(f"{given} is not an address", hint='use "host:port", as in "127.0.0.1:5050"')
     return f"127.0.0.1:{port}" if host == "localhost" else rest
 
 
 def address_of(host: str, port: int | str) -> str:
     """The "host:port" of a host and a port; an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def target(name: str, value: Any) -> str:
+    """An address to call, "host:port" or "grpc://host:port", as it was given."""
+    given = text(name, value)
+    split_target(given, name)
+    return given
+
+
+def loopback(name: str, value: Any) -> str:
+    """A host to listen on, where none but this host's users can call.
+
+    Raises:
+        InvalidArgumentError: for what is no address.
+        FailedPreconditionError: for an address beyond loopback.
+    """
+    host = text(name, value)
+    try:
+        inside = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        raise InvalidArgumentError(f"`{name}`: {shown(host)} is not an IP address", hint='use "127.0.0.1"') from None
+    if not inside:
+        raise FailedPreconditionError(
+            f"`{name}`: dsnb does not listen on {host}: whoever can call a service can run code on its workers",
+            did="nothing was started",
+            hint="use 127.0.0.1 and a tunnel (ssh -L); listening beyond loopback comes with TLS, not there yet",
+        )
+    return host
+
+
+def token(name: str, value: Any) -> str:
+    """A token that a server asks for: not empty, and of characters that can be sent."""
+    given = shown_token(name, value)
+    if not given:
+        raise InvalidArgumentError(f"`{name}` must not be empty", hint="leave it out for a random one")
+    return given
+
+
+def shown_token(name: str, value: Any) -> str:
+    """A token that a caller shows; it never appears in an error."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"`{name}` must be a string, got {type(value).__name__}", hint="leave it out")
+    if not value.isascii() or not (value + "x").isprintable() or len(value) > _LONGEST_TOKEN:
+        # gRPC would call the server unreachable.
+        raise InvalidArgumentError(
+            f"`{name}` has characters that cannot be sent, or more than {_LONGEST_TOKEN:,} of them",
+            hint="a token has ASCII letters, digits and signs; `svc.token` shows it where the service was started",
+        )
+    return str(value)

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from dsnb.arguments import shown, text
 from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.processes import start_time
@@ -26,6 +28,8 @@ from dsnb.wire.addresses import split_target
 
 _LOCK_S = 5.0
 _ASIDE = ".dsnb-connection-"
+_LONGEST_NAME = 200
+"""Bytes; a file's name has at most 255."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +71,19 @@ def runtime_dir() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share", "dsnb", "services")
 
 
-def check_name(name: str) -> str:
-    """A service's name, if it can be one.
+def service_name(name: str, value: Any) -> str:
+    """A service's name: text that can be the name of a file.
 
     Raises:
         InvalidArgumentError: for an empty name, or one with characters that a file name should not have.
     """
-    if not isinstance(name, str) or not name or not all(c.isalnum() or c in "-_." for c in name) or name[0] == ".":
+    given = text(name, value)
+    if not all(c.isalnum() or c in "-_." for c in given) or given[0] == "." or len(given.encode()) > _LONGEST_NAME:
         raise InvalidArgumentError(
-            f"{name!r} cannot be the name of a service", hint="use letters, digits, '-', '_' and '.'"
+            f"`{name}`: {shown(given)} cannot be the name of a service",
+            hint="use letters, digits, '-', '_' and '.', not too many of them",
         )
-    return name
+    return given
 
 
 def claim(name: str | None = None) -> Connection:
@@ -98,7 +104,7 @@ def claim(name: str | None = None) -> Connection:
         if name is None:
             candidates = ["default", *(f"default-{number}" for number in range(2, len(taken) + 3))]
             name = next(candidate for candidate in candidates if candidate not in taken)
-        elif check_name(name) in taken:
+        elif service_name("name", name) in taken:
             raise _taken(taken[name])
         return _write(folder, name, "", "")
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import grpc
 
-from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import AlreadyExistsError, DsnbError
 from dsnb.wire import forks
-from dsnb.wire.addresses import address_of
+from dsnb.wire.addresses import address_of, loopback
 from dsnb.wire.codec import decoder, encode
 from dsnb.wire.methods import Method
 from dsnb.wire.security import Guard
@@ -62,7 +61,7 @@ class GrpcServer:
         Raises:
             AlreadyExistsError: something listens there already.
         """
-        check_loopback(host)
+        loopback("host", host)
         try:
             # Ctrl-C may strike between any two lines of the main thread, and no other; gRPC waits for ever for the end
             # of a server that was half begun.
@@ -102,24 +101,6 @@ def until_broken(requests: Iterator[Request]) -> Iterator[Request]:
         except Exception:  # noqa: BLE001 - StopIteration is among them
             return
         yield request
-
-
-def check_loopback(host: str) -> None:
-    """Refuse to listen where others than this host's users could call.
-
-    Raises:
-        FailedPreconditionError: for an address beyond loopback.
-    """
-    try:
-        inside = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        raise InvalidArgumentError(f"the host {host!r} is not an IP address", hint='use "127.0.0.1"') from None
-    if not inside:
-        raise FailedPreconditionError(
-            f"dsnb does not listen on {host}: whoever can call a service can run code on its workers",
-            did="nothing was started",
-            hint="use 127.0.0.1 and a tunnel (ssh -L); listening beyond loopback comes with TLS, not there yet",
-        )
 
 
 def _adapted(method: Method[Any, Any], handler: Callable[[Any, grpc.ServicerContext], Any]) -> Any:

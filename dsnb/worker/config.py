@@ -3,17 +3,74 @@
 from __future__ import annotations
 
 import os
+from dataclasses import KW_ONLY, field
+from typing import Any
 
+from dsnb.arguments import checked, milliseconds, nbytes, one_of, optional, path, port, text, whole
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.addresses import split_target
+from dsnb.wire.addresses import loopback, shown_token, split_target, target
 from dsnb.worker.host import memory_bytes
 
 MIB = 1 << 20
 _SHARED_MEMORY = 256 * MIB
 
 
-@dataclass(frozen=True, kw_only=True)
+def _dispatcher_address(name: str, value: Any) -> str:
+    if value is None or value == "":
+        raise InvalidArgumentError(
+            f"`{name}`: a worker needs the address of its dispatcher",
+            hint='WorkerConfig(dispatcher_address="127.0.0.1:5050")',
+        )
+    return target(name, value)
+
+
+def _shared_memory(name: str, value: Any) -> int:
+    size: int = whole(0, hint="pass 0 for none, or leave it out")(name, value)
+    there = memory_bytes()
+    if size > there > 0:
+        raise InvalidArgumentError(
+            f"`{name}` is {size:,}, more than the {there:,} bytes of memory that this host has",
+            did="nothing was started",
+            hint="leave it out for a quarter of the memory, at most 256 MiB; a few batches for each reader suffice",
+        )
+    return size
+
+
+def _worker_address(name: str, value: Any) -> str:
+    """What others are told: "host:port", where the port may be "%port%"."""
+    given = text(name, value)
+    split_target(given.replace("%port%", "1"), name)
+    return given
+
+
+def _existing_folder(name: str, value: Any) -> str:
+    folder = path(name, value)
+    if not os.path.isdir(folder):
+        raise InvalidArgumentError(f"`{name}`: {folder!r} is no folder", hint="make it first")
+    return folder
+
+
+@checked(
+    dispatcher_address=_dispatcher_address,
+    worker_address=optional(_worker_address),
+    port=port,
+    protocol=optional(one_of("grpc"), "grpc"),
+    heartbeat_interval_ms=optional(milliseconds, 500),
+    dispatcher_timeout_ms=optional(milliseconds, 60_000),
+    host=loopback,
+    token=optional(shown_token),
+    name=optional(text),
+    dispatcher_gone_ms=milliseconds,
+    cross_trainer_cache_size_bytes=nbytes,
+    spill_dir=optional(_existing_folder),
+    spill_size_bytes=nbytes,
+    shared_memory_bytes=optional(_shared_memory),
+    read_ahead_bytes=nbytes,
+    max_readers=whole(1, 1_000_000),
+    isolation=one_of("thread", "process"),
+)
+@dataclass(frozen=True)
 class WorkerConfig:
     """Settings of a `WorkerServer`; names as in the tf.data service, times in milliseconds.
 
@@ -50,12 +107,13 @@ class WorkerConfig:
     dispatcher_address: str
     worker_address: str | None = None
     port: int = 0
-    host: str = "127.0.0.1"
     protocol: str = "grpc"
-    token: str | None = None
-    name: str | None = None
     heartbeat_interval_ms: int = 500
     dispatcher_timeout_ms: int = 60_000
+    _: KW_ONLY  # those before stand in the original's order
+    host: str = "127.0.0.1"
+    token: str | None = field(default=None, repr=False)
+    name: str | None = None
     dispatcher_gone_ms: int = 600_000
     cross_trainer_cache_size_bytes: int = 512 * MIB
     spill_dir: str | None = None
@@ -65,43 +123,9 @@ class WorkerConfig:
     max_readers: int = 256
     isolation: str = "process"
 
-    def __post_init__(self) -> None:
-        if not self.dispatcher_address:
-            raise InvalidArgumentError(
-                "a worker needs the address of its dispatcher", hint='WorkerConfig(dispatcher_address="127.0.0.1:5050")'
-            )
-        split_target(self.dispatcher_address)
-        if self.protocol != "grpc":
-            raise InvalidArgumentError(f"the protocol {self.protocol!r} is unknown", hint='use "grpc"')
-        for name in (
-            "heartbeat_interval_ms",
-            "dispatcher_gone_ms",
-            "dispatcher_timeout_ms",
-            "cross_trainer_cache_size_bytes",
-            "read_ahead_bytes",
-            "spill_size_bytes",
-            "max_readers",
-        ):
-            if getattr(self, name) <= 0:
-                raise InvalidArgumentError(f"{name} is {getattr(self, name)}", hint="use a number above 0")
-        self._check_shared_memory()
-        if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
-            raise InvalidArgumentError(f"spill_dir {self.spill_dir!r} is no folder", hint="make it first")
-
     @property
     def shared_memory_size(self) -> int:
         """Most bytes of shared memory, whether they were given or not."""
         if self.shared_memory_bytes is not None:
             return self.shared_memory_bytes
         return min(_SHARED_MEMORY, (memory_bytes() or 4 * _SHARED_MEMORY) // 4)
-
-    def _check_shared_memory(self) -> None:
-        size, there = self.shared_memory_bytes, memory_bytes()
-        if size is not None and size < 0:
-            raise InvalidArgumentError(f"shared_memory_bytes is {size}", hint="use 0 for none, or leave it out")
-        if size is not None and size > there > 0:
-            raise InvalidArgumentError(
-                f"shared_memory_bytes is {size:,}, more than the {there:,} bytes of memory that this host has",
-                did="nothing was started",
-                hint="leave it out for a quarter of the memory, at most 256 MiB; a few batches for each reader suffice",
-            )

@@ -10,6 +10,7 @@ import time
 import uuid
 from types import TracebackType
 
+from dsnb.arguments import checked, instance, number
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.processes import idle_ns, usable_cpus
 from dsnb.wire import addresses, discovery
@@ -59,6 +60,7 @@ class WorkerServer:
         'w0'
     """
 
+    @checked(config=instance(WorkerConfig, hint='pass dsnb.WorkerConfig("127.0.0.1:5050")'))
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
         self.config = config
         self.uid = uuid.uuid4().hex[:12]
@@ -97,6 +99,7 @@ class WorkerServer:
         told = self.config.worker_address or addresses.address_of(self.config.host, "%port%")
         return told.replace("%port%", str(self._server.port))
 
+    @checked()
     def start(self) -> None:
         """Listen and register; the second call does nothing.
 
@@ -148,12 +151,14 @@ class WorkerServer:
                 hint="start the dispatcher first, or check dispatcher_address",
             )
 
+    @checked()
     def drain(self) -> None:
         """Take nothing new: DYNAMIC tasks end with the splits that they have, other passes end early in a while."""
         self._drained_at = self._drained_at or time.monotonic() + _DRAIN_S
         if self._session is not None:
             self._session.report_now()
 
+    @checked(timeout=number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9))
     def stop(self, timeout: float = _JOIN_S) -> None:
         """Say goodbye, end all tasks and threads; a second call only waits for the first, as the process may end next.
 
@@ -188,6 +193,7 @@ class WorkerServer:
         if self._channel is not None:
             self._channel.close()
 
+    @checked()
     def join(self) -> None:
         """Wait until it is stopped.
 

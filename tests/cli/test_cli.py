@@ -80,7 +80,10 @@ def test_a_wrong_use_is_told_with_exit_code_2(
 
 def test_a_setting_that_can_never_be_right_is_told_as_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dispatcher", "--consumer-timeout-ms", "0"]) == 2
-    assert "consumer_timeout_ms is 0\n  try:  use milliseconds above 0" in capsys.readouterr().err
+    assert (
+        "`consumer_timeout_ms` is 0\n  try:  pass a number of milliseconds above 0, at most 10**12"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_module_is_the_command() -> None:

@@ -165,7 +165,7 @@ def test_a_taken_name_is_told_with_who_has_it() -> None:
 @pytest.mark.parametrize(
     "arguments,told",
     [
-        (["dispatcher", "--port", "70000"], "the port 70000 does not exist"),
+        (["dispatcher", "--port", "70000"], "`port` is 70000"),
         (["dispatcher", "--host", "everywhere"], "'everywhere' is not an IP address"),
         (["dispatcher", "--name", "my service"], "'my service' cannot be the name of a service"),
         (["worker", "--dispatcher", "127.0.0.1:1", "--cache-bytes", "much"], "'much' is no size"),

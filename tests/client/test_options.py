@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from dsnb.arguments import checked
 from dsnb.client.options import (
+    READ_RULES,
     CrossTrainerCache,
     ServiceAddress,
     ShardingPolicy,
-    check_compression,
+    compression_rule,
     read_options,
     service_address,
     sharding_policy,
@@ -29,7 +31,7 @@ def options(mode: Any = ShardingPolicy.OFF, **changes: Any) -> Any:
         "cross_trainer_cache": None,
         "target_workers": "AUTO",
     }
-    return read_options(mode, **{**arguments, **changes})
+    return checked(**READ_RULES, compression=compression_rule)(read_options)(mode, **{**arguments, **changes})
 
 
 def test_policies_have_the_numbers_of_the_original() -> None:
@@ -47,13 +49,13 @@ def test_policies_have_the_numbers_of_the_original() -> None:
     ],
 )
 def test_a_mode_may_be_a_policy_or_its_old_name(mode: Any, policy: ShardingPolicy) -> None:
-    assert sharding_policy(mode) is policy
+    assert sharding_policy("processing_mode", mode) is policy
 
 
 @pytest.mark.parametrize("mode", ["invalid", "OFF", 0, 1, None])
 def test_an_unknown_mode_is_refused_and_the_accepted_ones_are_listed(mode: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"the processing mode .* is unknown") as caught:
-        sharding_policy(mode)
+    with pytest.raises(InvalidArgumentError, match=r"`processing_mode` is .*, which is no processing mode") as caught:
+        sharding_policy("processing_mode", mode)
     for known in ("ShardingPolicy.OFF", "ShardingPolicy.HINT", "'parallel_epochs'", "'distributed_epoch'"):
         assert known in caught.value.hint
 
@@ -73,19 +75,19 @@ def test_a_trainer_has_a_name(trainer_id: Any) -> None:
         ({"num_consumers": 2}, "must be given together"),
         ({"consumer_index": 0, "num_consumers": 2}, "num_consumers needs a job_name"),
         ({"job_name": "j", "consumer_index": 2, "num_consumers": 2}, "consumer_index is 2, and num_consumers 2"),
-        ({"job_name": "j", "consumer_index": -1, "num_consumers": 2}, "consumer_index is -1, and num_consumers 2"),
-        ({"job_name": "j", "consumer_index": 0, "num_consumers": 0}, "num_consumers is 0"),
-        ({"job_name": "j", "consumer_index": True, "num_consumers": 2}, "consumer_index is True"),
-        ({"job_name": "j", "consumer_index": 0, "num_consumers": 2.0}, "num_consumers is 2.0"),
-        ({"max_outstanding_requests": 0}, "max_outstanding_requests is 0"),
-        ({"max_outstanding_requests": True}, "max_outstanding_requests is True"),
-        ({"max_outstanding_requests": 1.5}, "max_outstanding_requests is 1.5"),
+        ({"job_name": "j", "consumer_index": -1, "num_consumers": 2}, "`consumer_index` is -1"),
+        ({"job_name": "j", "consumer_index": 0, "num_consumers": 0}, "`num_consumers` is 0"),
+        ({"job_name": "j", "consumer_index": True, "num_consumers": 2}, "`consumer_index` is True"),
+        ({"job_name": "j", "consumer_index": 0, "num_consumers": 2.0}, "`num_consumers` is 2.0"),
+        ({"max_outstanding_requests": 0}, "`max_outstanding_requests` is 0"),
+        ({"max_outstanding_requests": True}, "`max_outstanding_requests` is True"),
+        ({"max_outstanding_requests": 1.5}, "`max_outstanding_requests` is 1.5"),
         ({"checksum": True, "data_transfer_protocol": "local"}, "the transfer 'local' has not: only messages of gRPC"),
         ({"checksum": True, "data_transfer_protocol": "shared_memory"}, "the transfer 'shared_memory' has not"),
         ({"compression": "foo"}, "Invalid `compression` argument: 'foo'"),
         ({"cross_trainer_cache": CrossTrainerCache("a")}, "requires named jobs"),
-        ({"target_workers": "SOME"}, "target_workers is 'SOME'"),
-        ({"target_workers": 3}, "target_workers is 3"),
+        ({"target_workers": "SOME"}, "`target_workers` is 'SOME'"),
+        ({"target_workers": 3}, "`target_workers` is 3"),
         (
             {"cross_trainer_cache": CrossTrainerCache("a"), "job_name": "j", "consumer_index": 0, "num_consumers": 2},
             "does not support coordinated reads",
@@ -118,7 +120,7 @@ def test_right_arguments_are_kept() -> None:
 
 
 def test_no_compression_has_a_name_of_its_own() -> None:
-    assert (check_compression(None), check_compression("AUTO")) == ("NONE", "AUTO")
+    assert (compression_rule("compression", None), compression_rule("compression", "AUTO")) == ("NONE", "AUTO")
 
 
 # ---- where a service is
@@ -126,25 +128,25 @@ def test_no_compression_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("service", ["127.0.0.1:5050", "grpc://127.0.0.1:5050", ("grpc", "127.0.0.1:5050")])
 def test_a_service_may_be_an_address_in_three_notations(service: Any) -> None:
-    assert service_address(service) == ServiceAddress(address="127.0.0.1:5050")
+    assert service_address("service", service) == ServiceAddress(address="127.0.0.1:5050")
 
 
 def test_a_service_object_brings_its_token() -> None:
-    found = service_address(SimpleNamespace(target="grpc://127.0.0.1:5050", token="t"))
+    found = service_address("service", SimpleNamespace(target="grpc://127.0.0.1:5050", token="t"))
     assert (found.address, found.find_token()) == ("127.0.0.1:5050", "t")
 
 
 @pytest.mark.parametrize("service", [7, None, b"127.0.0.1:5050", ("grpc",), ("grpc", 7)])
 def test_anything_else_is_no_service(service: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="`service` must be a string, a"):
-        service_address(service)
+        service_address("service", service)
 
 
 def test_an_empty_address_and_another_protocol_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="`service` must not be empty"):
-        service_address("")
+        service_address("service", "")
     with pytest.raises(NotFoundError, match="the protocol 'grp'"):
-        service_address("grp://127.0.0.1:5050")
+        service_address("service", "grp://127.0.0.1:5050")
 
 
 def test_a_token_is_in_no_pickle_no_repr_and_no_comparison() -> None:

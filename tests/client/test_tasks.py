@@ -11,7 +11,7 @@ import pytest
 
 from dsnb.client.inbox import Inbox
 from dsnb.client.options import ReadOptions, ShardingPolicy
-from dsnb.client.tasks import BUFFER_BYTES, TaskTable, check_protocol
+from dsnb.client.tasks import BUFFER_BYTES, TaskTable, transfer_protocol
 from dsnb.errors import (
     DataLossWarning,
     FailedPreconditionError,
@@ -266,9 +266,9 @@ def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: 
 
 def test_an_unknown_transfer_is_refused_when_it_is_asked_for() -> None:
     for known in (None, "grpc", "shared_memory", "local"):
-        check_protocol(known)
+        assert transfer_protocol("protocol", known) == known
     with pytest.raises(NotFoundError, match="the data transfer protocol 'unknown' is not available"):
-        check_protocol("unknown")
+        transfer_protocol("protocol", "unknown")
 
 
 # ---- credit

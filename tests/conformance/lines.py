@@ -92,7 +92,6 @@ DIFFERS = {
     "and one that is gone frees its place, so that its successor may come on another port",
     237: "tests/pipeline/test_sharding.py has the rewriting itself; here what a user sees of it",
     238: "splits are counted for one repetition; a repeat asks for the next one, and counters and selectors have none",
-    239: 'an empty name of target workers is refused, where the original takes it for "AUTO"',
     305: "a target names the address that is listened on, 127.0.0.1",
     312: "workers are counted by status(), which asks them all",
     314: "the configuration is refused, before there is a server",

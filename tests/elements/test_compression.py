@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from dsnb.client.options import check_compression
+from dsnb.client.options import compression_rule
 from dsnb.elements import compression
 from dsnb.elements.compression import CODECS, codec, installed
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
@@ -53,13 +53,13 @@ def test_damage_is_an_error_of_some_kind(name: str) -> None:
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_codec_that_is_named_and_missing_is_refused_where_it_was_named() -> None:
     with pytest.raises(FailedPreconditionError, match="LZ4 is not installed here") as caught:
-        check_compression("LZ4")
+        compression_rule("compression", "LZ4")
     assert "dsnb[compression]" in str(caught.value)
-    assert check_compression("AUTO") == "AUTO"
-    assert check_compression(None) == "NONE"
+    assert compression_rule("compression", "AUTO") == "AUTO"
+    assert compression_rule("compression", None) == "NONE"
 
 
 def test_all_codecs_are_installed_with_everything_and_others_are_unknown() -> None:
     assert installed() == CODECS
     with pytest.raises(InvalidArgumentError, match="Invalid `compression` argument"):
-        check_compression("SNAPPY")
+        compression_rule("compression", "SNAPPY")

@@ -16,13 +16,13 @@ from dsnb.elements.spec import (
     BYTES,
     STR,
     TensorSpec,
-    check_spec,
     compatible,
     dtype_from_text,
     dtype_to_text,
     leaf_spec,
     spec_from_json,
     spec_of,
+    spec_rule,
     spec_to_json,
 )
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
@@ -37,7 +37,7 @@ def test_a_spec_reads_as_it_is_written() -> None:
 
 
 def test_negative_dimensions_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="negative") as caught:
+    with pytest.raises(InvalidArgumentError, match="`shape` is -1") as caught:
         TensorSpec((-1, 2))
     assert "None" in caught.value.hint
 
@@ -83,9 +83,9 @@ def test_a_spec_has_the_elements_structure() -> None:
 
 
 def test_only_specs_may_stand_in_a_spec() -> None:
-    assert check_spec((TensorSpec(),)) == (TensorSpec(),)
+    assert spec_rule("element_spec", (TensorSpec(),)) == (TensorSpec(),)
     with pytest.raises(InvalidArgumentError, match="float32"):
-        check_spec({"a": TensorSpec(), "b": np.float32})
+        spec_rule("element_spec", {"a": TensorSpec(), "b": np.float32})
 
 
 def test_specs_are_compatible_if_sizes_are_all_that_is_unknown() -> None:

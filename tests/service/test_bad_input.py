@@ -265,7 +265,7 @@ def test_an_odd_element(cluster: Cluster, transfer: str, odd: Callable[[Any], An
 
 
 def test_an_unknown_mode(cluster: Cluster) -> None:
-    with refused(InvalidArgumentError, "'epochs' is unknown", "parallel_epochs", "ShardingPolicy.DYNAMIC"):
+    with refused(InvalidArgumentError, "`processing_mode` is 'epochs'", "parallel_epochs", "ShardingPolicy.DYNAMIC"):
         read(dsnb.Dataset.range(10), cluster.service, "epochs")
 
 

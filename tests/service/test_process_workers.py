@@ -161,7 +161,7 @@ def test_replacements_are_bounded_within_a_stretch_of_time() -> None:
 
 
 def test_another_isolation_is_refused_by_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="the isolation 'fork' is unknown"):
+    with pytest.raises(InvalidArgumentError, match="`isolation` is 'fork'"):
         dsnb.start(isolation="fork")  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ def test_how_long_a_consumer_waits_is_said_where_the_service_is_started() -> Non
         assert time.monotonic() - began < 60.0
         assert "dsnb.start(consumer_timeout_ms=...)" in raised.value.hint
         close(elements)
-    with pytest.raises(InvalidArgumentError, match="consumer_timeout_ms is 0"):
+    with pytest.raises(InvalidArgumentError, match="`consumer_timeout_ms` is 0"):
         dsnb.start(workers=0, name="impatience", consumer_timeout_ms=0)
 
 

@@ -236,12 +236,12 @@ def test_one_may_begin_with_the_newest(service: DataService) -> None:
     "make,told",
     [
         (lambda: dsnb.CrossTrainerCache(""), "non-empty trainer ID"),
-        (lambda: dsnb.CrossTrainerCache("a", on_lag="block"), "on_lag is 'block'"),  # type: ignore[arg-type]
-        (lambda: dsnb.CrossTrainerCache("a", start="middle"), "start is 'middle'"),  # type: ignore[arg-type]
-        (lambda: dsnb.CrossTrainerCache("a", start_together=0), "start_together is 0"),
-        (lambda: dsnb.CrossTrainerCache("a", start_together=True), "start_together is True"),
-        (lambda: dsnb.CrossTrainerCache("a", timeout=0), "timeout is 0"),
-        (lambda: dsnb.CrossTrainerCache("a", timeout="soon"), "timeout is 'soon'"),  # type: ignore[arg-type]
+        (lambda: dsnb.CrossTrainerCache("a", on_lag="block"), "`on_lag` is 'block'"),  # type: ignore[arg-type]
+        (lambda: dsnb.CrossTrainerCache("a", start="middle"), "`start` is 'middle'"),  # type: ignore[arg-type]
+        (lambda: dsnb.CrossTrainerCache("a", start_together=0), "`start_together` is 0"),
+        (lambda: dsnb.CrossTrainerCache("a", start_together=True), "`start_together` is True"),
+        (lambda: dsnb.CrossTrainerCache("a", timeout=0), "`timeout` is 0"),
+        (lambda: dsnb.CrossTrainerCache("a", timeout="soon"), "`timeout` is 'soon'"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wish_that_cannot_be_is_refused_at_once(make: Callable[[], object], told: str) -> None:

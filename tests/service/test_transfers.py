@@ -137,9 +137,9 @@ def test_where_the_system_has_no_such_memory_asking_for_it_is_an_error_at_the_ca
 
 
 def test_more_shared_memory_than_the_host_has_is_refused_at_the_call() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"shared_memory_bytes is 1,000,000,000,000,000, more than the .*"):
+    with pytest.raises(InvalidArgumentError, match=r"`shared_memory_bytes` is 1,000,000,000,000,000, more than the .*"):
         dsnb.start(workers=1, name="too-large", shared_memory_bytes=10**15)
-    with pytest.raises(InvalidArgumentError, match="shared_memory_bytes is -1"):
+    with pytest.raises(InvalidArgumentError, match="`shared_memory_bytes` is -1"):
         dsnb.WorkerConfig(dispatcher_address="127.0.0.1:1", shared_memory_bytes=-1)
 
 

@@ -16,7 +16,6 @@ from dsnb.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgume
 from dsnb.wire import discovery
 from dsnb.wire.discovery import (
     Connection,
-    check_name,
     claim,
     ending,
     find,
@@ -27,6 +26,7 @@ from dsnb.wire.discovery import (
     retract,
     running,
     runtime_dir,
+    service_name,
     serving,
     sweep,
     token_for,
@@ -225,14 +225,14 @@ def test_without_a_folder_nothing_runs(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", "train-2", "my_run.v1", "übung", "9"])
 def test_names_are_what_file_names_can_be(name: str) -> None:
-    assert check_name(name) == name
+    assert service_name("name", name) == name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../a", "a b", "a\n", "a\0", "x://", "a:1", None, 5])
 def test_other_names_are_refused(name: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        check_name(name)
-    assert repr(name) in str(caught.value)
+        service_name("name", name)
+    assert "`name`" in str(caught.value)
 
 
 def test_free_names_count_up(folder: Path) -> None:

@@ -17,10 +17,11 @@ import grpc
 import pytest
 
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, InvalidArgumentError
+from dsnb.wire.addresses import loopback
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import FORGET, GET_BLOB, SESSION
 from dsnb.wire.security import credentials
-from dsnb.wire.server import GrpcServer, check_loopback
+from dsnb.wire.server import GrpcServer
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, channel_to, connected, serving
 
@@ -116,13 +117,13 @@ def test_listening_beyond_loopback_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["", "example.com", "localhost.example.com", "127.0.0.1:80", "127.1"])
 def test_a_host_that_is_no_address_is_refused(host: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"127\.0\.0\.1"):
+    with pytest.raises(InvalidArgumentError, match="`host`"):
         GrpcServer("test", {FORGET: answer}, TOKEN).start(host, 0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "localhost", "::1", "[::1]"])
 def test_loopback_has_many_names(host: str) -> None:
-    check_loopback(host)
+    assert loopback("host", host) == host
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

@@ -16,12 +16,12 @@ ADDRESS = "127.0.0.1:5050"
         ({"dispatcher_address": ""}, "a worker needs the address of its dispatcher"),
         ({"dispatcher_address": "nowhere"}, "'nowhere' is not an address"),
         ({"dispatcher_address": "host:0"}, "'host:0' is not an address"),
-        ({"protocol": "http"}, "the protocol 'http' is unknown"),
-        ({"heartbeat_interval_ms": 0}, "heartbeat_interval_ms is 0"),
-        ({"dispatcher_timeout_ms": -1}, "dispatcher_timeout_ms is -1"),
-        ({"cross_trainer_cache_size_bytes": 0}, "cross_trainer_cache_size_bytes is 0"),
-        ({"read_ahead_bytes": 0}, "read_ahead_bytes is 0"),
-        ({"max_readers": 0}, "max_readers is 0"),
+        ({"protocol": "http"}, "`protocol` is 'http'"),
+        ({"heartbeat_interval_ms": 0}, "`heartbeat_interval_ms` is 0"),
+        ({"dispatcher_timeout_ms": -1}, "`dispatcher_timeout_ms` is -1"),
+        ({"cross_trainer_cache_size_bytes": 0}, "`cross_trainer_cache_size_bytes` is 0"),
+        ({"read_ahead_bytes": 0}, "`read_ahead_bytes` is 0"),
+        ({"max_readers": 0}, "`max_readers` is 0"),
     ],
 )
 def test_a_value_that_can_never_be_right_is_refused_when_it_is_given(wrong: dict[str, Any], told: str) -> None:

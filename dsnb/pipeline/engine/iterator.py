@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from dsnb.arguments import anything, checked
 from dsnb.dataclass import dataclass
 from dsnb.elements.legible import show_to_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, stands_in_place
@@ -116,6 +117,7 @@ class ElementIterator(Iterator[Any]):
         """Whether there is nothing more to come."""
         return not self._finalizer.alive
 
+    @checked()
     def state_dict(self) -> dict[str, Any]:
         """The reading position: what it takes to go on behind the element that came last, also in another process.
 
@@ -146,6 +148,7 @@ class ElementIterator(Iterator[Any]):
                 )
             return self._known_origin().state(self._source.stage, place)
 
+    @checked(state=anything)
     def load_state_dict(self, state: Any) -> None:
         """Go to a reading position that `state_dict` gave, of this pipeline in this or another process.
 
@@ -182,6 +185,7 @@ class ElementIterator(Iterator[Any]):
             raise UnimplementedError("this iterator is of no dataset, so it has no reading position")
         return self._origin
 
+    @checked()
     def close(self) -> None:
         """Stop reading and let go of threads and files; then `next` raises StopIteration. Harmless twice."""
         if self._source.inherited:

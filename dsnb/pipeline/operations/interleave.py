@@ -15,7 +15,7 @@ from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.validate import AUTOTUNE
+from dsnb.pipeline.validate import AUTOTUNE, MOST_THREADS
 
 DEFAULT_CYCLE: Final = 8
 """`cycle_length` where the user gave none: the same on every machine, so that the order is too."""
@@ -70,7 +70,7 @@ class InterleaveStage(Stage):
         self._operation = operation
         self._ordered = context.deterministic if operation.deterministic is None else operation.deterministic
         self._datasets = InnerDatasets(operation.name, operation.function, source, context)
-        self._threads = operation.cycle if operation.calls == AUTOTUNE else operation.calls or 0
+        self._threads = min(operation.cycle, MOST_THREADS) if operation.calls == AUTOTUNE else operation.calls or 0
         self._changed = threading.Condition()
         self._places: list[_Place | None] = [None] * operation.cycle
         self._turn = 0

@@ -92,7 +92,7 @@ class ShardStage(Stage):
         self._skip = (self._skip - count) % self._count
 
 
-def checked(count: int, index: int) -> tuple[int, int]:
+def checked_shard(count: int, index: int) -> tuple[int, int]:
     """The arguments of `Dataset.shard`, if they can be right.
 
     Raises:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from dsnb.arguments import anything, checked, flag, instance, optional
 from dsnb.dataclass import dataclass
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import InvalidArgumentError, near
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 
 
+def options_rule(name: str, value: Any) -> Options:
+    """Settings of a pipeline."""
+    rule = instance(Options, hint="pass dsnb.Options(writable=True) or the like")
+    options: Options = rule(name, value)
+    return options
+
+
+@checked()
 @dataclass(kw_only=True)
 class Options:
     """Settings for `Dataset.with_options`; they hold for the whole pipeline, before and behind (as in tf.data).
@@ -34,14 +43,16 @@ class Options:
     deterministic: bool | None = None
     writable: bool | None = None
 
+    @checked(name=anything, value=anything)
     def __setattr__(self, name: str, value: Any) -> None:
         known = [field.name for field in fields(self)]
         if name not in known:
-            raise InvalidArgumentError(f"there is no option {name!r}", hint=f"there are {' and '.join(known)}")
-        if value is not None and not isinstance(value, bool):
-            raise InvalidArgumentError(f"`{name}` is {value!r}, not a truth value", hint="pass True, False or None")
-        super().__setattr__(name, value)
+            raise InvalidArgumentError(
+                f"there is no option `{name}`", hint=f"{near(name, known)}there are {' and '.join(known)}"
+            )
+        super().__setattr__(name, optional(flag)(name, value))
 
+    @checked(later=options_rule)
     def merge(self, later: Options) -> Options:
         """These settings, but those of `later` where it has some (as in tf.data).
 

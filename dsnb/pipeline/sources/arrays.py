@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from dsnb.arguments import shown
 from dsnb.elements.classes import fields_of
-from dsnb.elements.refusal import is_masked, no_leaf
+from dsnb.elements.refusal import advice, described, is_masked
 from dsnb.elements.spec import BYTES, STR, TensorSpec
 from dsnb.elements.structure import LEAF, NONE, Structure, class_structure, parts_of
 from dsnb.errors import InvalidArgumentError
@@ -30,57 +31,74 @@ Column = Array | Text
 """The values of one leaf: an array, or text of varying length."""
 
 
-def taken_apart(values: Any) -> tuple[Structure, list[Any]]:
-    """A user's values as structure and leaves; lists are leaves."""
-    return (LEAF, [None]) if values is None else _taken_apart(values)
+def taken_apart(values: Any, name: str) -> tuple[Structure, list[Any]]:
+    """A user's values as structure and leaves; lists are leaves.
+
+    Args:
+        values: What the user gave.
+        name: As which argument.
+
+    Raises:
+        InvalidArgumentError: for a dict with keys that are no text, or values that are nested without an end.
+    """
+    try:
+        return (LEAF, [None]) if values is None else _taken_apart(values, name)
+    except RecursionError:
+        raise InvalidArgumentError(
+            f"`{name}` is nested too deeply", hint="flatten it; does it contain itself?"
+        ) from None
 
 
-def _taken_apart(values: Any) -> tuple[Structure, list[Any]]:
+def _taken_apart(values: Any, name: str) -> tuple[Structure, list[Any]]:
     if values is None:
         return NONE, []
     fields = fields_of(type(values))
     if isinstance(values, dict):
-        children, leaves = _parts(values.values())
-        return Structure("dict", children, tuple(map(str, values))), leaves
+        if not all(isinstance(key, str) for key in values):
+            raise InvalidArgumentError(
+                f"`{name}` holds a dict with the keys {shown(list(values))}", hint="use strings as keys, or a tuple"
+            )
+        children, leaves = _parts(values.values(), name)
+        return Structure("dict", children, tuple(values)), leaves
     if fields is not None:
-        children, leaves = _parts(parts_of(values, fields))
+        children, leaves = _parts(parts_of(values, fields), name)
         return class_structure(type(values), children), leaves
     if isinstance(values, tuple):
-        children, leaves = _parts(values)
+        children, leaves = _parts(values, name)
         return Structure("tuple", children), leaves
     return LEAF, [values]
 
 
-def _parts(values: Iterable[Any]) -> tuple[tuple[Structure, ...], list[Any]]:
-    parts = [_taken_apart(value) for value in values]
+def _parts(values: Iterable[Any], name: str) -> tuple[tuple[Structure, ...], list[Any]]:
+    parts = [_taken_apart(value, name) for value in values]
     return tuple(structure for structure, _ in parts), [leaf for _, leaves in parts for leaf in leaves]
 
 
-def array_of(value: Any) -> Array:
+def array_of(value: Any, name: str) -> Array:
     """A user's value as an array that only dsnb has, or that is read-only.
 
     Raises:
         InvalidArgumentError: for what NumPy cannot read as numbers or text.
     """
     if is_masked(value):
-        raise no_leaf(value)
+        raise InvalidArgumentError(f"`{name}` holds {described(value)}", hint=advice(value))
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise _unreadable(value, str(error)) from error
+    except Exception as error:  # noqa: BLE001 - the value's own code may run
+        raise _unreadable(value, name, str(error)) from None
     if array.dtype == object and array.size and all(isinstance(leaf, (str, bytes)) for leaf in array.flat):
         array = np.array(array.tolist())
     if array.dtype.hasobject:
-        raise _unreadable(value, "NumPy reads it as an array of objects")
+        raise _unreadable(value, name, "NumPy reads it as an array of objects")
     # What NumPy had to convert is fresh already, but a list of arrays is cheap next to looking whether it is.
     return read_only(array.copy() if array.nbytes <= COPIED_BYTES else array)
 
 
-def tensor_of(value: Any) -> Any:
+def tensor_of(value: Any, name: str) -> Any:
     """A user's value as one leaf: text as it is, a number as a NumPy scalar, anything else as an array."""
     if isinstance(value, (str, bytes)):
         return value
-    array = array_of(value)
+    array = array_of(value, name)
     return array if array.ndim else array[()]
 
 
@@ -94,13 +112,13 @@ def read_only(array: Array) -> Array:
     return view
 
 
-def column_of(value: Any) -> Column:
+def column_of(value: Any, name: str) -> Column:
     """A user's value as rows: an array, or a tuple of text."""
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], (str, bytes)):
         kind = str if isinstance(value[0], str) else bytes
         if all(isinstance(text, kind) for text in value):
             return tuple(value)
-    array = array_of(value)
+    array = array_of(value, name)
     return tuple(array.tolist()) if array.dtype.kind in "US" and array.ndim == 1 else array
 
 
@@ -111,9 +129,9 @@ def row_spec(column: Column) -> TensorSpec:
     return TensorSpec(column.shape[1:], column.dtype)
 
 
-def _unreadable(value: Any, why: str) -> InvalidArgumentError:
+def _unreadable(value: Any, name: str, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"a {type(value).__name__} cannot be read as an array: {why}",
+        f"`{name}` holds a value of type {type(value).__name__}, which cannot be read as an array: {why}",
         hint="pass arrays, or lists of numbers or text of equal length, nested in tuples or dicts; "
         "for anything else use from_generator",
     )

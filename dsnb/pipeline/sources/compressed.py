@@ -8,35 +8,21 @@ import os
 import zlib
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from dsnb.errors import InvalidArgumentError
+from dsnb.arguments import one_of
 
 if TYPE_CHECKING:
     from dsnb.cache.opened import OpenedFiles
 
-COMPRESSIONS: Final = (None, "", "GZIP", "ZLIB")
+compression_type_rule: Final = one_of(None, "", "GZIP", "ZLIB")
 BUFFER_BYTES: Final = 256 * 1024
 """How much of a file is read at a time where the user did not say."""
 
 
-def checked_compression(compression_type: Any) -> str | None:
-    """The value, if it is one of `COMPRESSIONS`.
-
-    Raises:
-        InvalidArgumentError: for anything else.
-    """
-    if compression_type not in COMPRESSIONS:
-        raise InvalidArgumentError(
-            f"`compression_type` is {compression_type!r}", hint='pass None, "", "GZIP" or "ZLIB"'
-        )
-    return compression_type  # type: ignore[no-any-return]
-
-
 def compression_of(compression_type: str | None, path: str) -> str:
     """The compression of a file; None goes by its suffix."""
-    checked = checked_compression(compression_type)
-    if checked is None:
+    if compression_type is None:
         return "GZIP" if path.endswith(".gz") else ""
-    return checked
+    return compression_type
 
 
 def opened(path: str, compression_type: str | None, buffer_bytes: int, files: OpenedFiles | None) -> IO[bytes]:

@@ -6,11 +6,12 @@ The patterns are looked up once, when the dataset is made, so that all tasks mea
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from dsnb.arguments import each, path, shown
 from dsnb.cache import opened
 from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
@@ -23,18 +24,17 @@ from dsnb.pipeline.splits import FileSource, Positions
 Pattern = str | os.PathLike[str]
 
 
-def matching(patterns: Pattern | Sequence[Pattern]) -> tuple[str, ...]:
-    """The files that the patterns match: absolute, sorted, each once.
+def matching(patterns: Sequence[Pattern]) -> tuple[str, ...]:
+    """The files that the patterns match, absolute, sorted, each once.
 
     Raises:
         NotFoundError: when there is none.
     """
-    texts = paths_of("file_pattern", patterns)
     # Absolute, because a worker may have another working directory.
-    found = {path for text in texts for path in _matches(os.path.abspath(text))}
+    found = {file for pattern in patterns for file in _matches(os.path.abspath(pattern))}
     if not found:
         raise NotFoundError(
-            f"no file matches {' or '.join(map(repr, texts)) or 'an empty list of patterns'}",
+            f"no file matches `file_pattern`: {' or '.join(map(shown, patterns)) or 'an empty list of patterns'}",
             hint=f"look from {os.getcwd()}; `**` goes into folders, `*` does not",
         )
     return tuple(sorted(found))
@@ -47,25 +47,17 @@ def _matches(pattern: str) -> list[str]:
     return found
 
 
-def paths_of(name: str, values: Any) -> list[str]:
-    """One path or several as a list."""
-    if isinstance(values, (str, os.PathLike)):
-        return [_path_of(name, values)]
-    if isinstance(values, Iterable) and not hasattr(values, "operation"):
-        return [_path_of(name, value) for value in values]
-    raise InvalidArgumentError(
-        f"`{name}` is {type(values).__name__}",
-        hint="pass a path or a list of paths; for a dataset of paths, paths.flat_map(dsnb.TextLineDataset)",
-    )
-
-
-def _path_of(name: str, value: Any) -> str:
-    """The value as a path or pattern, `~` expanded."""
-    if not isinstance(value, (str, os.PathLike)):
+def paths(name: str, value: Any) -> tuple[str, ...]:
+    """One path or several."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return (path(name, value),)
+    if hasattr(value, "operation"):
         raise InvalidArgumentError(
-            f"`{name}` holds {value!r} ({type(value).__name__})", hint='pass a str or a list of them, as in "a/*.png"'
+            f"`{name}` is a Dataset",
+            hint="pass a path or a list of paths; for a dataset of paths, paths.flat_map(dsnb.TextLineDataset)",
         )
-    return os.path.expanduser(os.fspath(value))
+    found: tuple[str, ...] = each(path, 'pass a path or a list of paths, as in "a/*.png"')(name, value)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

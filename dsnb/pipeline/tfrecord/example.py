@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsnb.arguments import buffer, checked, instance, optional, shown
 from dsnb.elements.spec import BYTES, STR, TensorSpec
 from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, InvalidArgumentError
@@ -32,6 +33,18 @@ _LONGEST: Final = 10
 """Bytes of a varint of 64 bits."""
 
 
+def _features_rule(name: str, value: Any) -> Mapping[str, TensorSpec]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(
+            f"`{name}` is {type(value).__name__}", hint='pass a dict: {"label": dsnb.TensorSpec((), "int64")}'
+        )
+    return value
+
+
+_DICT = instance(Mapping, hint='pass a dict, as in {"label": 0}')
+
+
+@checked(serialized=buffer, features=optional(_features_rule), defaults=optional(_DICT))
 def parse_example(
     serialized: bytes, features: Mapping[str, TensorSpec] | None = None, defaults: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -57,25 +70,17 @@ def parse_example(
         >>> parse_example(record, {"label": TensorSpec((), "int32"), "image": TensorSpec((1, 2), "float32")})
         {'label': np.int32(3), 'image': array([[0.5, 1. ]], dtype=float32)}
     """
-    if features is not None and not isinstance(features, Mapping):
-        raise InvalidArgumentError(
-            f"`features` is {type(features).__name__}", hint='pass a dict: {"label": dsnb.TensorSpec((), "int64")}'
-        )
     try:
-        found = _features(bytes(serialized))
+        found = _features(serialized)
         if features is None:
             return {name: _as_it_is(*_feature(found[name])) for name in sorted(found)}
         known = {name: _feature(found[name]) for name in features if name in found}
     except (IndexError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise DataLossError(
-            f"a record of {_length(serialized)} is no tf.train.Example",
+            f"`serialized`: a record of {len(serialized):,} bytes is no tf.train.Example",
             hint="read what the file holds in its own way: TFRecordDataset gives the bytes of each record",
         ) from error
     return {name: _wanted(name, spec, known.get(name), defaults or {}) for name, spec in features.items()}
-
-
-def _length(serialized: Any) -> str:
-    return f"{len(serialized):,} bytes" if isinstance(serialized, bytes) else f"type {type(serialized).__name__}"
 
 
 # ---- reading the message
@@ -201,7 +206,8 @@ def _as_it_is(kind: int, values: Values) -> Any:
 def _wanted(name: str, spec: Any, found: tuple[int, Values] | None, defaults: Mapping[str, Any]) -> Any:
     if not isinstance(spec, TensorSpec):
         raise InvalidArgumentError(
-            f"`features` holds {spec!r} for {name!r}", hint='pass its shape and dtype: dsnb.TensorSpec((), "int64")'
+            f"`features` holds {shown(spec)} for {name!r}",
+            hint='pass its shape and dtype: dsnb.TensorSpec((), "int64")',
         )
     kind, values = found or (0, [])
     if not kind:
@@ -271,6 +277,7 @@ def _read_only(array: Array) -> Array:
 # ---- writing it
 
 
+@checked(features=_DICT)
 def serialize_example(features: Mapping[str, Any]) -> bytes:
     """Write a dict of arrays down as a `tf.train.Example`; for `TFRecordWriter.write`.
 
@@ -297,14 +304,14 @@ def _list_of(name: str, value: Any) -> bytes:
     if isinstance(given, (list, tuple)) and given and all(isinstance(text, (str, bytes)) for text in given):
         texts = list(given)
     else:
-        array = np.asarray(given)
+        array = _read(name, given)
         if array.dtype.kind in "iub":
-            return _field(_INT64_LIST, _field(1, _varints(array)))
+            return _field(_INT64_LIST, _field(1, _varints(name, array)))
         if array.dtype.kind == "f" or np.issubdtype(array.dtype, np.floating):
             return _field(_FLOAT_LIST, _field(1, array.astype("<f4").tobytes()))
         if array.dtype.kind not in "SU":
             raise InvalidArgumentError(
-                f"the feature {name!r} is {array.dtype}, which a tf.train.Example cannot hold",
+                f"`features`: {name!r} is {array.dtype}, which a tf.train.Example cannot hold",
                 hint="convert it to integers, floats or bytes, for instance with array.tobytes()",
             )
         texts = array.reshape(-1).tolist()
@@ -312,9 +319,21 @@ def _list_of(name: str, value: Any) -> bytes:
     return _field(_BYTES_LIST, b"".join(_field(1, text) for text in encoded))
 
 
-def _varints(array: Array) -> bytes:
+def _read(name: str, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # noqa: BLE001 - the value's own code may run
+        raise InvalidArgumentError(
+            f"`features`: {name!r} cannot be read as an array: {error}",
+            hint="pass arrays, numbers, bytes or str, or lists of them of equal length",
+        ) from None
+
+
+def _varints(name: str, array: Array) -> bytes:
     if array.size and array.dtype.kind != "b" and (array.min() < -(2**63) or array.max() >= 2**63):
-        raise InvalidArgumentError("an integer does not fit into 64 bits", hint="write it as bytes")
+        raise InvalidArgumentError(
+            f"`features`: an integer of {name!r} does not fit into 64 bits", hint="write it as bytes"
+        )
     numbers = array.reshape(-1).astype(np.int64).view(np.uint64)
     if not numbers.size or numbers.max() < 0x80:
         return numbers.astype(np.uint8).tobytes()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from functools import partial
 from types import TracebackType
 from typing import IO, Any, Self, cast
 
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.pipeline.sources.compressed import compression_of
+from dsnb.arguments import buffer, checked, path
+from dsnb.errors import FailedPreconditionError
+from dsnb.pipeline.sources.compressed import compression_of, compression_type_rule
 from dsnb.pipeline.tfrecord.crc32c import masked_crc32c
 from dsnb.pipeline.tfrecord.reader import CHECKSUM, HEAD, LENGTH
 
@@ -22,7 +24,8 @@ class TFRecordWriter:
         compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
 
     Raises:
-        InvalidArgumentError: for another compression. OSError where the file cannot be opened.
+        InvalidArgumentError: for another compression.
+        FailedPreconditionError: the file cannot be opened.
 
     Example:
         >>> import dsnb, os, tempfile
@@ -35,12 +38,23 @@ class TFRecordWriter:
         [b'record 0', b'record 1', b'record 2']
     """
 
+    @checked(path=path, compression_type=compression_type_rule)
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            raise InvalidArgumentError(f"`path` is {type(path).__name__}", hint="pass the name of one file")
-        self._path = os.path.expanduser(os.fspath(path))
-        self._file: IO[bytes] | None = _created(self._path, compression_of(compression_type, self._path))
+        self._path = str(path)
+        try:
+            self._file: IO[bytes] | None = _created(self._path, compression_of(compression_type, self._path))
+        except OSError as error:
+            raise FailedPreconditionError(
+                f"`path`: {self._path} cannot be written to ({error.strerror})",
+                did="nothing was written",
+                hint="name a file in a folder that you may write to",
+            ) from None
 
+    @checked(
+        record=partial(
+            buffer, hint='encode text with text.encode(), and a dict of arrays with dsnb.serialize_example({"x": x})'
+        )
+    )
     def write(self, record: bytes) -> None:
         """Add one record.
 
@@ -53,22 +67,17 @@ class TFRecordWriter:
         """
         if self._file is None:
             raise FailedPreconditionError(f"the writer of {self._path} is closed", hint="write inside its `with` block")
-        try:
-            data = bytes(memoryview(record))
-        except TypeError:
-            raise InvalidArgumentError(
-                f"a record is bytes, not {type(record).__name__}",
-                hint='encode text with text.encode(), and a dict of arrays with dsnb.serialize_example({"x": x})',
-            ) from None
-        length = LENGTH.pack(len(data))
-        head = HEAD.pack(len(data), masked_crc32c(length))
-        self._file.write(b"".join((head, data, CHECKSUM.pack(masked_crc32c(data)))))
+        length = LENGTH.pack(len(record))
+        head = HEAD.pack(len(record), masked_crc32c(length))
+        self._file.write(b"".join((head, record, CHECKSUM.pack(masked_crc32c(record)))))
 
+    @checked()
     def flush(self) -> None:
         """Hand what was written to the system; with compression, as much of it as is packed."""
         if self._file is not None:
             self._file.flush()
 
+    @checked()
     def close(self) -> None:
         """Finish the file. Harmless twice."""
         file, self._file = self._file, None

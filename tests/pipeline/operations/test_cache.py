@@ -197,7 +197,7 @@ def test_all_that_draws_without_a_seed_is_named(tmp_path: Path) -> None:
     ]:
         with pytest.warns(CacheWarning, match=f"^{name} draws anew"):
             kept = ds.cache()
-        kept.map(lambda x: x).cache()  # of one order by now: told of no more
+        kept.map(lambda *x: x).cache()  # of one order by now: told of no more
 
 
 def test_spec_and_length_are_the_input_s(where: str | None) -> None:

@@ -50,13 +50,13 @@ def test_a_seed_gives_the_same_orders_in_every_run(folder: Path) -> None:
 
 
 def test_nothing_found_is_told_at_the_call(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no file matches '.*\.png'") as caught:
+    with pytest.raises(NotFoundError, match=r"no file matches `file_pattern`: '.*\.png'") as caught:
         Dataset.list_files(f"{tmp_path}/*.png")
     assert caught.value.hint
 
 
 def test_a_pattern_must_be_a_path() -> None:
-    with pytest.raises(InvalidArgumentError, match="`file_pattern` holds 5"):
+    with pytest.raises(InvalidArgumentError, match="`file_pattern` is 5"):
         Dataset.list_files([5])  # type: ignore[list-item]
 
 

@@ -202,7 +202,13 @@ def test_damage_is_data_loss_or_another_example(features: dict[str, Any], data: 
     assert all(isinstance(value, np.ndarray) for value in found.values())
 
 
-@pytest.mark.parametrize("wrong", [b"\xff", b"\x0a\x05abc", "text", 5, None], ids=repr)
+@pytest.mark.parametrize("wrong", ["text", 5, 2**31, None], ids=repr)
+def test_what_is_not_bytes_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`serialized` is .*, not bytes"):
+        parse_example(wrong, {})
+
+
+@pytest.mark.parametrize("wrong", [b"\xff", b"\x0a\x05abc"], ids=repr)
 def test_what_is_no_example_is_data_loss(wrong: Any) -> None:
     with pytest.raises(DataLossError, match=r"is no tf\.train\.Example"):
         parse_example(wrong)

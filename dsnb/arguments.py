@@ -1,0 +1,418 @@
+"""Checks of public arguments: declared once beside each signature, made at each call.
+
+Theory of operation. `checked` wraps a public function, method or class. A call is first compared with the signature: an
+unknown, missing or surplus argument is refused by its name. Then each argument that was given goes through its rule. A
+rule is a function of the argument's name and value. It returns the value in the form that the function works with (an
+`int` for NumPy's integers, a `str` for a path), or raises an `InvalidArgumentError` that names the argument. Arguments
+that are annotated as truth values need no rule of their own. Defaults are not checked.
+
+An error of dsnb's that leaves a checked function loses dsnb's own frames, the wrapper's among them, so that the
+traceback ends at the user's line. What arguments mean together is for the function itself to check.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from itertools import islice
+from types import FrameType, FunctionType
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
+
+from dsnb.errors import DsnbError, InvalidArgumentError, keep_frames, near
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+
+Rule = Callable[[str, Any], Any]
+"""Gets an argument's name and value; returns the value to work with, or raises `InvalidArgumentError`."""
+
+LARGEST: Final = (1 << 63) - 1
+"""The largest whole number that is taken: what 64 bits hold, in NumPy, on disk and in messages."""
+_LONGEST_TEXT: Final = 1_000
+_MOST_ITEMS: Final = 1_000_000
+_SHOWN: Final = 80
+
+
+class WrongCallError(InvalidArgumentError, TypeError):
+    """A call that does not fit the signature: an argument is unknown, missing or given twice."""
+
+
+# ---- the decorator
+
+
+class _Checked(Protocol):
+    @overload
+    def __call__(self, wrapped: type[C], /) -> type[C]: ...
+    @overload
+    def __call__(self, wrapped: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+def checked(**rules: Rule) -> _Checked:
+    """Check the arguments of a public function, method or class at each call.
+
+    Args:
+        rules: For each argument that is not a truth value, what makes of its value what the function works with.
+
+    Example:
+        >>> @checked(size=whole(1))
+        ... def batch(size, drop_remainder=False):
+        ...     return size
+        >>> batch(0)
+        Traceback (most recent call last):
+        dsnb.errors.InvalidArgumentError: `size` is 0
+          try:  pass 1 or more
+    """
+
+    def decorate(wrapped: Any) -> Any:
+        if not isinstance(wrapped, type):
+            return _wrapper(wrapped, rules)
+        wrapped.__init__ = _wrapper(wrapped.__init__, rules)  # type: ignore[misc]  # the same signature
+        return wrapped
+
+    return decorate
+
+
+def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callable[..., Any]:
+    bound, error_of_ours, without_our_frames = _Signature(function, rules).bound, DsnbError, _without_our_frames
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            args, kwargs = bound(args, kwargs)
+            return function(*args, **kwargs)
+        except error_of_ours as error:
+            without_our_frames(error)
+            raise  # as it is: Python adds no frame for that
+
+    # It is of the function's own module, where doctest and the like look for the functions of a module.
+    made = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
+    return wraps(function)(made)
+
+
+def _without_our_frames(error: BaseException | None) -> None:
+    """Leave an error and its causes only the frames of other code than dsnb's and the standard library's."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        keep_frames(error, _is_users)
+        error = error.__cause__ or error.__context__
+
+
+def _is_users(frame: FrameType) -> bool:
+    if frame.f_code.co_filename == __file__:  # a wrapper, which has the globals of what it wraps
+        return False
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package != "dsnb" and package not in sys.stdlib_module_names
+
+
+class _Signature:
+    """The parameters of a function with their rules; they are looked up at the first call."""
+
+    def __init__(self, function: Callable[..., Any], rules: Mapping[str, Rule]) -> None:
+        self._function = function
+        self._rules = rules
+        self._known = False
+
+    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, each as its rule gives it."""
+        if not self._known:
+            self._look()
+        pairs = zip(self._positional, args, strict=False)
+        given = tuple([value if rule is None else rule(name, value) for (name, rule), value in pairs])
+        if len(args) > len(given):
+            given += self._surplus(args, len(given))
+        named = {name: self._keyword(name, value) for name, value in kwargs.items()} if kwargs else kwargs
+        self._check_complete(given, kwargs)
+        return given, named
+
+    def _look(self) -> None:
+        parameters = inspect.signature(self._function).parameters.values()
+        rules = {one.name: self._rules.get(one.name) or _BY_ANNOTATION.get(one.annotation) for one in parameters}
+        by_kind = {kind: [one for one in parameters if one.kind is kind] for kind in inspect._ParameterKind}
+        only, either = by_kind[inspect.Parameter.POSITIONAL_ONLY], by_kind[inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        keyword = [*either, *by_kind[inspect.Parameter.KEYWORD_ONLY]]
+        self._positional = [(one.name, rules[one.name]) for one in (*only, *either)]
+        self._by_keyword = {one.name: rules[one.name] for one in keyword}
+        self._required = [one.name for one in (*only, *keyword) if one.default is one.empty]
+        last = max((at for at, one in enumerate((*only, *either)) if one.default is one.empty), default=-1)
+        self._enough = last + 1 if len(self._required) <= last + 1 else sys.maxsize
+        """With so many arguments and no others nothing is missing."""
+        self._rest = next(((one.name, rules[one.name]) for one in by_kind[inspect.Parameter.VAR_POSITIONAL]), None)
+        self._takes_any_keyword = bool(by_kind[inspect.Parameter.VAR_KEYWORD])
+        self._known = True
+
+    def _surplus(self, args: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+        """The arguments beyond the named ones."""
+        if self._rest is not None:
+            name, rule = self._rest
+            return args[count:] if rule is None else tuple(rule(name, value) for value in args[count:])
+        known = [name for name, _ in self._positional if name not in {"self", "cls"}]
+        takes = f"at most {len(known)} without a name ({', '.join(known)})" if known else "none without a name"
+        raise WrongCallError(
+            f"{self._name} was given {len(args) - len(self._positional) + len(known)} arguments, and takes {takes}",
+            hint=_signature_hint(self._by_keyword),
+        )
+
+    def _keyword(self, name: str, value: Any) -> Any:
+        """The value of an argument that was given by its name."""
+        if name not in self._by_keyword and not self._takes_any_keyword:
+            raise WrongCallError(
+                f"{self._name} has no argument `{name}`",
+                hint=near(name, self._by_keyword) + _signature_hint(self._by_keyword),
+            )
+        rule = self._by_keyword.get(name)
+        return value if rule is None else rule(name, value)
+
+    def _check_complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not kwargs and len(args) >= self._enough:
+            return
+        there = {name for name, _ in self._positional[: len(args)]}
+        if there and not there.isdisjoint(kwargs):
+            twice = next(name for name in kwargs if name in there)
+            raise WrongCallError(f"{self._name} was given `{twice}` twice", hint=f"leave one of them out: `{twice}`")
+        missing = [name for name in self._required if name not in there and name not in kwargs]
+        if missing:
+            raise WrongCallError(
+                f"{self._name} needs `{'` and `'.join(missing)}`", hint=_signature_hint(self._by_keyword)
+            )
+
+    @property
+    def _name(self) -> str:
+        parts = self._function.__qualname__.split(".")
+        return f"{parts[-2] if parts[-1] == '__init__' else parts[-1]}()"
+
+
+def _signature_hint(names: Iterable[str]) -> str:
+    listed = ", ".join(name for name in names if name not in {"self", "cls"})
+    return f"it takes {listed}" if listed else "it takes no arguments"
+
+
+# ---- rules
+
+
+def whole(least: int | None = None, most: int = LARGEST, hint: str = "") -> Rule:
+    """A whole number, NumPy's too, between two bounds; not a truth value."""
+    lowest = -LARGEST - 1 if least is None else least
+    bounds = f"{lowest:,} to {most:,}" if most < LARGEST else f"{lowest:,} or more"
+
+    def rule(name: str, value: Any) -> int:
+        if type(value) is not int:
+            value = _index(name, value, hint)
+        if lowest <= value <= most:
+            return value  # type: ignore[no-any-return]
+        if -LARGEST - 1 <= value <= LARGEST:
+            raise InvalidArgumentError(f"`{name}` is {value}", hint=hint or f"pass {bounds}")
+        raise InvalidArgumentError(f"`{name}` has more than 64 bits", hint=hint or f"pass at most {LARGEST:,}")
+
+    return rule
+
+
+def _index(name: str, value: Any, hint: str) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)} ({type(value).__name__}), not a whole number", hint=hint or "pass an int"
+        ) from None
+
+
+def number(hint: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Rule:
+    """A finite number within bounds, NumPy's too; not a truth value."""
+
+    def rule(name: str, value: Any) -> float:
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        try:
+            given = float(value) if real else math.nan
+        except OverflowError:  # an int of more than 300 digits
+            given = math.inf
+        if not (above < given and least <= given <= most and math.isfinite(given)):
+            raise InvalidArgumentError(f"`{name}` is {shown(value)}", hint=hint)
+        return given
+
+    return rule
+
+
+seconds: Final = number("pass a number of seconds above 0, at most 1e9", above=0.0, most=1e9)
+milliseconds: Final = whole(1, 10**12, "pass a number of milliseconds above 0, at most 10**12")
+nbytes: Final = whole(1, hint="pass a number of bytes, 1 or more")
+port: Final = whole(0, 65535, "pass 0 for a free port, or a port from 1 to 65535")
+
+
+def flag(name: str, value: Any) -> bool:
+    """A truth value, NumPy's too."""
+    if isinstance(value, bool):
+        return value
+    numpy = sys.modules.get("numpy")  # who passes one has imported it
+    if numpy is not None and isinstance(value, numpy.bool_):
+        return bool(value)
+    raise InvalidArgumentError(f"`{name}` is {shown(value)}, not a truth value", hint="pass True or False")
+
+
+def text(name: str, value: Any) -> str:
+    """A string that can be sent, shown in one line and kept: not empty, of at most 1,000 characters."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(
+            f"`{name}` must be a string, got {type(value).__name__}", hint='pass text, as in "train"'
+        )
+    if not value:
+        raise InvalidArgumentError(f"`{name}` must not be empty", hint="pass one character or more, or leave it out")
+    if len(value) > _LONGEST_TEXT or not value.isprintable():
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)}, of {len(value):,} characters",
+            hint=f"pass at most {_LONGEST_TEXT:,} characters, without line breaks and other control characters",
+        )
+    return str(value)
+
+
+def path(name: str, value: Any) -> str:
+    """The path of a file or folder as a `str`, with `~` replaced by the home folder."""
+    given = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
+    if not isinstance(given, str):
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)} ({type(value).__name__}), not a path",
+            hint="pass a str or a pathlib.Path; os.fsdecode(...) makes text of bytes",
+        )
+    if not given or "\0" in given:
+        raise InvalidArgumentError(
+            f"`{name}` is {'empty' if not given else f'{shown(value)}, which no path can be'}",
+            hint='pass the path of a file or folder, as in "data/train"',
+        )
+    return os.path.expanduser(given)
+
+
+def buffer(name: str, value: Any, hint: str = "pass bytes, as TFRecordDataset gives them") -> bytes:
+    """`bytes`, or what exports them."""
+    if type(value) is bytes:
+        return value
+    try:
+        return bytes(memoryview(value))
+    except (TypeError, BufferError):
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)} ({type(value).__name__}), not bytes", hint=hint
+        ) from None
+
+
+def function(
+    name: str, value: Any, hint: str = "pass the function itself, as in map(decode), not its result, map(decode(x))"
+) -> Callable[..., Any]:
+    """Something that can be called."""
+    if not callable(value):
+        what = f"`{name}` is {shown(value)} ({type(value).__name__}), not a function"
+        raise InvalidArgumentError(what, hint=hint)
+    return value  # type: ignore[no-any-return]
+
+
+def function_of(*parameters: str) -> Rule:
+    """A function that can be called with so many arguments, which the names describe."""
+
+    def rule(name: str, value: Any) -> Callable[..., Any]:
+        called = f"is called with {', '.join(parameters)}" if parameters else "is called without arguments"
+        return takes(name, function(name, value), len(parameters), called)
+
+    return rule
+
+
+def takes(name: str, value: Callable[..., Any], count: int, called: str) -> Callable[..., Any]:
+    """The function, if it can be called with `count` arguments, or does not tell.
+
+    Args:
+        name: Of the argument.
+        value: The function.
+        count: The number of arguments.
+        called: How it is called, as the error says, as in "is called with 1 argument".
+    """
+    if isinstance(value, FunctionType) and _fits(value, count):
+        return value
+    try:
+        # Not what a decorator's function says of the one that it wraps: they may take other arguments.
+        signature = inspect.signature(value, follow_wrapped=False)
+    except (TypeError, ValueError):  # many functions that are written in C do not tell
+        return value
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        takes = ", ".join(str(one.replace(annotation=one.empty)) for one in signature.parameters.values())
+        raise InvalidArgumentError(
+            f"`{name}` takes {f'({takes:.{_SHOWN}})' if takes else 'no arguments'}, and {called}",
+            hint=f"pass a function of {count} argument{'' if count == 1 else 's'}",
+        ) from None
+    return value
+
+
+def _fits(value: FunctionType, count: int) -> bool:
+    """Whether a plain function takes so many arguments; `inspect` takes fifty times as long to tell."""
+    code = value.__code__
+    least = code.co_argcount - len(value.__defaults__ or ())
+    most = sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount
+    return least <= count <= most and code.co_kwonlyargcount <= len(value.__kwdefaults__ or ())
+
+
+def one_of(*known: Any, hint: str = "") -> Rule:
+    """One of a few values; a string may be one that is near them in an error."""
+    names = [value for value in known if isinstance(value, str)]
+    listed = " or ".join(filter(None, [", ".join(map(repr, known[:-1])), repr(known[-1])]))
+
+    def rule(name: str, value: Any) -> Any:
+        for one in known:
+            if value is one or (isinstance(one, str) and isinstance(value, str) and value == one):
+                return one
+        likely = near(value, names) if isinstance(value, str) else ""
+        raise InvalidArgumentError(f"`{name}` is {shown(value)}", hint=likely + (hint or f"pass {listed}"))
+
+    return rule
+
+
+def instance(*classes: type, hint: str) -> Rule:
+    """An instance of one of these classes."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise InvalidArgumentError(f"`{name}` is {shown(value)} ({type(value).__name__})", hint=hint)
+        return value
+
+    return rule
+
+
+def optional(rule: Rule, none: Any = None) -> Rule:
+    """None, for which `none` is taken, or what another rule allows."""
+    return lambda name, value: none if value is None else rule(name, value)
+
+
+def each(rule: Rule, hint: str = "pass a list") -> Rule:
+    """A list of what another rule allows, as a tuple; any iterable that ends will do, but for text."""
+
+    def made(name: str, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (str, bytes, bytearray, os.PathLike)) or not isinstance(value, Iterable):
+            raise InvalidArgumentError(f"`{name}` is {shown(value)} ({type(value).__name__}), not a list", hint=hint)
+        items = tuple(islice(value, _MOST_ITEMS + 1))
+        if len(items) > _MOST_ITEMS:
+            raise InvalidArgumentError(f"`{name}` has more than {_MOST_ITEMS:,} items", hint=hint)
+        return tuple(rule(name, item) for item in items)
+
+    return made
+
+
+def anything(name: str, value: Any) -> Any:
+    """Whatever is given: the function itself says what is wrong with it, or nothing can be."""
+    del name
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: on one line, and not too long."""
+    try:
+        whole_text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - a user's own __repr__, or an int of too many digits
+        whole_text = f"a {type(value).__name__}"
+    return whole_text if len(whole_text) <= _SHOWN else f"{whole_text[: _SHOWN - 1]}…"
+
+
+_BY_ANNOTATION: Final[Mapping[str, Rule]] = {"bool": flag, "bool | None": optional(flag)}
