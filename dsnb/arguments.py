@@ -272,6 +272,19 @@ def text(name: str, value: Any) -> str:
     return str(value)
 
 
+def encodable(name: str, value: Any) -> str:
+    """A string of any length that can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"`{name}` must be a string, got {type(value).__name__}", hint="pass text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"`{name}` is {shown(value)}, which has characters that UTF-8 has not", hint="pass other text"
+        ) from None
+    return str(value)
+
+
 def path(name: str, value: Any) -> str:
     """The path of a file or folder as a `str`, with `~` replaced by the home folder."""
     given = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
@@ -280,12 +293,21 @@ def path(name: str, value: Any) -> str:
             f"`{name}` is {shown(value)} ({type(value).__name__}), not a path",
             hint="pass a str or a pathlib.Path; os.fsdecode(...) makes text of bytes",
         )
-    if not given or "\0" in given:
+    if not given or "\0" in given or not _has_bytes(given):
         raise InvalidArgumentError(
             f"`{name}` is {'empty' if not given else f'{shown(value)}, which no path can be'}",
             hint='pass the path of a file or folder, as in "data/train"',
         )
     return os.path.expanduser(given)
+
+
+def _has_bytes(given: str) -> bool:
+    """Whether the file system can write a path."""
+    try:
+        os.fsencode(given)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def buffer(name: str, value: Any, hint: str = "pass bytes, as TFRecordDataset gives them") -> bytes:
@@ -392,7 +414,10 @@ def each(rule: Rule, hint: str = "pass a list") -> Rule:
     def made(name: str, value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes, bytearray, os.PathLike)) or not isinstance(value, Iterable):
             raise InvalidArgumentError(f"`{name}` is {shown(value)} ({type(value).__name__}), not a list", hint=hint)
-        items = tuple(islice(value, _MOST_ITEMS + 1))
+        try:
+            items = tuple(islice(value, _MOST_ITEMS + 1))
+        except TypeError:  # an array without a dimension
+            raise InvalidArgumentError(f"`{name}` is {shown(value)}, not a list", hint=hint) from None
         if len(items) > _MOST_ITEMS:
             raise InvalidArgumentError(f"`{name}` has more than {_MOST_ITEMS:,} items", hint=hint)
         return tuple(rule(name, item) for item in items)

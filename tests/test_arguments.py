@@ -7,11 +7,10 @@ import doctest
 import inspect
 import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from fractions import Fraction
 from functools import partial, wraps
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -37,10 +36,8 @@ from dsnb.arguments import (
     text,
     whole,
 )
-from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
-from dsnb.monitor.run_file import RunWriter
-from dsnb.monitor.snapshot import Snapshot
-from dsnb.pipeline.engine.iterator import ElementIterator
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from tests.support.surface import public_callables, rules_of
 
 BIG = 10**400
 
@@ -98,7 +95,7 @@ REFUSED: dict[str, tuple[Any, list[Any]]] = {
     "number": (number("0 or more", least=0.0), [-1e-300, math.nan, math.inf, np.float32("nan")]),
     "flag": (flag, [0, 1, "yes", None, np.int64(1), []]),
     "text": (text, ["", 5, b"a", None, "a\nb", "a\0", "\ud800", "x" * 1001]),
-    "path": (path, ["", 3, 0, True, b"a", None, "a\0b", ["a"]]),
+    "path": (path, ["", 3, 0, True, b"a", None, "a\0b", "\ud800", ["a"]]),
     "function": (function, [3, None, "len", dsnb.Dataset.range(1)]),
     "one_of": (one_of("thread", "process"), ["proces", None, 3, ["thread"], np.array(["a", "b"])]),
     "each": (each(whole(1)), ["12", b"12", 3, None, [0], iter(int, 1), Path("a")]),
@@ -261,69 +258,7 @@ def test_an_error_of_the_state_loses_our_frames_as_well() -> None:
 
 # ---- everything that is public
 
-NOT_CALLED_BY_USERS = {
-    "DispatchServer.worker_died", "DispatchServer.announce", "DispatchServer.owned_by",  # by who started it
-    "WorkerServer.open",  # by its endpoints
-    "LocalTrainingCache.keep", "Resource.to_cache", "Resource.from_cache",  # by the training cache
-    "ElementIterator.reports",  # by workers
-}  # fmt: skip
-CLASSES = [
-    *(value for value in (getattr(dsnb, name) for name in dir(dsnb)) if inspect.isclass(value)),
-    *(value for value in (getattr(dsnb.cache, name) for name in dir(dsnb.cache)) if inspect.isclass(value)),
-    ElementIterator,
-    RunWriter,
-    Snapshot,
-]
-FUNCTIONS = [
-    value
-    for room in (dsnb, dsnb.cache, dsnb.testing)
-    for value in (getattr(room, name) for name in dir(room))
-    if isinstance(value, FunctionType)
-]
-PROTOCOLS = {"Cacheable", "TrainingCache"}
-"""What users write the methods of."""
-WITHOUT_CALLERS = {
-    "Cacheable",
-    "TrainingCache",
-    "Explanation",
-    "Remembered",
-    "ShardingPolicy",
-    "ElementIterator",
-    "RunWriter",
-    "Snapshot",
-}
-"""Classes that users do not construct, or that Python's own machinery constructs."""
-
-
-def public_callables() -> Iterator[tuple[str, Any]]:
-    for one in FUNCTIONS:
-        yield one.__name__, one
-    for cls in CLASSES:
-        if issubclass(cls, Warning | DsnbError):
-            continue
-        names = [name for name in dir(cls) if not name.startswith("_")]
-        if cls.__name__ not in WITHOUT_CALLERS:
-            names.append("__init__")
-        for name in names:
-            member = getattr(cls, name)
-            ours = str(getattr(member, "__module__", "")).startswith("dsnb")
-            if callable(member) and ours and not inspect.isclass(member) and cls.__name__ not in PROTOCOLS:
-                yield f"{cls.__name__}.{name}", member
-
-
-def rules_of(function: Any) -> Mapping[str, Any] | None:
-    """The rules of a checked function by its parameters; None where it is not checked."""
-    found = inspect.unwrap(function, stop=lambda f: "bound" in getattr(f, "__code__", type(f)).co_freevars)
-    code = getattr(found, "__code__", None)
-    if code is None or "bound" not in code.co_freevars:
-        return None
-    signature = inspect.getclosurevars(found).nonlocals["bound"].__self__
-    signature._look()
-    rest = [signature._rest] if signature._rest is not None else []
-    return {**dict(signature._positional), **signature._by_keyword, **dict(rest)}
-
-
-PUBLIC = {name: one for name, one in public_callables() if name not in NOT_CALLED_BY_USERS}
+PUBLIC = public_callables()
 
 
 @pytest.mark.parametrize("name", PUBLIC)

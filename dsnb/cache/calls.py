@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dsnb import errors
-from dsnb.arguments import anything, checked, each, instance, optional, path, shown, text
+from dsnb.arguments import WrongCallError, anything, checked, each, instance, optional, path, shown, text
 from dsnb.cache import forms, outputs
 from dsnb.cache.computing import computing
 from dsnb.cache.explain import Explanation, Note, explained, note_of
@@ -163,6 +163,13 @@ class Remembered(Generic[P, R]):
               train, line 3: `return x * SCALE` is now `return x / SCALE`
         """
         if args or kwargs:
+            try:
+                inspect.signature(self._function).bind(*args, **kwargs)
+            except TypeError as error:
+                raise WrongCallError(
+                    f"`args` of explain() do not go with {self._keys.name}: {error}",
+                    hint=f"pass the arguments of the call to explain: {inspect.signature(self._function)}",
+                ) from None
             return self._explained(args, kwargs)
         if self._last is None:
             raise FailedPreconditionError(

@@ -11,7 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from dsnb.arguments import checked, instance, path, shown, text
+from dsnb.arguments import checked, encodable, instance, path, shown, text
 from dsnb.cache.content import content_of
 from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -30,7 +30,7 @@ _LONGEST_NAME = 250
 """Bytes; a folder's name has at most 255."""
 
 
-@checked(name=_resource_name, output_fingerprint=instance(str, hint="fingerprints are text"))
+@checked(name=_resource_name, output_fingerprint=encodable)
 @dataclass(frozen=True)
 class Resource:
     """The output of a step that persists itself as a folder: its name there, and a fingerprint of what it holds.

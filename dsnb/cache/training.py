@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
-from dsnb.arguments import anything, checked, instance, number, optional, path, text
+from dsnb.arguments import anything, checked, encodable, instance, number, optional, path, text
 from dsnb.cache.content import Content
 from dsnb.cache.faults import Point
 from dsnb.cache.files import page
@@ -82,7 +82,6 @@ class TrainingCache(abc.ABC):
         """
 
 
-_FINGERPRINT = instance(str, hint="fingerprints are text")
 _STORAGE = instance(ModelStorage, hint="pass dsnb.cache.ModelStorage(folder)")
 
 
@@ -180,9 +179,9 @@ class LocalTrainingCache(TrainingCache):
             return index.bytes()
 
     @checked(
-        fingerprint_key=_FINGERPRINT,
+        fingerprint_key=encodable,
         output=anything,
-        output_fingerprint=_FINGERPRINT,
+        output_fingerprint=encodable,
         model_storage=_STORAGE,
         seconds=number("pass a number of seconds, 0 or more", least=0.0, most=1e9),
     )
@@ -251,7 +250,7 @@ class LocalTrainingCache(TrainingCache):
             return None
         return content
 
-    @checked(fingerprint_key=_FINGERPRINT)
+    @checked(fingerprint_key=encodable)
     def get_cached_output_fingerprint(self, fingerprint_key: str) -> str | None:
         """The output fingerprint stored with a key, or None; the entry is then the one used last."""
         if self._store is None:
@@ -262,7 +261,7 @@ class LocalTrainingCache(TrainingCache):
             logger.warning("the cache could not be asked, so the step counts as changed: %s", error)
             return None
 
-    @checked(output_fingerprint_key=_FINGERPRINT, node_name=text, model_storage=_STORAGE)
+    @checked(output_fingerprint_key=encodable, node_name=text, model_storage=_STORAGE)
     def get_cached_result(self, output_fingerprint_key: str, node_name: str, model_storage: ModelStorage) -> Any | None:
         """The output with this fingerprint, made again, or None; its entry is then the one used last.
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from dsnb.arguments import seconds
 from dsnb.cli.options import add_command, add_json, add_service, token_of
 from dsnb.cli.report import splits, table
 
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Show it until it is told to stop."""
     from dsnb.notebook.connect import connect
 
+    seconds("interval", args.interval)
     live = not args.as_json and sys.stdout.isatty() and sys.stdin.isatty()
     with connect(args.service, token_of(args)) as service:
         if not live:

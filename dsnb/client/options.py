@@ -169,7 +169,7 @@ def compression_rule(name: str, value: Any) -> str:
     """
     if value is None:
         return NONE
-    if value not in (AUTO, *CODECS) or not isinstance(value, str):
+    if not isinstance(value, str) or value not in (AUTO, *CODECS):
         likely = near(value.upper(), (AUTO, *CODECS)) if isinstance(value, str) else ""
         raise InvalidArgumentError(
             f"Invalid `{name}` argument: {shown(value)}",
@@ -183,7 +183,8 @@ def compression_rule(name: str, value: Any) -> str:
 def target_workers(name: str, value: Any) -> str:
     """Which workers are read, in capitals; "" means "AUTO", as in the tf.data service."""
     known = one_of(AUTO, "ANY", LOCAL)
-    return AUTO if value == "" else str(known(name, value.upper() if isinstance(value, str) else value))
+    given = (value.upper() or AUTO) if isinstance(value, str) else value
+    return str(known(name, given))
 
 
 READ_RULES: Final[Mapping[str, Rule]] = {

@@ -25,6 +25,7 @@ from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 from tornado.websocket import WebSocketClosedError
 
+from dsnb.arguments import port as port_rule
 from dsnb.dashboard.access import ASKED_FOR, LOOPBACK, REPLAYED, Policy
 from dsnb.dashboard.app import application
 from dsnb.dashboard.controls import Reach, Requests
@@ -71,7 +72,7 @@ class DashboardServer:
         replay: RunReader | None = None,
     ) -> None:
         self.address = address
-        self.port = port
+        self.port = port_rule("port", port)
         self.feed = feed
         self.policy = Policy(key=secrets.token_urlsafe(12), read_only=read_only)
         self._requests = Requests(reach) if reach is not None else None

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+from dsnb.arguments import checked, number, one_of, path, whole
 from dsnb.dataclass import dataclass
-from dsnb.errors import InvalidArgumentError
 
 
+def _record(name: str, value: Any) -> str:
+    return "" if value == "" else path(name, value)
+
+
+_SECONDS = number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9)
+
+
+@checked(
+    workers=whole(1, 1_000),
+    isolation=one_of("thread", "process"),
+    batches=whole(1),
+    accuracy=number("it is a part of one, as in 0.92", least=0.0, most=1.0),
+    deadline=_SECONDS,
+    hold=_SECONDS,
+    record=_record,
+)
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     """How to run the demo.
@@ -35,12 +51,3 @@ class DemoOptions:
     dashboard: bool = True
     hold: float = 0.0
     record: str = ""
-
-    def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("batches", 1), ("deadline", 0), ("hold", 0)):
-            self._check(name, getattr(self, name) >= least, f"it must be {least} or more")
-        self._check("accuracy", 0 <= self.accuracy <= 1, "it is a part of one, as in 0.92")
-
-    def _check(self, name: str, fits: bool, rule: str) -> None:
-        if not fits:
-            raise InvalidArgumentError(f"`{name}` is {getattr(self, name)}; {rule}", did="nothing was started")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dsnb.arguments import anything, checked, each, optional, shown, whole
+from dsnb.arguments import checked, each, instance, optional, shown, whole
 from dsnb.dataclass import dataclass
 from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.structure import Structure, flatten, from_json, rebuild, structure_of, to_json
@@ -50,6 +50,11 @@ def _dtype(name: str, value: Any) -> np.dtype[Any]:
     return found
 
 
+def _spec(name: str, value: Any) -> TensorSpec:
+    rule = instance(TensorSpec, hint="pass dsnb.TensorSpec(shape, dtype)")
+    return rule(name, value)  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class TensorSpec:
     """Shape and dtype of one leaf.
@@ -74,7 +79,7 @@ class TensorSpec:
     def __repr__(self) -> str:
         return f"TensorSpec({self.shape}, {dtype_name(self.dtype)})"
 
-    @checked(other=anything)
+    @checked(other=_spec)
     def accepts(self, other: TensorSpec) -> bool:
         """Whether each value that fits `other` fits this spec."""
         return (

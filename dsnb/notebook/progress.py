@@ -50,4 +50,9 @@ def progress(elements: Iterable[Any], **options: Any) -> Any:
     length = elements.cardinality() if isinstance(elements, Dataset) else -1
     known = {"total": length} if length >= 0 else {}
     bar = import_module("tqdm.auto").tqdm  # it looks for the notebook when it is imported
-    return bar(elements, **{"unit": "element", **known, **options})
+    try:
+        return bar(elements, **{"unit": "element", **known, **options})
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"`options`: tqdm does not take {shown(options)}: {error}", hint="see the arguments of tqdm.auto.tqdm"
+        ) from error

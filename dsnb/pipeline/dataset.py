@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -226,10 +227,14 @@ class Dataset(Transformations, Caching):
             [(0, 'a'), (1, 'b')]
         """
         nested = datasets if datasets is not None else args[0] if len(args) == 1 else args
+        try:
+            structure = structure_of(nested)
+        except RecursionError:
+            raise InvalidArgumentError("`datasets` contain themselves", hint="zip(images, labels)") from None
         inputs = tuple(dataset("datasets", one).operation for one in flatten(nested))
         if not inputs:
             raise InvalidArgumentError("zip() got no `datasets`", hint="zip(images, labels)")
-        return Dataset(Zip(inputs=inputs, structure=structure_of(nested)))
+        return Dataset(Zip(inputs=inputs, structure=structure))
 
     @staticmethod
     @checked(datasets=datasets, choice_dataset=dataset)
@@ -340,8 +345,12 @@ class Dataset(Transformations, Caching):
     @checked()
     def __len__(self) -> int:
         cardinality = self.operation.cardinality
-        if cardinality >= 0:
+        if 0 <= cardinality <= sys.maxsize:
             return cardinality
+        if cardinality > 0:
+            raise UnknownLengthError(
+                f"{self._chain()} has {cardinality:,} elements, more than len() can tell", hint="use cardinality()"
+            )
         endless = cardinality == INFINITE_CARDINALITY
         raise UnknownLengthError(
             "the dataset never ends" if endless else f"the length of {self._chain()} is not known before it is read",

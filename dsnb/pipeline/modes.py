@@ -43,13 +43,14 @@ def check_mode(mode: str, offer: Divisible) -> None:
     """
     if mode == "FILE" and offer.no_files:
         raise NotFoundError(
-            offer.no_files,
+            f"`processing_mode` FILE: {offer.no_files}",
             did="nothing was read",
             hint="use ShardingPolicy.FILE_OR_DATA or DATA, or begin with list_files, TextLineDataset or the like",
         )
     if offer.hinted and mode != "HINT":
         raise FailedPreconditionError(
-            f"the pipeline holds shard(SHARD_HINT, ...), which only the mode HINT fills in, and the mode is {mode}",
+            "the pipeline holds shard(SHARD_HINT, ...), which only the mode HINT fills in, and `processing_mode` is "
+            f"{mode}",
             did="nothing was read",
             hint="use dsnb.ShardingPolicy.HINT, or give numbers: shard(2, 0)",
         )
@@ -83,8 +84,8 @@ def check_endless(cardinality: int) -> None:
     """
     if cardinality >= 0:
         raise FailedPreconditionError(
-            "Encountered dataset with a known finite number of elements: coordinated reads require infinite "
-            f"cardinality, and the cardinality is {cardinality}",
+            "`num_consumers`: Encountered dataset with a known finite number of elements: coordinated reads require "
+            f"infinite cardinality, and the cardinality is {cardinality}",
             did="nothing was read",
             hint="add .repeat() to the end of the pipeline, before distribute",
         )

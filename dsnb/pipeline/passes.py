@@ -145,7 +145,7 @@ def _check(state: Any) -> None:
         keys = ", ".join(map(repr, [*state][:4])) if isinstance(state, dict) else ""
         shown = f"a dict with {keys or 'nothing'}" if isinstance(state, dict) else repr(state)
         raise InvalidArgumentError(
-            f"this is no reading position of dsnb: {shown:.120}",
+            f"`state` is no reading position of dsnb: {shown:.120}",
             did="the iterator stays where it is",
             hint="pass what `state_dict()` of an iterator returned",
         )

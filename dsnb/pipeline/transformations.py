@@ -326,7 +326,7 @@ class Transformations(Grouping):
             )
         return self._then(Concatenate(inputs=(self.operation, second)))
 
-    @checked(start=whole())
+    @checked(start=whole(-(1 << 62), 1 << 62))
     def enumerate(self, start: int = 0) -> Dataset:
         """Pair each element with its number, an int64 that counts from `start` (as in tf.data).
 

@@ -29,7 +29,14 @@ def dataset(name: str, value: Any) -> Dataset:
     return value  # type: ignore[no-any-return]
 
 
-datasets: Final = each(dataset, "pass a list of datasets")
+def datasets(name: str, value: Any) -> tuple[Dataset, ...]:
+    """A list of datasets."""
+    if isinstance(getattr(value, "operation", None), Operation):  # which would be read for its elements
+        raise InvalidArgumentError(f"`{name}` is a Dataset, not a list of them", hint="pass a list of datasets")
+    found: tuple[Dataset, ...] = each(dataset, "pass a list of datasets")(name, value)
+    return found
+
+
 seed: Final = optional(whole())
 count_or_all: Final = whole(-1, hint="pass a count of 0 or more, or -1 for all")
 

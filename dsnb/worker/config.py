@@ -17,7 +17,7 @@ _SHARED_MEMORY = 256 * MIB
 
 
 def _dispatcher_address(name: str, value: Any) -> str:
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value):
         raise InvalidArgumentError(
             f"`{name}`: a worker needs the address of its dispatcher",
             hint='WorkerConfig(dispatcher_address="127.0.0.1:5050")',

@@ -195,7 +195,7 @@ def test_what_is_before_a_hint_has_one_order_for_all() -> None:
 
 @pytest.mark.parametrize("mode", ["FILE_OR_DATA", "DATA"])
 def test_a_hint_in_another_mode_is_refused(mode: str) -> None:
-    with pytest.raises(FailedPreconditionError, match=rf"the mode is {mode}(.|\n)*ShardingPolicy\.HINT"):
+    with pytest.raises(FailedPreconditionError, match=rf"`processing_mode` is {mode}(.|\n)*ShardingPolicy\.HINT"):
         shard(Dataset.range(20).shard(HINT, HINT), mode, 2, 0)
 
 

@@ -167,7 +167,7 @@ class ElementIterator(Iterator[Any]):
             >>> elements = iter(dsnb.Dataset.range(5))
             >>> elements.load_state_dict({})
             Traceback (most recent call last):
-            dsnb.errors.InvalidArgumentError: this is no reading position of dsnb: a dict with nothing
+            dsnb.errors.InvalidArgumentError: `state` is no reading position of dsnb: a dict with nothing
             ...
         """
         with self._lock:

@@ -8,6 +8,7 @@ from typing import IO, Any, cast
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
+from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
@@ -53,6 +54,7 @@ class TextLinesStage(Stage):
         self._file: IO[bytes] | None = None
         self._undecoded: list[bytes] = []
         self._broken: Exception | None = None
+        self._path = ""
 
     def produce(self, want: int) -> Run:
         """The next lines."""
@@ -79,7 +81,7 @@ class TextLinesStage(Stage):
             try:
                 lines.extend(islice(cast("IO[bytes]", self._file), want))
             except (OSError, EOFError, zlib.error) as failure:
-                self._broken = failure
+                self._broken = self._explained(failure)
             if lines:
                 return lines
             self._close_file()
@@ -87,10 +89,20 @@ class TextLinesStage(Stage):
                 return self._read(want)
         return []
 
+    def _explained(self, failure: Exception) -> Exception:
+        """The disk's errors as they are; those of what packed the file as one that names it."""
+        if getattr(failure, "errno", None) is not None:
+            return failure
+        return DataLossError(
+            f"{self._path} cannot be unpacked ({failure})",
+            did="the rest of the file was left out; reading goes on with the next file",
+            hint='write it again; `compression_type` is "GZIP", "ZLIB" or "" for a file that is not compressed',
+        )
+
     def _open_next(self) -> bool:
         for position in self._positions.take(1):
-            path, operation = self._operation.files[position], self._operation
-            self._file = opened(path, operation.compression, operation.buffer_bytes, self._opened)
+            self._path, operation = self._operation.files[position], self._operation
+            self._file = opened(self._path, operation.compression, operation.buffer_bytes, self._opened)
             return True
         return False
 

@@ -88,7 +88,7 @@ def test_a_file_cut_short_is_an_error_behind_what_can_be_read(
     whole = pack(TEXT)
     paths = [write(tmp_path / "a", whole[: len(whole) // 2]), write(tmp_path / "b", pack(b"b\n"))]
     found = [plain(x) for x in outcomes(TextLineDataset(paths, compression))]
-    assert found[-2:] == ["EOFError", "b"]
+    assert found[-2:] == ["DataLossError", "b"]
     assert found[:-2] == LINES[: len(found) - 2]
 
 
