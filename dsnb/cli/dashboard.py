@@ -68,6 +68,7 @@ def replay(args: argparse.Namespace) -> int:
     from dsnb.monitor.run_file import RunReader
 
     with RunReader(args.replay) as reader:
+        reader.check()
         return serve(replay_in_thread(reader, port=args.port), args)
 
 
