@@ -25,6 +25,7 @@ from types import FrameType, FunctionType
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from dsnb.errors import DsnbError, InvalidArgumentError, keep_frames, near
+from dsnb.limits import explained
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +82,7 @@ def checked(**rules: Rule) -> _Checked:
 
 def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callable[..., Any]:
     bound, error_of_ours, without_our_frames = _Signature(function, rules).bound, DsnbError, _without_our_frames
+    refused_by_system, explain = (OSError, RuntimeError), _explain
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -89,6 +91,13 @@ def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callabl
         except error_of_ours as error:
             without_our_frames(error)
             raise  # as it is: Python adds no frame for that
+        except refused_by_system as error:
+            try:
+                explain(error)
+            except error_of_ours as page:
+                without_our_frames(page)
+                raise
+            raise
 
     # It is of the function's own module, where doctest and the like look for the functions of a module.
     made = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
@@ -102,6 +111,13 @@ def _without_our_frames(error: BaseException | None) -> None:
         seen.add(id(error))
         keep_frames(error, _is_users)
         error = error.__cause__ or error.__context__
+
+
+def _explain(error: BaseException) -> None:
+    """Raise the page about a limit of the system that an error stands for, if it does."""
+    page = explained(error)
+    if page is not None:
+        raise page from error
 
 
 def _is_users(frame: FrameType) -> bool:

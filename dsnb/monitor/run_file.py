@@ -28,6 +28,7 @@ from dsnb.errors import (
     NotFoundError,
     warn,
 )
+from dsnb.limits import explained
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.wire.codec import decode, encode
@@ -163,7 +164,7 @@ class RunReader:
         try:
             self._database = sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True, check_same_thread=False)
         except sqlite3.Error as error:
-            raise _not_ours(self.path, str(error)) from error
+            raise explained(error) or _not_ours(self.path, str(error)) from error
         try:
             _check(self._database, self.path)
         except sqlite3.Error as error:
@@ -294,7 +295,7 @@ def _create(path: str) -> sqlite3.Connection:
             database.close()
             raise
     except sqlite3.Error as error:
-        raise _not_ours(path, str(error)) from error
+        raise explained(error) or _not_ours(path, str(error)) from error
     return database
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from dsnb.errors import FailedPreconditionError
+from dsnb.limits import said
 from dsnb.monitor.page import page
 from dsnb.monitor.run_file import RunReader
 from dsnb.monitor.snapshot import Snapshot
@@ -32,7 +33,7 @@ def write_report(path: str | os.PathLike[str], snapshots: Sequence[Snapshot]) ->
             file.write(text)
     except OSError as error:
         raise FailedPreconditionError(
-            f"the report cannot be written to {os.fspath(path)} ({error.strerror})",
+            f"the report cannot be written to {os.fspath(path)} ({said(error)})",
             did="nothing was written",
             hint="name a file in a folder that you may write to",
         ) from error

@@ -229,8 +229,9 @@ class Dataset(Transformations, Caching):
         nested = datasets if datasets is not None else args[0] if len(args) == 1 else args
         try:
             structure = structure_of(nested)
-        except RecursionError:
-            raise InvalidArgumentError("`datasets` contain themselves", hint="zip(images, labels)") from None
+        except (RecursionError, InvalidArgumentError) as error:
+            why = error.what if isinstance(error, InvalidArgumentError) else "they contain themselves"
+            raise InvalidArgumentError(f"`datasets` cannot be zipped: {why}", hint="zip(images, labels)") from None
         inputs = tuple(dataset("datasets", one).operation for one in flatten(nested))
         if not inputs:
             raise InvalidArgumentError("zip() got no `datasets`", hint="zip(images, labels)")
@@ -360,6 +361,7 @@ class Dataset(Transformations, Caching):
     def __bool__(self) -> bool:
         return True  # never a question of the length, which may be unknown
 
+    @checked()
     def __iter__(self) -> ElementIterator:
         """Start one pass; `close()` it or drop it to stop early."""
         begun = Pass(operation=self.operation, numbers=self._numbers, number=next(self._numbers))

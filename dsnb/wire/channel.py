@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from dsnb.errors import CancelledError, DsnbError, UnavailableError
+from dsnb.limits import files_open, nearly_out_of_files
 from dsnb.wire import forks
 from dsnb.wire.addresses import split_target
 from dsnb.wire.codec import decoder, encode
@@ -132,9 +133,13 @@ class Channel:
         return UnavailableError(
             f"nobody answers at {self.address}",
             did=f"tried for {timeout:g} seconds",
-            hint="check the address; `dsnb status` lists the services of this user; does the service run, "
-            "and does no cell hold its interpreter?",
+            hint=f"{_hint_of_files()}check the address; `dsnb status` lists the services of this user; does the "
+            "service run, and does no cell hold its interpreter?",
         )
+
+
+def _hint_of_files() -> str:
+    return f"{files_open()}: a connection may need more; " if nearly_out_of_files() else ""
 
 
 _lock = threading.RLock()  # an iterator that is collected inside open_channel gives its channel back

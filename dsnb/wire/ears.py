@@ -30,8 +30,8 @@ class Ears:
     def add(self, descriptor: int, hear: Callable[[], None]) -> None:
         """Listen to a socket, and call this when it has something to say, or without cause: it must not wait."""
         if self._poll is None:
+            self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # fails where no file may be opened
             self._poll = select.poll()
-            self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             forks.keep_from_children(self._alarm)
             self._poll.register(self._alarm, select.POLLIN)
         self._hear[descriptor] = hear

@@ -21,6 +21,7 @@ import stat
 from contextlib import suppress
 
 from dsnb.errors import FailedPreconditionError
+from dsnb.limits import check_files
 
 _generation = 0
 _armed = False
@@ -56,6 +57,7 @@ def uses_grpc() -> None:
     global _grpc
     check_grpc()
     if _grpc is None:
+        check_files()
         _grpc = generation()
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from dsnb.errors import AlreadyExistsError, DsnbError
+from dsnb.limits import check_files
 from dsnb.wire import forks
 from dsnb.wire.addresses import address_of, loopback
 from dsnb.wire.codec import decoder, encode
@@ -77,6 +78,7 @@ class GrpcServer:
             try:
                 self.port = self._server.add_insecure_port(address_of(host, port))
             except RuntimeError as error:
+                check_files()  # gRPC does not say why
                 raise AlreadyExistsError(
                     f"the {self._name} cannot listen on {address_of(host, port)}: the port is taken or not permitted",
                     did="nothing was started",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import traceback
 from typing import Any
 
@@ -11,6 +13,7 @@ import grpc
 from dsnb import errors
 from dsnb.elements.legible import RemoteTraceback
 from dsnb.errors import DsnbError
+from dsnb.limits import explained, files_open
 
 _CODES: dict[type[DsnbError], grpc.StatusCode] = {
     errors.InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -43,6 +46,9 @@ def abort(context: grpc.ServicerContext, error: DsnbError) -> None:
 
 def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str) -> None:
     """End a call whose handler failed in a way that nobody thought of; the caller gets the traceback."""
+    if (limit := explained(error)) is not None:
+        abort(context, limit)
+        return
     text = "".join(traceback.format_exception(error))
     page = DsnbError(f"{call} failed with {type(error).__name__}: {error}", did="the call was given up", hint=_BUG)
     _end(context, grpc.StatusCode.INTERNAL, page, text)
@@ -50,6 +56,7 @@ def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str)
 
 def page_of(error: Exception, call: str) -> bytes:
     """An error as text, for connections that are not gRPC's; `error_of` reads it."""
+    error = explained(error) or error
     if isinstance(error, DsnbError):
         code, page, trace = _code_of(error), error, ""
     else:
@@ -109,6 +116,8 @@ def error_from(call: Any, address: str) -> DsnbError:
             hint="it is another program or another version of dsnb; check the address, or upgrade both sides",
         )
     details = call.details() or code.name
+    if os.strerror(errno.EMFILE) in details:
+        details = f"{details}: {files_open()}"
     what = f"the call to {address} failed: {details}"
     if code in _CLASSES:
         return _CLASSES[code](what)

@@ -9,6 +9,8 @@ from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+from dsnb.limits import start
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,9 +42,9 @@ class OnDemandExecutor(Executor):
             if self._idle:
                 self._idle -= 1  # taken by this work, though its thread has yet to wake up
             else:
+                thread = threading.Thread(target=self._run, name=f"{self._name}-{self._made + 1}", daemon=True)
+                start(thread)
                 self._made += 1
-                thread = threading.Thread(target=self._run, name=f"{self._name}-{self._made}", daemon=True)
-                thread.start()
                 self._threads.add(thread)
             # Under the lock, so that it stands in front of the word to end that a shutdown puts behind it.
             self._work.put((future, lambda: fn(*args, **kwargs)))

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from dsnb import errors
 from dsnb.errors import DeadlineExceededError, DsnbError, UnavailableError, UnimplementedError
+from dsnb.limits import explained
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import memory_kills
 from dsnb.worker.obituary import last_words, obituary
@@ -180,7 +181,7 @@ class WorkerProcess:
             assert self._process is not None
             self._watch(self._process)
         except OSError as error:
-            self._refusal = UnavailableError(f"a worker process could not be started: {error}")
+            self._refusal = explained(error) or UnavailableError(f"a worker process could not be started: {error}")
         finally:
             if self._refusal is None and not self.uid:
                 self._refusal = self._ended_early()

@@ -12,6 +12,7 @@ from types import TracebackType
 
 from dsnb.arguments import checked, instance, number
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
+from dsnb.limits import files_open, nearly_out_of_files
 from dsnb.processes import idle_ns, usable_cpus
 from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
@@ -148,7 +149,9 @@ class WorkerServer:
             raise UnavailableError(
                 f"no dispatcher answers at {addresses.split_target(self.config.dispatcher_address)}",
                 did=f"the worker tried for {seconds:g} seconds and was not started",
-                hint="start the dispatcher first, or check dispatcher_address",
+                hint=f"{files_open()}: a connection may need more"
+                if nearly_out_of_files()
+                else "start the dispatcher first, or check dispatcher_address",
             )
 
     @checked()

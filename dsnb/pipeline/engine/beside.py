@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from dsnb.errors import CancelledError
+from dsnb.limits import start
 from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
 
 PATIENCE_S: Final = 0.003
@@ -59,8 +60,9 @@ class CallsBeside:
         """Make a run of calls; only when idle."""
         if self._thread is None:
             name = f"{threading.current_thread().name}-{self._name}"  # of the task, where there is one
-            self._thread = threading.Thread(target=self._call, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._call, name=name, daemon=True)
+            start(thread)
+            self._thread = thread
         self._run, self._left, self._out, self._taken = run, list(run), [], 0
         self.going, self.hurried, self._failure = True, False, None
         self._work.put(self._make_run)

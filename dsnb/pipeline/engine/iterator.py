@@ -14,6 +14,7 @@ from dsnb.arguments import anything, checked
 from dsnb.dataclass import dataclass
 from dsnb.elements.legible import show_to_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, stands_in_place
+from dsnb.limits import explained
 from dsnb.pipeline.engine.leaving import Outlet
 from dsnb.pipeline.engine.pace import MOST, Pace
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, closes_slowly, reports
@@ -93,6 +94,9 @@ class ElementIterator(Iterator[Any]):
             __tracebackhide__ = True  # IPython and pytest leave this frame out
             # A traceback that is kept (a notebook keeps the last one) must not keep the iterator open.
             del self
+            limit = None if hasattr(error, "__notes__") else explained(error)  # a function's own error is the user's
+            if limit is not None:
+                raise limit from error
             show_to_user(error)
             raise
 

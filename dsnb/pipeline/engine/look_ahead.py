@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError
+from dsnb.limits import start
 from dsnb.pipeline.engine.pace import Pace
 from dsnb.pipeline.engine.stage import Run, Stage
 
@@ -68,8 +69,9 @@ class LookAhead:
     def start(self) -> None:
         """Begin to pull; the second call does nothing."""
         if self._thread is None and not self._cancelled:
-            self._thread = threading.Thread(target=self._work, name=f"dsnb-{self._name}", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name=f"dsnb-{self._name}", daemon=True)
+            start(thread)
+            self._thread = thread
 
     def take(self, want: int) -> Run:
         """At least one and at most `want` elements, or an empty run at the end; waits for them.

@@ -17,6 +17,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final
 
 from dsnb.errors import CancelledError
+from dsnb.limits import start
 from dsnb.pipeline.engine.calls import UserFunction, segments
 from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
 from dsnb.pipeline.engine.pace import Pace
@@ -139,9 +140,9 @@ class ParallelCalls:
     def _add_thread(self, number: int) -> None:
         name = f"dsnb-{self._function.operation}-{number}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)
+        start(thread)  # under the lock, so that whoever closes joins none that has not begun
         self._threads.append(thread)
         self._running += 1
-        thread.start()  # under the lock, so that whoever closes joins none that has not begun
 
     def _collect(self, most: int) -> None:
         """Wait for the next finished run, or the end, and make its segments ready."""

@@ -9,6 +9,7 @@ import zlib
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from dsnb.arguments import one_of
+from dsnb.limits import explained
 
 if TYPE_CHECKING:
     from dsnb.cache.opened import OpenedFiles
@@ -33,10 +34,13 @@ def opened(path: str, compression_type: str | None, buffer_bytes: int, files: Op
             file: Any = gzip.open(path, "rb")  # noqa: SIM115 - closed by whoever reads
         else:
             file = open(path, "rb", buffering=max(2, buffer_bytes))  # noqa: SIM115 - likewise
-    except FileNotFoundError:
-        if files is not None:
+    except OSError as error:
+        if files is not None and isinstance(error, FileNotFoundError):
             files.add(path, None)
-        raise
+        limit = explained(error)
+        if limit is None:
+            raise
+        raise limit from error
     if files is not None:
         files.add(path, os.fstat(file.fileno()))
     return io.BufferedReader(_Zlib(file), buffer_bytes) if compression == "ZLIB" else file

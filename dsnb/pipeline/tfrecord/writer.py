@@ -11,6 +11,7 @@ from typing import IO, Any, Self, cast
 
 from dsnb.arguments import buffer, checked, path
 from dsnb.errors import FailedPreconditionError
+from dsnb.limits import said
 from dsnb.pipeline.sources.compressed import compression_of, compression_type_rule
 from dsnb.pipeline.tfrecord.crc32c import masked_crc32c
 from dsnb.pipeline.tfrecord.reader import CHECKSUM, HEAD, LENGTH
@@ -45,7 +46,7 @@ class TFRecordWriter:
             self._file: IO[bytes] | None = _created(self._path, compression_of(compression_type, self._path))
         except OSError as error:
             raise FailedPreconditionError(
-                f"`path`: {self._path} cannot be written to ({error.strerror})",
+                f"`path`: {self._path} cannot be written to ({said(error)})",
                 did="nothing was written",
                 hint="name a file in a folder that you may write to",
             ) from None

@@ -20,6 +20,7 @@ from dsnb.elements.columns import bytes_of, few, join_bytes, lay_out
 from dsnb.elements.compression import CODECS, Codec, codec
 from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, FailedPreconditionError
+from dsnb.limits import explained
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.choice import LEAST_BYTES, Choice, probe
 from dsnb.wire.transfer.handover import Piece
@@ -187,7 +188,7 @@ def apart(message: bytes) -> Iterator[bytes]:
         try:
             length, begin = _read_varint(message, at + len(_TAG_TOGETHER))
         except IndexError as error:
-            raise damaged() from error
+            raise explained(error) or damaged() from error
         if not message.startswith(_TAG_TOGETHER, at) or begin + length > len(message):
             raise damaged()
         # Of bytes: NumPy would let go of the interpreter meanwhile, which others then hold for long.
@@ -223,7 +224,7 @@ class PieceDecoder:
         except (DataLossError, FailedPreconditionError):
             raise
         except Exception as error:  # damage can show anywhere in what reads the message
-            raise damaged() from error
+            raise explained(error) or damaged() from error
 
     def _take(self, message: bytes) -> Piece | frame_pb2.ReadReply | None:
         head_end, data_at, checksum_at = _find_fields(message)

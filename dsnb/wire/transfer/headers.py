@@ -15,6 +15,7 @@ from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import Structure, from_json, to_json
 from dsnb.errors import DataLossError, FailedPreconditionError
+from dsnb.limits import explained
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.transfer.handover import Piece
 
@@ -143,7 +144,7 @@ def restore(head: bytes, index: int, body: Body) -> Piece:
     except (DataLossError, FailedPreconditionError):
         raise
     except Exception as error:  # damage can show anywhere in what reads it
-        raise damaged() from error
+        raise explained(error) or damaged() from error
 
 
 def _read_form(head: bytes) -> _Form:

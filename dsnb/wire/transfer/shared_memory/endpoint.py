@@ -6,6 +6,7 @@ import threading
 import time
 
 from dsnb.errors import DsnbError, UnavailableError
+from dsnb.limits import said
 from dsnb.wire import forks
 from dsnb.wire.codec import encode
 from dsnb.wire.status import end_of_read, error_of
@@ -105,7 +106,7 @@ class _SharedReading:
             except (EOFError, ConnectionError):
                 pass
             except OSError as failed:
-                error = SharedMemoryRefused(f"this process cannot look at the worker's memory ({failed})")
+                error = SharedMemoryRefused(f"this process cannot look at the worker's memory ({said(failed)})")
             except Exception as failed:  # noqa: BLE001 - a bug: the reader must not wait for what will not come
                 error = failed
             except BaseException:  # the user's, who may go on: what was in hand is asked for again

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsnb.errors import UnavailableError
+from dsnb.limits import explained
 from dsnb.wire import forks
 from dsnb.wire.security import credentials
 
@@ -106,7 +107,10 @@ def connect(worker_uid: str) -> socket.socket:
     Raises:
         SharedMemoryRefused: there is none, or it is another user's.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise explained(error) or SharedMemoryRefused(str(error)) from error
     try:
         connection.settimeout(_CONNECT_S)
         connection.connect(name_of(worker_uid))

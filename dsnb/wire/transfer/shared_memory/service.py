@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from dsnb.errors import DsnbError
+from dsnb.limits import said
 from dsnb.wire import forks
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import ReadRequest
@@ -242,7 +243,7 @@ class SharedMemoryService:
                 try:
                     self._pool = Pool(self._size, lambda: self._later(self._rest))
                 except OSError as error:
-                    reader.refuse(f"the worker's system refuses shared memory ({error.strerror or error})")
+                    reader.refuse(f"the worker's system refuses shared memory ({said(error)})")
                     return None
             if self._pool is None:
                 reader.refuse("the worker is set up without shared memory")

@@ -15,6 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from dsnb.errors import UnavailableError
+from dsnb.limits import files_open
 from dsnb.wire.transfer.shared_memory.line import (
     CHUNK,
     HEAD,
@@ -239,7 +240,7 @@ class Line:
             SharedMemoryRefused: it did not come.
         """
         if not self._descriptors:  # the system leaves it out where a process has as many as it may
-            raise SharedMemoryRefused("this process may open no more files, and so cannot have the worker's memory")
+            raise SharedMemoryRefused(f"this process cannot have the worker's memory: {files_open()}")
         try:
             self._mapping = Mapping(self._descriptors[0], size)
             self._most = size // 8
