@@ -9,6 +9,10 @@ nothing of it is used again: after the fork, before any other code runs in the c
 * sockets of servers and channels, and what else was kept from children, are replaced by /dev/null, so that a port is
   free, a connection broken, and memory given back when the parent is gone, however long its child may live.
 
+A child that a user's function forks in one of dsnb's threads, as in a worker, does not outlive the process that it was
+forked from: it watches that process, and ends with it. Where the function returns in the child as well, the child ends
+at once: what it would go on to make nobody reads.
+
 The hook is set when the first service, channel or iterator is made, not at import.
 """
 
@@ -16,14 +20,25 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import stat
+import threading
+import time
 from contextlib import suppress
 
 from dsnb.errors import FailedPreconditionError
 from dsnb.limits import check_files
+from dsnb.processes import start_time
+
+_LOOK_S = 0.5
+_OURS = "dsnb-"
+"""How the names of dsnb's threads begin."""
 
 _generation = 0
+_owner = 0
+"""The process in one of whose threads of dsnb's this one was forked; 0 for other processes."""
+_pid = 0
 _armed = False
 _grpc: int | None = None
 """The generation in which gRPC was first used."""
@@ -36,9 +51,9 @@ _kept: set[int] = set()
 
 def generation() -> int:
     """How many forks lie between this process and the one that imported dsnb; from now on they are counted."""
-    global _armed
+    global _armed, _pid
     if not _armed:
-        _armed = True
+        _armed, _pid = True, os.getpid()
         os.register_at_fork(after_in_child=_in_child)
     return _generation
 
@@ -46,6 +61,16 @@ def generation() -> int:
 def forked_since(made: int) -> bool:
     """Whether a handle made in that generation came here by a fork."""
     return made != _generation
+
+
+def end_stranded(made: int) -> None:
+    """End this process if it is a child that a user's function forked in one of dsnb's threads, and left.
+
+    Args:
+        made: The generation in which what called the function was made.
+    """
+    if made != _generation and _owner:
+        os._exit(0)
 
 
 def uses_grpc() -> None:
@@ -109,11 +134,23 @@ def leave_to_children(descriptor: int) -> None:
 
 
 def _in_child() -> None:
-    global _generation
+    global _generation, _owner, _pid
     _generation += 1
+    parent, _pid = _pid, os.getpid()
+    if threading.current_thread().name.startswith(_OURS):
+        _owner = _owner or parent  # a child's child may be without a parent on purpose, as daemons are
+        with suppress(RuntimeError):  # no thread can be started
+            threading.Thread(target=_end_with, args=(_owner,), name="dsnb-watch-owner", daemon=True).start()
     if cut_off():
         gc.freeze()
         _let_go_of_sockets()
+
+
+def _end_with(owner: int) -> None:
+    began = start_time(owner)
+    while began and start_time(owner) == began:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _let_go_of_sockets() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -234,6 +235,8 @@ class WorkerProcess:
             # A child of the process may hold its end open, so only what is there is read.
             while select.select([process.stderr], [], [], 0)[0] and self._listen(process.stderr):
                 pass
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # what user code started there ends with it
             process.wait()
         finally:
             os.close(end)

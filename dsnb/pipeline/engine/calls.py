@@ -19,6 +19,7 @@ from dsnb.pipeline.engine.in_place import CallsInPlace
 from dsnb.pipeline.engine.origin import add_origin
 from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.wire import forks
 
 
 class UserFunction:
@@ -46,6 +47,7 @@ class UserFunction:
         self._call = call
         self._keep = keep
         self._room = room
+        self._made = forks.generation()
         self.plain = not keep
         """Results that nobody can change need no look at each of them; the first run tells."""
 
@@ -63,12 +65,18 @@ class UserFunction:
             out.extend(calls if plain else owned(calls, self._room))
         except BaseException as failure:  # noqa: BLE001 - whatever user code raises belongs to its element
             return self.explained(failure)
+        finally:
+            self.end_stranded()
         if len(out) - began < len(run):
             # A StopIteration of the function ends `extend` without a trace.
             return self._control_flow(StopIteration())
         if self._keep:
             self._learn(out, began, plain)
         return None
+
+    def end_stranded(self) -> None:
+        """End a child that the function forked in a thread of dsnb's, where it returned in the child too."""
+        forks.end_stranded(self._made)
 
     def explained(self, failure: BaseException) -> BaseException:
         """An error of the function's as it is passed on: its place noted, control flow wrapped."""

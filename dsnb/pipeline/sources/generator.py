@@ -125,6 +125,8 @@ class GeneratorStage(Stage):
             if isinstance(explained, Exception):
                 return explained
             raise
+        finally:
+            self._function.end_stranded()
         return None
 
     def _elements(self, calls: list[None]) -> Iterator[Any]:
