@@ -139,10 +139,9 @@ class _Signature:
         """The arguments of a call, each as its rule gives it."""
         if not self._known:
             self._look()
+        rest = self._surplus(args) if len(args) > len(self._positional) else ()
         pairs = zip(self._positional, args, strict=False)
-        given = tuple([value if rule is None else rule(name, value) for (name, rule), value in pairs])
-        if len(args) > len(given):
-            given += self._surplus(args, len(given))
+        given = tuple([value if rule is None else rule(name, value) for (name, rule), value in pairs]) + rest
         named = {name: self._keyword(name, value) for name, value in kwargs.items()} if kwargs else kwargs
         self._check_complete(given, kwargs)
         return given, named
@@ -163,11 +162,11 @@ class _Signature:
         self._takes_any_keyword = bool(by_kind[inspect.Parameter.VAR_KEYWORD])
         self._known = True
 
-    def _surplus(self, args: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    def _surplus(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments beyond the named ones."""
         if self._rest is not None:
-            name, rule = self._rest
-            return args[count:] if rule is None else tuple(rule(name, value) for value in args[count:])
+            (name, rule), surplus = self._rest, args[len(self._positional) :]
+            return surplus if rule is None else tuple(rule(name, value) for value in surplus)
         known = [name for name, _ in self._positional if name not in {"self", "cls"}]
         takes = f"at most {len(known)} without a name ({', '.join(known)})" if known else "none without a name"
         raise WrongCallError(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -39,7 +39,14 @@ def test_type_checkers_see_the_same_names_as_python() -> None:
 
 def test_all_is_the_table() -> None:
     assert set(dsnb.__all__) == {*dsnb._HOMES, "__version__"}
-    assert set(dsnb.__all__) <= set(dir(dsnb))
+    assert set(dsnb.__all__) == set(dir(dsnb))
+
+
+@pytest.mark.parametrize("module", [dsnb, dsnb.cache, dsnb.errors, dsnb.testing], ids=lambda module: module.__name__)
+def test_dir_shows_the_public_names_alone(module: ModuleType) -> None:
+    assert set(dir(module)) == set(module.__all__)
+    assert [name for name in dir(module) if name.startswith("_") and name != "__version__"] == []
+    assert not {"Any", "import_module", "uncollected", "annotations", "TYPE_CHECKING"} & set(dir(module))
 
 
 def test_the_version_is_the_package_s() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsnb.cli import main
 from dsnb.cli.worker import size_of, target_of
 from dsnb.errors import InvalidArgumentError, NotFoundError
 
@@ -27,3 +28,8 @@ def test_an_address_is_taken_as_it_is() -> None:
 def test_a_name_is_looked_up() -> None:
     with pytest.raises(NotFoundError, match="no service 'digits' runs here"):
         target_of("digits")
+
+
+def test_a_worker_address_that_nobody_can_call_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["worker", "--dispatcher", "127.0.0.1:1", "--worker-address", "x:y:z"]) == 2
+    assert "`worker_address`: 'x:y:z' is not an address" in capsys.readouterr().err

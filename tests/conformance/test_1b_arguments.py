@@ -63,6 +63,18 @@ def test_line_026_invalid_protocol(service: Any) -> None:
         distribute(None, service=service)
 
 
+@pytest.mark.parametrize(
+    "service", ["grpc://grpc://localhost:1", "a://b://c:1", ("grpc", "grpc://localhost:1")], ids=str
+)
+def test_line_026_an_address_with_several_protocols(service: Any) -> None:
+    for call in (
+        lambda: distribute(None, service=service),
+        lambda: distribute("1000", service=service),
+        lambda: dsnb.register_dataset(service, dsnb.Dataset.range(10)),
+    ):
+        refused(call, "`service`", 'several "://"')
+
+
 @pytest.mark.parametrize("mode", ["invalid", "OFF", None, 1, 6], ids=repr)
 def test_line_027_invalid_processing_mode(mode: Any) -> None:
     accepted = [

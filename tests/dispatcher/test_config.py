@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsnb.dispatcher.config import DispatcherConfig
@@ -50,3 +51,26 @@ def test_a_list_of_workers_is_a_list_of_addresses(wrong: Any) -> None:
 @pytest.mark.parametrize("given,kept", [(None, ()), ([], ()), (["a", "b:%port%"], ("a", "b:%port%"))])
 def test_a_list_of_workers_is_kept_as_it_was_given(given: Any, kept: tuple[str, ...]) -> None:
     assert DispatcherConfig(worker_addresses=given).worker_addresses == kept
+
+
+def test_the_original_s_fields_may_be_given_by_position_and_none_is_their_default() -> None:
+    given = DispatcherConfig(5050, None, "work", True, ["localhost:%port%"], None, -1, None)  # type: ignore[arg-type]
+    assert given == DispatcherConfig(
+        port=5050,
+        work_dir="work",
+        fault_tolerant_mode=True,
+        worker_addresses=["localhost:%port%"],
+        job_gc_timeout_ms=-1,
+    )
+    with pytest.raises(InvalidArgumentError, match="at most 8 without a name"):
+        DispatcherConfig(*[None] * 9)  # type: ignore[arg-type]
+
+
+def test_numpy_s_numbers_become_python_s_own() -> None:
+    config = DispatcherConfig(port=np.int64(5050), worker_timeout_ms=np.int32(9), gc_dynamic_sharding_jobs=np.True_)
+    given = (config.port, config.worker_timeout_ms, config.gc_dynamic_sharding_jobs)
+    assert [type(value) for value in given] == [int, int, bool]
+
+
+def test_a_token_is_not_shown() -> None:
+    assert "secret" not in repr(DispatcherConfig(token="secret"))

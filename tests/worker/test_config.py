@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.worker.config import WorkerConfig
 
 ADDRESS = "127.0.0.1:5050"
@@ -38,3 +38,16 @@ def test_another_protocol_than_grpc_is_not_found() -> None:
 @pytest.mark.parametrize("address", [ADDRESS, f"grpc://{ADDRESS}"])
 def test_an_address_may_name_its_protocol(address: str) -> None:
     assert WorkerConfig(dispatcher_address=address).dispatcher_address == address
+
+
+def test_the_original_s_fields_may_be_given_by_position_and_none_is_their_default() -> None:
+    given = WorkerConfig("127.0.0.1:5050", "localhost:%port%", 5051, None, None, 1000)  # type: ignore[arg-type]
+    assert given == WorkerConfig(
+        dispatcher_address="127.0.0.1:5050", worker_address="localhost:%port%", port=5051, dispatcher_timeout_ms=1000
+    )
+
+
+@pytest.mark.parametrize("wrong", ["x:y:z", "host", "host:port", "host:99999", "http://host:80", "", "a\nb:80"])
+def test_an_address_that_nobody_can_call_is_refused(wrong: str) -> None:
+    with pytest.raises(DsnbError, match="`worker_address`"):
+        WorkerConfig("127.0.0.1:5050", worker_address=wrong)
