@@ -321,10 +321,11 @@ class _Training:
     """The results of a training cache."""
 
     def __init__(self, directory: str, name: str) -> None:
-        from dsnb.cache.training import LocalTrainingCache
+        from dsnb.cache.training import LARGEST_SIZE, LocalTrainingCache
 
-        # As large as it is: opening it removes nothing.
-        store = LocalTrainingCache(Path(directory), name=name, max_size=1 << 40).store
+        # DSNB_MAX_CACHE_SIZE may be 0, with which there is no store. Opening removes nothing: a limit holds from the
+        # next result that is written on, and none is written here.
+        store = LocalTrainingCache(Path(directory), name=name, max_size=LARGEST_SIZE).store
         assert store is not None
         self._store = store
         self._rows = self._read()

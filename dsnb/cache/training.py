@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _WRITE = Point("result write")
 _MEBIBYTE: Final = 1 << 20
+LARGEST_SIZE: Final = 1e9  # MiB: more than a disk holds; as bytes it still fits an integer of SQLite
 _DEFAULT_NAME: Final = "cache.db"
 _DEFAULT_SIZE: Final = "1000"
 
@@ -82,6 +83,7 @@ class TrainingCache(abc.ABC):
         """
 
 
+_SIZE_HINT: Final = f"pass MiB, from 0 to {LARGEST_SIZE:,.0f}"
 _STORAGE = instance(ModelStorage, hint="pass dsnb.cache.ModelStorage(folder)")
 
 
@@ -115,7 +117,7 @@ class LocalTrainingCache(TrainingCache):
     @checked(
         directory=optional(path),
         name=optional(text),
-        max_size=optional(number("pass MiB, 0 or more", least=0.0, most=1e9)),
+        max_size=optional(number(_SIZE_HINT, least=0.0, most=LARGEST_SIZE)),
     )
     def __init__(
         self,
@@ -341,9 +343,9 @@ def _size(given: str | float) -> float:
         size = float(given)
     except (TypeError, ValueError):
         size = -1.0
-    if not 0 <= size < float("inf"):
+    if not 0 <= size <= LARGEST_SIZE:
         raise InvalidArgumentError(
             f"`max_size` of the cache is {given!r}",
-            hint="max_size and DSNB_MAX_CACHE_SIZE are MiB, as in 500; 0 switches the cache off",
+            hint=f"max_size and DSNB_MAX_CACHE_SIZE are MiB, from 0 to {LARGEST_SIZE:,.0f}; 0 switches the cache off",
         )
     return size

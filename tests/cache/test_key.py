@@ -133,7 +133,7 @@ def test_what_has_no_fingerprint_is_refused_with_the_way_to_it(tmp_path: Path) -
     with (tmp_path / "f").open("w") as file, pytest.raises(InvalidArgumentError) as refused:
         fingerprint(1, {"log": [file]})
     assert "value 2 > ['log'] > [0] (an open file: pass its path)" in refused.value.what
-    with pytest.raises(InvalidArgumentError, match="`files` is 'data', one path"):
+    with pytest.raises(InvalidArgumentError, match=r"`files` is 'data' \(str\), not a list\n.*pass a list of paths"):
         fingerprint(files="data")
 
 

@@ -182,10 +182,14 @@ def step(rate: float) -> list[float]:
     return [rate] * 1000
 
 
-def test_a_training_cache_is_listed_compared_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("size", ["", "0", "0.001"])
+def test_a_training_cache_is_listed_compared_and_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
     with LocalTrainingCache(tmp_path / "training") as cache:
         for rate in (1.0, 2.0, 3.0):
             remembered(cache=cache)(step)(rate)
+    monkeypatch.setenv("DSNB_MAX_CACHE_SIZE", size)  # the command shows what is there, whatever may be written
     found = told(capsys, "ls", tmp_path / "training", "--json")["recordings"]
     assert [entry["state"] for entry in found].count("result") == 3
     assert "step" in told(capsys, "ls", tmp_path / "training")
