@@ -36,7 +36,7 @@ lap("start")
 squares = dsnb.Dataset.range(10).map(lambda x: x * x)
 squares = squares.apply(dsnb.distribute("parallel_epochs", svc))
 lap("register")
-elements = iter(squares)
+elements = iter(squares).start()
 lap("join")
 next(elements)
 lap("element")
@@ -55,7 +55,7 @@ STEPS = {
     "import": "`import dsnb`, NumPy and gRPC among it",
     "start": "`dsnb.start(workers=2)`: dispatcher, workers, their registration",
     "register": "describe the pipeline and register it",
-    "join": "`iter(dataset)`: job, tasks, streams",
+    "join": "`iter(dataset).start()`: job, tasks, streams",
     "element": "the first `next`: fetch and build the pipeline, first frame",
 }
 AFTER = {"again": "a second pass, `iter` to its first element", "stop": "`svc.stop()`"}

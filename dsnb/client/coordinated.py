@@ -20,6 +20,7 @@ from dsnb.client.inbox import Hold, Inbox
 from dsnb.client.joining import JobClock, follow, join
 from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.client.rounds import Rounds
+from dsnb.client.service_stage import JobReader
 from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
@@ -132,7 +133,7 @@ class RoundsTable(TaskTable):
         self._inbox.losses.append(text)
 
 
-class CoordinatedStage(Stage):
+class CoordinatedStage(JobReader):
     """One consumer's read of the rounds of a job.
 
     Args:
@@ -154,6 +155,7 @@ class CoordinatedStage(Stage):
         except BaseException:
             self._channel.close()
             raise
+        self._joined = joined
         self._client_id, self._instance = joined.client_id, joined.instance
         self._losses_heard = joined.losses
         self._patience_s = joined.consumer_timeout_ms / 1000
@@ -171,11 +173,10 @@ class CoordinatedStage(Stage):
         self._inbox.updates.append(ClientUpdate(state=True, tasks=joined.tasks))
         self._tending.start()
         self._control.start()
-        try:
-            notices.warn_of(joined)
-        except BaseException:  # nobody will have this stage to close it
-            self.close()
-            raise
+
+    def announce(self) -> None:
+        """Warn of what keeps rounds from coming."""
+        notices.warn_of(self._joined)
 
     # ---- the stage
 

@@ -1,4 +1,4 @@
-"""The stage behind a distributed dataset: joins a job when it is built, pulls runs out of what its tasks deliver."""
+"""The stage that reads one pass of a job: joins it when it is made, pulls runs out of what its tasks deliver."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dsnb.client.inbox import Hold
 from dsnb.client.joining import JobClock, follow, join
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.resume import Marks, Resumed, limits_of
+from dsnb.client.service_stage import JobReader
 from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
 from dsnb.client.turns import inbox_for
@@ -23,7 +24,7 @@ from dsnb.errors import (
     UnavailableError,
     beside,
 )
-from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.stage import Run
 from dsnb.wire import discovery
 from dsnb.wire.channel import Connections, open_channel
 from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, PassPosition, PositionRequest
@@ -40,7 +41,7 @@ _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
 
 
-class ReadStage(Stage):
+class ReadStage(JobReader):
     """One pass of one client over a dataset of a service.
 
     Args:
@@ -82,7 +83,7 @@ class ReadStage(Stage):
         except BaseException:
             self._channel.close()
             raise
-        self._client_id = joined.client_id
+        self._joined, self._client_id = joined, joined.client_id
         self._losses_heard, self._instance, self._job = joined.losses, joined.instance, joined.job_name
         self._ended = joined.finished
         self._asking = threading.Lock()
@@ -123,12 +124,17 @@ class ReadStage(Stage):
         finally:
             self._control.start()  # behind: until here nobody waits for it
 
+    def announce(self) -> None:
+        """Warn of what keeps elements of the pass from coming."""
+        if self._joined.finished:
+            notices.warn_empty(self._joined)
+        else:
+            notices.warn_of(self._joined)
+            notices.warn_of_split_cache(self._joined, self._options)
+
     def _set_to_work(self, joined: JoinReply) -> None:
         if joined.finished:
-            notices.warn_empty(joined)
             return
-        notices.warn_of(joined)
-        notices.warn_of_split_cache(joined, self._options)
         self._tasks.set_tasks(joined.tasks)
         if self._options.local and not len(self._tasks):
             raise no_local_worker(self._options)

@@ -163,6 +163,11 @@ def mark_of(
     }
 
 
+def mark_of_beginning(repetition: int) -> dict[str, Any]:
+    """The bookmark before the first element of a pass that was not joined."""
+    return mark_of(repetition, 0, {}, [], set(), PassPosition())
+
+
 def mark_of_end(repetition: int, elements: int) -> dict[str, Any]:
     """The bookmark behind a whole pass."""
     return {"repetition": repetition, "elements": elements}

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final
 from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
-from dsnb.client.resume import PassedStage, loaded, loaded_end
+from dsnb.client.resume import PassedStage, loaded, loaded_end, mark_of_beginning
+from dsnb.client.service_stage import JobReader, ServiceStage
 from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
@@ -71,6 +72,11 @@ class FromService(Operation):
         return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
 
     @property
+    def pass_numbers(self) -> PassNumbers:
+        """Its own: all datasets that are made of it read one job."""
+        return self.passes
+
+    @property
     def may_be_empty_for_a_pass(self) -> bool:
         """Another reader of the job may have had all of a pass."""
         return bool(self.options.job_name)
@@ -99,14 +105,20 @@ class FromService(Operation):
         )
 
     def build(self, context: BuildContext) -> Stage:
-        """Join the job's next pass, or go on with one where a bookmark says."""
+        """A stage that joins the job's next pass when it is read, or goes on with one where a bookmark says."""
         bookmarks = context.bookmarks
         if bookmarks is None:
-            return self._join(next(self.passes))
+            number = next(self.passes)
+            return ServiceStage(lambda: self._join(number))
         if self.options.consumers:
             bookmarks.refuse(
                 "the consumers of a coordinated read move on together, round by round",
                 "the service keeps the round: a consumer that comes back goes on with the others",
+            )
+        elif self.options.cached:
+            bookmarks.refuse(
+                "the trainers of a cross-trainer cache share one place in each task",
+                "the service keeps the place: a trainer that comes back with its trainer_id goes on there",
             )
         place, mark = bookmarks.take(context, self.name)
         over = loaded_end(mark) if mark is not None else None
@@ -118,9 +130,15 @@ class FromService(Operation):
         if resumed is not None:
             self.passes.go_on_behind(resumed.repetition - 1)
         on_end = partial(bookmarks.end, place) if len(context.passes) > 1 else None
-        return self._join(next(self.passes), place, resumed, on_end)
+        number = next(self.passes)
+        return ServiceStage(
+            lambda: self._join(number, place, resumed, on_end),
+            place,
+            mark if mark is not None else mark_of_beginning(number),
+            resumed.behind if resumed is not None else 0,
+        )
 
-    def _join(self, *how: Any) -> Stage:
+    def _join(self, *how: Any) -> JobReader:
         try:
             return self._stage(self.dataset_id, *how)
         except NotFoundError:
@@ -128,7 +146,7 @@ class FromService(Operation):
                 raise
             return self._stage(self.register_again(), *how)
 
-    def _stage(self, dataset_id: str, *how: Any) -> Stage:
+    def _stage(self, dataset_id: str, *how: Any) -> JobReader:
         if self.options.consumers:
             return CoordinatedStage(self.service, dataset_id, self.options)
         # What is read again will be read once more; most datasets are read once, and leave no connection behind.

@@ -271,7 +271,7 @@ def _make_way(core: Context, job: Job, number: int) -> None:
 
 
 def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> Iteration:
-    if event.position is not None:
+    if event.position is not None and not positions.at_beginning(event.position):
         return positions.begin(core, job, event, event.position)
     count = shards.count(core) if job.mode in STATIC else 0
     core.record(

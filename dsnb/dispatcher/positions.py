@@ -80,6 +80,11 @@ def _inexact(core: Context, job: Job, tasks: list[Task]) -> str:
     return core.state.datasets[job.dataset_id].inexact
 
 
+def at_beginning(position: PassPosition) -> bool:
+    """Whether nothing was had: a pass that begins there is like any other that begins."""
+    return not position.tasks and not position.providers
+
+
 def check(core: Context, event: e.Join, position: PassPosition) -> None:
     """Refuse a pass that cannot begin at a position, before anything is made for it.
 
@@ -95,6 +100,8 @@ def check(core: Context, event: e.Join, position: PassPosition) -> None:
             did="it goes on where it is",
             hint="close their iterators first, or resume under another job_name",
         )
+    if at_beginning(position):
+        return
     if not _present(core):
         raise FailedPreconditionError(
             "the service has no worker that could go on from the reading position",

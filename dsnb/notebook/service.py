@@ -246,7 +246,7 @@ class DataService:
             >>> import dsnb
             >>> with dsnb.start(workers=1) as svc:
             ...     data = dsnb.Dataset.range(9)
-            ...     elements = iter(data.apply(dsnb.distribute("parallel_epochs", svc, job_name="a")))
+            ...     elements = iter(data.apply(dsnb.distribute("parallel_epochs", svc, job_name="a"))).start()
             ...     svc.pause("a")
             ...     state = svc.status().job("a").state
             ...     svc.resume("a")

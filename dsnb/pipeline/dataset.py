@@ -363,10 +363,9 @@ class Dataset(Transformations, Caching):
 
     @checked()
     def __iter__(self) -> ElementIterator:
-        """Start one pass; `close()` it or drop it to stop early."""
-        begun = Pass(operation=self.operation, numbers=self._numbers, number=next(self._numbers))
+        """One pass. It begins with the first `next`, or with `start()`; `close()` it or drop it to stop early."""
         writable = options_of(self.operation).writable is True
-        return ElementIterator(begun.build(), writable=writable, origin=begun)
+        return ElementIterator(writable=writable, origin=Pass(operation=self.operation, numbers=self._numbers))
 
     @checked()
     def as_numpy_iterator(self) -> ElementIterator:

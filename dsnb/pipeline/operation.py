@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dsnb.elements.room import Room
     from dsnb.pipeline.engine.bookmarks import Bookmarks
     from dsnb.pipeline.engine.stage import Stage
+    from dsnb.pipeline.passes import PassNumbers
     from dsnb.pipeline.splits import SplitProvider
 
 INFINITE_CARDINALITY = -1
@@ -138,6 +139,11 @@ class Operation:
         """
         del deterministic
         return True
+
+    @property
+    def pass_numbers(self) -> PassNumbers | None:
+        """Counts the passes of a source that several datasets may read; None where they are counted elsewhere."""
+        return None
 
     @property
     def draws_without_seed(self) -> bool:

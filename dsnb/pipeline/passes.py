@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import count
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from dsnb.pipeline.engine.bookmarks import Bookmarks, keeps_count, leave_out
 from dsnb.pipeline.engine.iterator import Place
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.exactness import difference, identity, refuse_inexact
-from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.operation import BuildContext, Operation, walk
 from dsnb.pipeline.operations.with_options import built
 
 VERSION: Final = 1
@@ -44,13 +44,16 @@ class PassNumbers(Iterator[int]):
 
     def __init__(self) -> None:
         self._numbers = count()
+        self.last = -1
+        """The pass that began last; -1 if none has."""
 
     def __next__(self) -> int:
-        return next(self._numbers)
+        self.last = next(self._numbers)
+        return self.last
 
     def go_on_behind(self, number: int) -> None:
         """Let the pass after that one be the next."""
-        self._numbers = count(number + 1)
+        self._numbers, self.last = count(number + 1), number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +63,34 @@ class Pass:
     Attributes:
         operation: The pipeline.
         numbers: Counts the passes over the dataset.
-        number: Which of them this is.
+        number: Which of them this is; None for the next one, whichever that is when this pass begins.
         entropy: The root of what is drawn without a seed.
         opened: Where the files are noted that are opened, as asked for when the pass was made; None if nobody does.
+        ended: Whether it was loaded at its end; then nothing is built that could count its passes.
     """
 
     operation: Operation
     numbers: PassNumbers
-    number: int
+    number: int | None = None
     entropy: int = field(default_factory=lambda: secrets.randbits(63))
     bookmarks: Bookmarks = field(default_factory=Bookmarks)
     opened: OpenedFiles | None = field(default_factory=current)
+    ended: bool = False
+
+    def begun(self) -> Pass:
+        """This pass, with its number."""
+        return self if self.number is not None else replace(self, number=next(self.numbers))
 
     def build(self) -> Stage:
-        """The pipeline at work, from where the bookmarks say."""
+        """The pipeline, from where the bookmarks say."""
+        assert self.number is not None, "the pass has not begun"
         context = BuildContext(
             entropy=self.entropy, passes=(self.number,), bookmarks=self.bookmarks, opened=self.opened
         )
         return built(self.operation, context)
 
-    def state(self, stage: Stage, place: Place) -> dict[str, Any]:
-        """The reading position.
+    def state(self, stage: Stage | None, place: Place) -> dict[str, Any]:
+        """The reading position; the pipeline is of no matter where it came to its end.
 
         Raises:
             FailedPreconditionError: naming the operation whose elements could not be had again.
@@ -95,8 +105,17 @@ class Pass:
             "yielded": place.yielded,
             "failed": place.failed,
             "ended": place.ended,
-            "sources": {} if place.ended else self.bookmarks.collect(stage, _kept_behind(stage, place)),
+            "sources": self._sources(stage, place),
         }
+
+    def _sources(self, stage: Stage | None, place: Place) -> dict[str, Any]:
+        """What the sources that read from a service have to know; after the end, which pass they read last."""
+        if stage is None or place.ended:
+            return {str(at): {"repetition": numbers.last} for at, numbers in enumerate(self._sources_numbers())}
+        return self.bookmarks.collect(stage, _kept_behind(stage, place))
+
+    def _sources_numbers(self) -> list[PassNumbers]:
+        return [step.pass_numbers for step in walk(self.operation) if step.pass_numbers is not None]
 
     def at(self, state: Any) -> tuple[Pass, Place]:
         """The pass that a position is in, and where.
@@ -120,19 +139,22 @@ class Pass:
             number=state["iteration"],
             entropy=state["entropy"],
             bookmarks=Bookmarks(state["sources"]),
+            ended=state["ended"],
         )
         return found, Place(yielded=state["yielded"], failed=state["failed"], ended=state["ended"])
 
-    def open(self, place: Place) -> Stage:
-        """The pipeline at work, at a place of this pass; the next pass over the dataset is the one behind."""
+    def make_current(self) -> None:
+        """Have the next pass over the dataset be the one after this."""
+        assert self.number is not None, "the pass has not begun"
         self.numbers.go_on_behind(self.number)
-        stage = self.build()
-        try:
-            leave_out(stage, place.yielded, failed=place.failed)
-        except BaseException:
-            stage.close()
-            raise
-        return stage
+        for at, numbers in enumerate(self._sources_numbers() if self.ended else ()):
+            last = self.bookmarks.loaded(str(at))
+            if isinstance(last, dict) and isinstance(last.get("repetition"), int):
+                numbers.go_on_behind(last["repetition"])
+
+    def go_to(self, stage: Stage, place: Place) -> None:
+        """Have a pipeline of this pass go on at a place."""
+        leave_out(stage, place.yielded, failed=place.failed)
 
 
 def _kept_behind(stage: Stage, place: Place) -> int:

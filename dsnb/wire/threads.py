@@ -1,4 +1,7 @@
-"""Threads for calls: made on demand, used again, never in the way of an interpreter that wants to end."""
+"""Threads for calls: made on demand, used again, never in the way of an interpreter that wants to end.
+
+And what the stop button must not break: see `shielded`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from dsnb.limits import start
 
@@ -94,3 +97,74 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def shielded(act: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """Do something on another thread if this is the main one, so that no KeyboardInterrupt arrives in the middle of it.
+
+    Python raises KeyboardInterrupt between any two instructions of the main thread. In the middle of a gRPC call that
+    may leave a lock taken which all calls of the process need.
+
+    Args:
+        act: What to do. Its error is raised here.
+        undo: Takes back what `act` did. Called on the other thread if the caller was interrupted meanwhile; the caller
+            does not wait for it.
+
+    Raises:
+        KeyboardInterrupt: the caller was interrupted; at once, whatever `act` is doing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return act()
+    work = _Shielded(act, undo)
+    try:
+        threading.Thread(target=work.run, name="dsnb-shielded", daemon=True).start()
+    except RuntimeError:  # the interpreter is ending, and starts no more threads
+        return act()
+    except BaseException:
+        work.abandon()
+        raise
+    return work.result()
+
+
+class _Shielded(Generic[T]):
+    """Work whose caller may be interrupted. Plain locks: an interrupt can leave a condition locked for good."""
+
+    def __init__(self, act: Callable[[], T], undo: Callable[[T], object]) -> None:
+        self._act = act
+        self._undo = undo
+        self._done: list[T] = []
+        self._error: BaseException | None = None
+        self._over = threading.Lock()
+        """Taken until the work is over."""
+        self._taken = threading.Lock()
+        """Taken by the work when its caller shall have the result, or by the caller when it wants it no more."""
+        self._over.acquire()
+
+    def run(self) -> None:
+        try:
+            self._done.append(self._act())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
+            self._error = error
+        if self._taken.acquire(blocking=False):
+            self._over.release()
+        else:
+            self._take_back()
+
+    def result(self) -> T:
+        try:
+            self._over.acquire()
+        except BaseException:
+            self.abandon()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._done[0]
+
+    def abandon(self) -> None:
+        """Want the result no more."""
+        if not self._taken.acquire(blocking=False):
+            self._take_back()
+
+    def _take_back(self) -> None:
+        for result in self._done:
+            self._undo(result)

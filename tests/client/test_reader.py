@@ -126,8 +126,9 @@ def test_what_nobody_saw_of_the_last_run_is_for_the_next_reader(cluster: Cluster
 def test_a_pass_that_was_read_warns_that_it_is_empty(cluster: Cluster) -> None:
     first = stage_of(cluster, dsnb.Dataset.range(10))
     rest(first)
+    second = stage_of(cluster, dsnb.Dataset.range(10))
     with pytest.warns(DsnbWarning, match="pass 0 of job 'job' was read to its end already, so it is empty"):
-        second = stage_of(cluster, dsnb.Dataset.range(10))
+        second.announce()
     assert rest(second) == []
     first.close()
     second.close()

@@ -16,6 +16,7 @@ from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.wire import channel as channels
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -43,8 +44,12 @@ def test_each_loop_is_the_jobs_next_pass(cluster: Cluster) -> None:
 
 def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cluster: Cluster) -> None:
     dataset = distributed(cluster, dsnb.Dataset.range(3), data_transfer_protocol="grpc")
+
+    def open_to() -> set[str]:
+        return {address for address, _ in channels._channels}
+
     numbers(dataset)
-    assert {address for address, _ in channels._channels} == {cluster.address}, "the worker's own is left"
+    wait_for(lambda: open_to() == {cluster.address}, what="the worker's own connection alone to be left")
     numbers(dataset)
     used = dict(channels._channels)
     assert {address for address, _ in used} == {cluster.address, cluster.workers[0].address}
@@ -52,7 +57,7 @@ def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cl
     assert channels._channels == used
     del dataset
     gc.collect()
-    assert {address for address, _ in channels._channels} == {cluster.address}, "the worker's own is left"
+    wait_for(lambda: open_to() == {cluster.address}, what="the worker's own connection alone to be left")
 
 
 def test_two_datasets_of_one_job_count_their_own_passes(cluster: Cluster) -> None:
@@ -91,7 +96,7 @@ def test_a_dataset_that_only_its_id_is_known_of_cannot_be_given_again(cluster: C
     desk.core.live.unread_datasets = dict.fromkeys(desk.core.state.datasets, -1e9)
     desk.handle(e.Tick())
     with pytest.raises(NotFoundError, match=f"Dataset id {dataset_id} not found"):
-        iter(dataset)
+        iter(dataset).start()
 
 
 def test_a_shared_cache_has_one_pass_without_end(cluster: Cluster) -> None:

@@ -322,7 +322,9 @@ def test_line_022_dropping_an_iterator_cancels_what_is_in_flight(
 
     one = cluster(1)
     dataset = dsnb.Dataset.range(100).map(slow, num_parallel_calls=parallel)
-    elements = iter(dataset.apply(dsnb.distribute("parallel_epochs", one.service, data_transfer_protocol=transfer)))
+    elements = iter(
+        dataset.apply(dsnb.distribute("parallel_epochs", one.service, data_transfer_protocol=transfer))
+    ).start()
     wait_for(lambda: gate.visits() == (parallel or 1), what="the function to be called")
 
     began = time.monotonic()

@@ -27,7 +27,8 @@ def job(dataset: dsnb.Dataset, service: Any, name: str | None, transfer: str, **
 def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str, limit: int | None) -> None:
     made = cluster(1)
     shuffled = dsnb.Dataset.range(1000).shuffle(1000)
-    clients = [iter(job(shuffled, made.service, "job", transfer, max_outstanding_requests=limit)) for _ in range(2)]
+    shared = [job(shuffled, made.service, "job", transfer, max_outstanding_requests=limit) for _ in range(2)]
+    clients = [iter(dataset).start() for dataset in shared]
     if way == "in turn":
         got = in_turn(clients)
     elif way == "at once":
@@ -154,9 +155,9 @@ def test_line_045_other_jobs_are_read_in_full(cluster: MakeCluster, transfer: st
 
 def test_line_046_another_dataset_under_the_same_name(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
-    with iter(job(dsnb.Dataset.range(10), service, "job", transfer)) as reading:
+    with iter(job(dsnb.Dataset.range(10), service, "job", transfer)).start() as reading:
         with pytest.raises(InvalidArgumentError, match=r"existing job with different parameters.*range\(20\)"):
-            iter(job(dsnb.Dataset.range(20), service, "job", transfer))
+            iter(job(dsnb.Dataset.range(20), service, "job", transfer)).start()
         assert numbers(reading) == list(range(10))
 
     dsnb.register_dataset(service, dsnb.Dataset.range(10), dataset_id="numbers")

@@ -134,7 +134,7 @@ def test_a_cell_that_was_changed_and_run_again_means_what_it_says_now(cluster: M
         dsnb.register_dataset(service, dsnb.Dataset.range(3).map(lambda x, by=factor: by * x), dataset_id="mine")
         assert numbers(read(service, "mine", job_name="job")) == [0, factor, 2 * factor]
     with (
-        iter(read(service, "mine", job_name="another")),
+        iter(read(service, "mine", job_name="another")).start(),
         pytest.raises(InvalidArgumentError, match="has another pipeline"),
     ):
         dsnb.register_dataset(service, dsnb.Dataset.range(9), dataset_id="mine")

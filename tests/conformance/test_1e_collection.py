@@ -105,7 +105,7 @@ def wait_reading(elements: Iterator[Any]) -> Iterator[Any]:
 
 def test_line_065_keep_client_alive_before_reading(cluster: MakeCluster) -> None:
     one = cluster(1, dispatcher={"client_timeout_ms": 1_500, "job_gc_check_interval_ms": 50})
-    elements = iter(dsnb.Dataset.range(1000).apply(dsnb.distribute("parallel_epochs", one.service)))
+    elements = iter(dsnb.Dataset.range(1000).apply(dsnb.distribute("parallel_epochs", one.service))).start()
     assert stays(lambda: len(one.status().jobs[0].tasks) == 1, 3.0)
     assert numbers(elements) == list(range(1000))
 

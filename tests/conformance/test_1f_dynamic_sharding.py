@@ -209,7 +209,7 @@ def test_line_090_aliases(cluster: MakeCluster, transfer: str) -> None:
     assert counts == [10, 10, 20, 20]
 
     for number, mode in enumerate(modes):
-        with iter(dsnb.Dataset.range(10).apply(dsnb.distribute(mode, two.service, job_name=f"job {number}"))):
+        with iter(dsnb.Dataset.range(10).apply(dsnb.distribute(mode, two.service, job_name=f"job {number}"))).start():
             assert two.job(f"job {number}").mode == ("DYNAMIC" if number < 2 else "OFF")
 
 

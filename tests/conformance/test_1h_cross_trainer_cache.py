@@ -52,7 +52,7 @@ class Job:
 
     def reader(self, trainer: str | None, **options: Any) -> ElementIterator:
         """One iterator of one trainer."""
-        self.iterators.append(iter(self.distributed(trainer, **options)))
+        self.iterators.append(iter(self.distributed(trainer, **options)).start())
         return self.iterators[-1]
 
     def __enter__(self) -> Job:

@@ -101,7 +101,7 @@ def test_line_152_no_local_worker(mixed: Mixed) -> None:
     service = mixed(0, 3)
     dataset = read(dsnb.Dataset.range(10), service.service)
     with pytest.raises(InvalidArgumentError, match=NO_LOCAL) as error:
-        iter(dataset)
+        iter(dataset).start()
     assert "ANY" in error.value.hint
     wait_for(lambda: not service.status().jobs, what="the end of the job")
     service.add_worker()
@@ -113,10 +113,10 @@ def test_line_153_inconsistent_target_workers(mixed: Mixed, target: str) -> None
     service = mixed(3, 3).service
     told = "found an existing job with different parameters"
     with (
-        iter(read(dsnb.Dataset.range(10), service, "AUTO", job_name="job")),
+        iter(read(dsnb.Dataset.range(10), service, "AUTO", job_name="job")).start(),
         pytest.raises(InvalidArgumentError, match=told) as error,
     ):
-        iter(read(dsnb.Dataset.range(10), service, target, job_name="job"))
+        iter(read(dsnb.Dataset.range(10), service, target, job_name="job")).start()
     assert f"Existing target workers: <AUTO>; got <{target}>" in str(error.value)
 
 
@@ -173,7 +173,7 @@ def test_line_159_epochs_begin_at_0_after_a_dispatcher_restart(cluster: MakeClus
 ])  # fmt: skip
 def test_line_160_the_error_names_a_static_policy(mixed: Mixed, mode: dsnb.ShardingPolicy, told: str) -> None:
     with pytest.raises(InvalidArgumentError, match=told):
-        iter(read(dsnb.Dataset.range(10), mixed(0, 1).service, mode=mode))
+        iter(read(dsnb.Dataset.range(10), mixed(0, 1).service, mode=mode)).start()
 
 
 @CHOSEN

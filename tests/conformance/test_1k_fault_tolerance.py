@@ -191,7 +191,7 @@ def test_line_178_change_processing_mode_after_restart(durable: Cluster) -> None
     durable.restart_dispatcher()
     told = "Tried to create job with name test, but found an existing job with different parameters"
     with pytest.raises(InvalidArgumentError, match=told):
-        iter(read(HUNDRED, durable.service, "distributed_epoch", job_name="test"))
+        iter(read(HUNDRED, durable.service, "distributed_epoch", job_name="test")).start()
     assert numbers(off) == list(range(10, 100))
 
 

@@ -77,7 +77,7 @@ def records(*files: int) -> list[int]:
 
 
 def read(dataset: dsnb.Dataset, service: Any, mode: Any, target: str = "LOCAL", **options: Any) -> ElementIterator:
-    return iter(dataset.apply(dsnb.distribute(mode, service, target_workers=target, **options)))
+    return iter(dataset.apply(dsnb.distribute(mode, service, target_workers=target, **options))).start()
 
 
 @pytest.mark.parametrize("mode", [DATA, FILE_OR_DATA])

@@ -37,7 +37,7 @@ def test_line_327_datasets_that_do_not_match(cluster: MakeCluster) -> None:
 
 def test_line_328_one_name_is_one_job(cluster: MakeCluster) -> None:
     one = cluster(1)
-    with iter(job(dsnb.Dataset.range(10), one.service)), iter(job(dsnb.Dataset.range(10), one.service)):
+    with iter(job(dsnb.Dataset.range(10), one.service)).start(), iter(job(dsnb.Dataset.range(10), one.service)).start():
         assert one.job("job").clients == 2
         assert len(one.status().jobs) == 1
 
@@ -53,8 +53,8 @@ def test_line_329_all_parameters_that_differ_are_listed(cluster: MakeCluster) ->
         cross_trainer_cache=dsnb.CrossTrainerCache("trainer"),
     )
     refused = pytest.raises(InvalidArgumentError, match="found an existing job with different parameters")
-    with iter(job(endless, service)), refused as error:
-        iter(other)
+    with iter(job(endless, service)).start(), refused as error:
+        iter(other).start()
     for told in (
         "Existing processing mode: <OFF>; got <DYNAMIC>",
         "Existing cross-trainer cache: <disabled>; got <enabled>",
@@ -76,7 +76,7 @@ def test_line_332_sharding(cluster: MakeCluster, mode: str) -> None:
 
 def test_line_333_a_pending_read_is_cancelled(cluster: MakeCluster) -> None:
     one = cluster(0)
-    elements = iter(job(dsnb.Dataset.range(10), one.service))
+    elements = iter(job(dsnb.Dataset.range(10), one.service)).start()
 
     def stop() -> None:
         wait_for(lambda: one.job("job").clients == 1, what="the reader to wait")
@@ -100,7 +100,7 @@ def test_line_334_the_workers_are_listed(cluster: MakeCluster) -> None:
 
 def test_line_335_the_state_of_a_dispatcher(cluster: MakeCluster) -> None:
     one = cluster(1)
-    with iter(dsnb.Dataset.range(10).apply(dsnb.distribute("parallel_epochs", one.service))):
+    with iter(dsnb.Dataset.range(10).apply(dsnb.distribute("parallel_epochs", one.service))).start():
         status = one.status()
         (reading,) = status.jobs
         assert (reading.dataset_id, reading.anonymous, reading.clients) == ("1000", True, 1)

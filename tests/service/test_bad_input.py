@@ -83,7 +83,7 @@ def test_an_address_at_which_nobody_answers_or_no_longer(free_port: int) -> None
         calls: list[tuple[float, Callable[[], Any]]] = [
             (12.0, lambda: read(dsnb.Dataset.range(10), nobody)),
             (12.0, lambda: read(dsnb.Dataset.range(10), silent)),
-            (12.0, lambda: iter(dataset)),
+            (12.0, lambda: iter(dataset).start()),
             (12.0, lambda: dsnb.from_dataset_id("parallel_epochs", nobody, "1000")),
             (7.0, lambda: dsnb.connect(nobody)),
             (7.0, lambda: dsnb.connect(silent)),

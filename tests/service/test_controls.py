@@ -19,7 +19,7 @@ MANY = 4000
 
 def read(service: dsnb.DataService, mode: str = "distributed_epoch", job: str = "train", **more: Any) -> Iterator[Any]:
     data = dsnb.Dataset.range(MANY).map(lambda x: x)
-    return iter(data.apply(dsnb.distribute(mode, service, job_name=job, max_outstanding_requests=8, **more)))
+    return iter(data.apply(dsnb.distribute(mode, service, job_name=job, max_outstanding_requests=8, **more))).start()
 
 
 def sent_by(service: dsnb.DataService) -> list[int]:

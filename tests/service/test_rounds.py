@@ -34,14 +34,14 @@ def cluster() -> Iterator[Cluster]:
 
 def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
     mine, second = numbers_in_rounds(2, cluster.service)
-    elements = iter(mine)
+    elements = iter(mine).start()
     with pytest.raises(DeadlineExceededError) as raised:
         next(elements)
     assert "consumer 0 of job 'job' has waited" in str(raised.value)
     assert "for round 0; it waits for consumer 1, which has not come" in str(raised.value)
     assert "with its consumer_index" in raised.value.hint
 
-    others = iter(second)
+    others = iter(second).start()
     assert [int(next(elements)), int(next(others))] == [0, 1]  # waiting can go on
     close(elements)
     close(others)
@@ -49,7 +49,7 @@ def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
 
 def test_how_long_a_consumer_waits_is_said_where_the_service_is_started() -> None:
     with dsnb.start(workers=0, name="patience", consumer_timeout_ms=100) as service:
-        elements = iter(numbers_in_rounds(1, service)[0])
+        elements = iter(numbers_in_rounds(1, service)[0]).start()
         began = time.monotonic()
         with pytest.raises(DeadlineExceededError, match="waits for a worker: the service has none") as raised:
             next(elements)
@@ -79,7 +79,7 @@ def test_a_pipeline_that_takes_long_is_named_by_its_worker() -> None:
     with Cluster(1, dispatcher={"consumer_timeout_ms": 700}) as slow:
         source = dsnb.Dataset.range(ENDLESS).filter(lambda number: number < 2 or _hold()).repeat()
         policy = dsnb.distribute("parallel_epochs", slow.service, job_name="job", consumer_index=0, num_consumers=1)
-        elements = iter(source.apply(policy))
+        elements = iter(source.apply(policy)).start()
         assert [int(next(elements)), int(next(elements))] == [0, 1]
         with pytest.raises(DeadlineExceededError, match="worker w0, whose pipeline has not produced round 2"):
             next(elements)
@@ -99,7 +99,7 @@ def test_a_loop_that_is_run_again_goes_on_where_all_are(cluster: Cluster) -> Non
     for _ in range(3):
         for iterator in consumers.iterators:
             close(iterator)
-        consumers.iterators = [iter(dataset) for dataset in consumers.datasets]
+        consumers.iterators = [iter(dataset).start() for dataset in consumers.datasets]
         rows += consumers.rounds(10)
     consumers.close()
     assert [row[0] for row in rows[::2]] == list(range(0, 40, 2))
@@ -119,7 +119,7 @@ def test_a_consumer_may_be_started_again_while_the_others_go_on(cluster: Cluster
 def test_who_comes_with_an_index_that_is_taken_has_it_from_then_on(cluster: Cluster) -> None:
     with Consumers(numbers_in_rounds(2, cluster.service)) as consumers:
         consumers.rounds(4)
-        before, consumers.iterators[1] = consumers.iterators[1], iter(consumers.datasets[1])
+        before, consumers.iterators[1] = consumers.iterators[1], iter(consumers.datasets[1]).start()
         wait_until_all_read(cluster.status)
         consumers.rounds(4)
         with pytest.raises(FailedPreconditionError, match="consumer 1 of job 'job' is not this reader any more"):
@@ -139,7 +139,7 @@ def test_another_number_of_consumers_is_refused(cluster: Cluster, changed: dict[
     with Consumers(numbers_in_rounds(2, cluster.service)):
         other = source.apply(dsnb.distribute("distributed_epoch", cluster.service, job_name="job", **changed))
         with pytest.raises(InvalidArgumentError) as raised:
-            iter(other)
+            iter(other).start()
         assert told in str(raised.value)
         assert "Existing processing mode: <OFF>; got <DYNAMIC>" in str(raised.value)
 
@@ -156,7 +156,7 @@ def test_an_error_of_user_code_stands_in_its_consumers_place() -> None:
             dsnb.distribute("parallel_epochs", one.service, job_name="job", consumer_index=at, num_consumers=2)
             for at in range(2)
         ]
-        iterators = [iter(source.apply(policy)) for policy in policies]
+        iterators = [iter(source.apply(policy)).start() for policy in policies]
         assert [[int(next(it)) for it in iterators]] == [[0, 1]]
         assert int(next(iterators[0])) == 2
         with pytest.raises(KeyError, match="three"):
@@ -192,7 +192,7 @@ def test_large_elements_are_read_in_rounds_with_few_of_them_on_their_way() -> No
             )
             for at in range(3)
         ]  # fmt: skip
-        iterators = [iter(dataset) for dataset in datasets]
+        iterators = [iter(dataset).start() for dataset in datasets]
         columns = at_once([lambda it=it: [int(next(it)[0]) for _ in range(12)] for it in iterators])
         for iterator in iterators:
             close(iterator)
@@ -241,18 +241,18 @@ def test_who_begins_to_read_rounds_of_a_paused_job_is_warned_and_leaves_nothing_
     cluster: Cluster,
 ) -> None:
     mine, second = numbers_in_rounds(2, cluster.service)
-    elements = iter(mine)
+    elements = iter(mine).start()
     cluster.service.pause("job")
     with pytest.warns(DsnbWarning, match=r"job 'job' is paused \(by svc.pause\(\) of .*svc.resume\('job'\)"):
-        others = iter(second)
+        others = iter(second).start()
     close(others)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DsnbWarning, match="is paused"):
-            iter(second)
+            iter(second).start()
     assert cluster.job("job").clients == 1
     cluster.service.resume("job")
-    others = iter(second)
+    others = iter(second).start()
     assert [int(next(elements)), int(next(others))] == [0, 1]
     close(elements)
     close(others)

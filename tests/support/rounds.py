@@ -42,7 +42,7 @@ class Consumers:
 
     def __init__(self, datasets: list[dsnb.Dataset]) -> None:
         self.datasets = datasets
-        self.iterators: list[Iterator[Any]] = [iter(dataset) for dataset in datasets]
+        self.iterators: list[Iterator[Any]] = [iter(dataset).start() for dataset in datasets]
 
     def __len__(self) -> int:
         return len(self.iterators)
@@ -83,7 +83,7 @@ class Consumers:
     def rejoin(self, index: int) -> None:
         """Start a consumer again."""
         close(self.iterators[index])
-        self.iterators[index] = iter(self.datasets[index])
+        self.iterators[index] = iter(self.datasets[index]).start()
 
     def close(self) -> None:
         threads = [threading.Thread(target=close, args=(iterator,)) for iterator in self.iterators]

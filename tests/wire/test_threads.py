@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from dsnb.wire import threads
-from dsnb.wire.threads import OnDemandExecutor
+from dsnb.wire.threads import OnDemandExecutor, shielded
 from tests.support.waiting import wait_for
 
 
@@ -163,3 +164,42 @@ def test_a_shutdown_waits_for_all_that_block_together_not_for_one_after_the_othe
 def test_a_thread_may_shut_down_its_own_executor(executor: OnDemandExecutor) -> None:
     executor.submit(executor.shutdown).result(10)
     wait_for(lambda: not alive(), what="the thread to end")
+
+
+# ---- shielded
+
+
+def test_what_is_shielded_gives_its_result_or_its_error() -> None:
+    undone: list[int] = []
+    assert shielded(lambda: 3, undone.append) == 3
+    with pytest.raises(ZeroDivisionError):
+        shielded(lambda: 1 // 0, undone.append)
+    assert undone == []
+
+
+def test_only_the_main_thread_needs_another_one() -> None:
+    names: list[str] = []
+
+    def note() -> None:
+        names.append(threading.current_thread().name)
+
+    shielded(note, lambda _: None)
+    other = threading.Thread(target=lambda: shielded(note, lambda _: None), name="another")
+    other.start()
+    other.join()
+    assert names == ["dsnb-shielded", "another"]
+
+
+def test_an_interrupt_comes_at_once_and_the_late_result_is_undone(gate: threading.Event) -> None:
+    undone: list[str] = []
+
+    def slow() -> str:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        gate.wait(10.0)
+        return "late"
+
+    with pytest.raises(KeyboardInterrupt):
+        shielded(slow, undone.append)
+    assert undone == []
+    gate.set()
+    wait_for(lambda: undone == ["late"], what="the late result to be undone")

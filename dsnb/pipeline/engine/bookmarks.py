@@ -48,6 +48,10 @@ class Bookmarks:
         place = "/".join(map(str, (context.provider, *context.passes[1:])))
         return place, self._loaded.get(place)
 
+    def loaded(self, place: str) -> Any:
+        """The bookmark that a position brought for a place; None where it brought none."""
+        return self._loaded.get(place)
+
     def refuse(self, obstacle: str, hint: str) -> None:
         """Learn of a source that has no bookmark."""
         self._refused = self._refused or (obstacle, hint)

@@ -36,7 +36,13 @@ class InnerDatasets:
         number, self._count = self._count, self._count + 1
         with noting(self._context.opened):
             operation = self._operation(call_once(self._function, run[0]))
-        return operation.build(self._context.in_pass(number))
+        stage = operation.build(self._context.in_pass(number))
+        try:
+            stage.start()
+        except BaseException:
+            stage.close()
+            raise
+        return stage
 
     def _operation(self, made: Any) -> Operation:
         operation = getattr(made, "operation", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
+from copy import deepcopy
 from operator import length_hint
 from time import perf_counter_ns
 from types import TracebackType
@@ -39,32 +40,46 @@ class Place:
 
 
 class Origin(Protocol):
-    """The pass that an iterator's elements are of: what makes and takes reading positions."""
+    """The pass that an iterator's elements are of: builds its pipeline, makes and takes reading positions."""
 
-    def state(self, stage: Stage, place: Place) -> dict[str, Any]:
-        """A place as plain data."""
+    def begun(self) -> Origin:
+        """The pass itself: which one it is, is decided when it begins."""
+        ...
+
+    def build(self) -> Stage:
+        """The pipeline, before its first element. Building it reads nothing and joins no job."""
+        ...
+
+    def go_to(self, stage: Stage, place: Place) -> None:
+        """Have a pipeline that nothing was read of go on at a place."""
+        ...
+
+    def state(self, stage: Stage | None, place: Place) -> dict[str, Any]:
+        """A place as plain data; a pass that came to its end needs no pipeline for that."""
         ...
 
     def at(self, state: Any) -> tuple[Origin, Place]:
         """The pass and the place that a state tells; raises if it is none."""
         ...
 
-    def open(self, place: Place) -> Stage:
-        """The pipeline at work, at a place."""
+    def make_current(self) -> None:
+        """Have the next loop over the dataset be the pass after this one."""
         ...
 
 
 class ElementIterator(Iterator[Any]):
     """One pass over a dataset.
 
-    An error of one element stands in its place: `next` raises it, and the next `next` goes on with the element behind.
-    Dropping the iterator closes it; so do its end, `close()` and leaving its `with` block.
+    Nothing happens before the first `next` or `start()`: a dataset that a service reads joins its job then, and an
+    iterator that is made and dropped costs nothing. An error of one element stands in its place: `next` raises it, and
+    the next `next` goes on with the element behind. Dropping the iterator closes it; so do its end, `close()` and
+    leaving its `with` block.
 
     Args:
-        stage: The pipeline; the iterator closes it.
+        stage: The pipeline, where there is one already; the iterator closes it.
         most: The longest run to pull at once.
         writable: Whether elements are copies that the reader may write to.
-        origin: What can begin the pass again, for reading positions.
+        origin: Builds the pipeline, and can begin the pass again, for reading positions.
 
     Example:
         >>> import dsnb
@@ -75,7 +90,14 @@ class ElementIterator(Iterator[Any]):
 
     __slots__ = ("__weakref__", "_finalizer", "_lock", "_origin", "_run", "_source")
 
-    def __init__(self, stage: Stage, most: int = MOST, *, writable: bool = False, origin: Origin | None = None) -> None:
+    def __init__(
+        self,
+        stage: Stage | None = None,
+        most: int = MOST,
+        *,
+        writable: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
         self._source = _Source(stage, most, Outlet(writable=writable))
         self._origin = origin
         self._run: Iterator[Any] = iter(())
@@ -106,6 +128,8 @@ class ElementIterator(Iterator[Any]):
                 for element in self._run:  # another thread was here first
                     return element
                 if self._finalizer.alive:
+                    if not self._source.begun:
+                        self._begin()
                     self._run = self._source.next_run()
                     for element in self._run:
                         return element
@@ -116,6 +140,55 @@ class ElementIterator(Iterator[Any]):
             raise
         raise StopIteration
 
+    def start(self) -> Self:
+        """Begin before the first `next`: join the job, so that workers produce while this process does other things.
+
+        A second call does nothing; nor does one after the end.
+
+        Returns:
+            The iterator.
+
+        Raises:
+            DsnbError: what the first `next` would raise, as when the service does not answer or the job has other
+                parameters. The next `next` tries again.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=1) as svc:
+            ...     squares = dsnb.Dataset.range(3).map(lambda x: x * x)
+            ...     elements = iter(squares.apply(dsnb.distribute("parallel_epochs", svc))).start()
+            ...     [int(element) for element in elements]  # the worker has begun meanwhile
+            [0, 1, 4]
+        """
+        with self._lock:
+            if self._finalizer.alive and not self._source.begun:
+                self._begin()
+        return self
+
+    def _begin(self) -> None:
+        self._source.refuse_inherited()
+        stage, place = self._built(), self._source.place
+        stage.start()
+        if place.yielded:
+            self._go_to(stage, place)
+        self._source.begun, self._source.loaded = True, None
+
+    def _built(self) -> Stage:
+        """The pipeline; it is built now if it was not."""
+        if self._source.stage is None:
+            self._origin = self._known_origin().begun()
+            self._source.keep(self._origin.build())
+        assert self._source.stage is not None
+        return self._source.stage
+
+    def _go_to(self, stage: Stage, place: Place) -> None:
+        try:
+            self._known_origin().go_to(stage, place)
+        except BaseException:
+            self._source.stage = None  # what was left out so far cannot be told: the next attempt builds it anew
+            stage.close()
+            raise
+
     @property
     def closed(self) -> bool:
         """Whether there is nothing more to come."""
@@ -124,6 +197,8 @@ class ElementIterator(Iterator[Any]):
     @checked()
     def state_dict(self) -> dict[str, Any]:
         """The reading position: what it takes to go on behind the element that came last, also in another process.
+
+        Before the first `next` it is the beginning of the pass. Taking it joins no job.
 
         Returns:
             Plain data of text, numbers, lists and dicts, for JSON or pickle; a few hundred bytes for most pipelines.
@@ -150,21 +225,25 @@ class ElementIterator(Iterator[Any]):
                     "the iterator was closed, so its reading position is gone",
                     hint="take state_dict() first, then close it",
                 )
-            return self._known_origin().state(self._source.stage, place)
+            if self._source.loaded is not None:  # a copy: nothing was read since it was loaded
+                return deepcopy(self._source.loaded)
+            stage = self._source.stage if place.ended else self._built()
+            return self._known_origin().state(stage, place)
 
     @checked(state=anything)
     def load_state_dict(self, state: Any) -> None:
         """Go to a reading position that `state_dict` gave, of this pipeline in this or another process.
 
-        What can jump (ranges, slices, recordings, shuffles of them) does; other pipelines run up to there again. The
-        next loop over the dataset will be the pass behind.
+        The next `next`, or `start()`, goes there. What can jump (ranges, slices, recordings, shuffles of them) does;
+        other pipelines run up to there again. The next loop over the dataset will be the pass behind.
 
         Args:
-            state: The position. With an error the iterator stays where it is, unless the pipeline itself fails.
+            state: The position. With an error the iterator stays where it is.
 
         Raises:
             InvalidArgumentError: it is no position, or of another pipeline; the first operation that differs is named.
-            FailedPreconditionError: another version of dsnb wrote it, or the service cannot go on there.
+            FailedPreconditionError: another version of dsnb wrote it. That the service cannot go on there is raised by
+                the next `next`.
 
         Example:
             >>> import dsnb
@@ -177,11 +256,13 @@ class ElementIterator(Iterator[Any]):
         with self._lock:
             self._source.refuse_inherited()
             origin, place = self._known_origin().at(state)
+            stage = None if place.ended else origin.build()
+            origin.make_current()
             self._finish()
             self._run = iter(())
-            self._origin, self._source = origin, self._source.at(place)
+            self._origin, self._source = origin, self._source.at(place, stage)
             if not place.ended:
-                self._source.stage = origin.open(place)
+                self._source.loaded = deepcopy(state)
                 self._finalizer = weakref.finalize(self, self._source.drop)
 
     def _known_origin(self) -> Origin:
@@ -194,7 +275,7 @@ class ElementIterator(Iterator[Any]):
         """Stop reading and let go of threads and files; then `next` raises StopIteration. Harmless twice."""
         if self._source.inherited:
             return
-        self._source.stage.cancel()
+        self._source.cancel()
         # Another thread may be reading; it lets go as soon as user code does.
         locked = self._lock.acquire(timeout=_CLOSE_SECONDS)
         try:
@@ -210,7 +291,8 @@ class ElementIterator(Iterator[Any]):
 
     def reports(self) -> tuple[StageReport, ...]:
         """What each operation did so far, the last one first."""
-        return tuple(reports(self._source.stage))
+        stage = self._source.stage
+        return () if stage is None else tuple(reports(stage))
 
     def __enter__(self) -> Self:
         return self
@@ -224,8 +306,13 @@ class ElementIterator(Iterator[Any]):
 class _Source:
     """What an iterator reads from; outlives it just long enough to be closed."""
 
-    def __init__(self, stage: Stage, most: int, outlet: Outlet) -> None:
+    def __init__(self, stage: Stage | None, most: int, outlet: Outlet) -> None:
         self.stage = stage
+        self.begun = False
+        """Whether the pipeline was started, and is where it should be."""
+        self.loaded: dict[str, Any] | None = None
+        """The position that it is to begin at, as it was loaded."""
+        self._closed = False
         self._made = forks.generation()
         self._pace = Pace(most)
         self._outlet = outlet
@@ -236,9 +323,15 @@ class _Source:
         self._failed = False
         self.ended = False
 
-    def at(self, place: Place) -> _Source:
-        """A source of the same kind of elements, at a place of a pass; whoever asks gives it the stage."""
-        source = _Source(self.stage, self._pace.most, self._outlet.again())
+    def keep(self, stage: Stage) -> None:
+        """Take a pipeline in; where the iterator was closed meanwhile, it is closed too."""
+        self.stage = stage
+        if self._closed:
+            stage.close()
+
+    def at(self, place: Place, stage: Stage | None) -> _Source:
+        """A source of the same kind of elements, at a place of a pass."""
+        source = _Source(stage, self._pace.most, self._outlet.again())
         source._pulled, source._failed, source.ended = place.yielded, place.failed, place.ended
         return source
 
@@ -286,6 +379,7 @@ class _Source:
         return self._run
 
     def _pull(self) -> Run:
+        assert self.stage is not None, "the pipeline was not built"
         try:
             run = self.stage.pull(self._pace.want)
         except Exception as error:
@@ -301,21 +395,33 @@ class _Source:
             failure, self._failure = self._failure, None
             raise failure
 
+    def cancel(self) -> None:
+        """Wake the thread that reads, for good."""
+        self._closed = True
+        stage = self.stage
+        if stage is not None:
+            stage.cancel()
+
     def close(self) -> None:
         """Close the pipeline, telling it what was never yielded."""
         if self.inherited:  # its threads are the parent's, and so is what they wait for
             return
-        self.stage.close(length_hint(self._run) + len(self._waiting))
+        self._closed = True
+        stage = self.stage
+        if stage is not None:
+            stage.close(length_hint(self._run) + len(self._waiting))
 
     def drop(self) -> None:
         """Close the pipeline of an iterator that was dropped, without holding up whoever dropped it.
 
         That may be a garbage collection: at any moment, in any thread, under any lock.
         """
+        if self.stage is None:
+            return
         if self.inherited:
             _left_alone.append(self)
             return
-        self.stage.cancel()
+        self.cancel()
         if not closes_slowly(self.stage):
             self.close()
             return

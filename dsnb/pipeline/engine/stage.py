@@ -92,6 +92,15 @@ class Stage:
         self._cancelled = False
         self._closed = False
 
+    def start(self) -> None:
+        """Begin what the first pull would have to wait for: a source that reads from a service joins its job.
+
+        Pulling does so too. This is for a reader that comes to its first pull later, and for stages whose inputs need
+        each other, such as two consumers of one coordinated read.
+        """
+        for stage in self.inputs:
+            stage.start()
+
     def pull(self, want: int) -> Run:
         """At least one and at most `want` elements; an empty run at the end.
 

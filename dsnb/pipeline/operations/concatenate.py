@@ -42,6 +42,11 @@ class ConcatenateStage(Stage):
         super().__init__(name, *sources)
         self._turn = 0
 
+    def start(self) -> None:
+        """Only the input whose turn it is."""
+        for stage in self.inputs[self._turn : self._turn + 1]:
+            stage.start()
+
     def skip(self, count: int) -> int:
         """The inputs' in turn."""
         left = count

@@ -108,7 +108,7 @@ class RepeatStage(Stage):
         return self._source.build(self._context.in_pass(self._pass))
 
     def _begin_next(self, before: Stage) -> None:
-        # Ended also when building fails: an error that came again at each pull would let no reader through.
+        # Ended also when building or starting fails: an error that came again at each pull would let no reader through.
         self._ended = True
         # Closed before the next one is built: two passes at once would hold files and threads twice.
         before.close()
@@ -123,6 +123,11 @@ class RepeatStage(Stage):
         self.inputs = (stage,)
         self.adopt(stage)
         self._ended = False
+        try:
+            stage.start()
+        except Exception:
+            self._ended = True
+            raise
 
     def _goes_on(self, before: Stage) -> bool:
         count = self._operation.count

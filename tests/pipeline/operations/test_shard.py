@@ -67,4 +67,4 @@ def test_a_hint_that_nobody_filled_in_is_refused_when_it_is_read(index: int) -> 
     assert ds.cardinality() == UNKNOWN_CARDINALITY
     assert "shard(SHARD_HINT, SHARD_HINT)" in repr(ds)
     with pytest.raises(FailedPreconditionError, match=r"ShardingPolicy\.HINT"):
-        iter(ds)
+        iter(ds).start()

@@ -1,0 +1,119 @@
+"""The stage of a distributed dataset: joins its job when it is first read, and is that job's reader from then on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dsnb.errors import CancelledError, beside
+from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.wire.threads import shielded
+
+
+class JobReader(Stage):
+    """A stage that has joined a job and reads it."""
+
+    def announce(self) -> None:
+        """Warn of what keeps elements of the pass from coming: it is over, paused, or lacks a worker."""
+        raise NotImplementedError
+
+    def bookmark(self, behind: int) -> Any:
+        """What it takes to go on after the first `behind` elements; plain data."""
+        raise NotImplementedError
+
+
+class ServiceStage(Stage):
+    """A source whose elements come from a service.
+
+    Building a pipeline makes no job: whoever iterates may never read, or read another part of the pipeline first.
+
+    Args:
+        join: Joins the job; returns the stage that reads it. Called again if it failed.
+        place: Which source of which pass of a local pipeline it is.
+        mark: The bookmark of its beginning.
+        behind: Elements that need not come again; leaving them out joins nothing.
+    """
+
+    def __init__(self, join: Callable[[], JobReader], place: str = "", mark: Any = None, behind: int = 0) -> None:
+        super().__init__("from the service")
+        self.place = place
+        self._join = join
+        self._mark = mark
+        self._behind = behind
+        self._skipped = 0
+        self._reader: JobReader | None = None
+        self._joining = threading.Lock()
+        self._waited_before = 0
+        """Time that the passes before waited."""
+
+    def start(self) -> None:
+        """Join the job, if that was not done.
+
+        Raises:
+            DsnbError: why it cannot be joined; the next call tries again.
+        """
+        with self._joining:
+            if self._reader is not None:
+                return
+            if self._cancelled:
+                raise CancelledError("reading was stopped")
+            try:
+                self._reader = self._joined()
+            except Exception as error:
+                beside(error)
+                raise
+            self.closes_slowly = True
+        self.adopt(self._reader)
+        self._reader.skip(self._skipped)
+
+    def _joined(self) -> JobReader:
+        reader = shielded(self._join, lambda late: late.close())
+        try:
+            reader.announce()
+        except BaseException:  # where warnings are errors
+            reader.close()
+            raise
+        return reader
+
+    def produce(self, want: int) -> Run:
+        """The next elements that the service delivered."""
+        reader = self._reading()
+        try:
+            return reader.pull(want)
+        finally:
+            self.wait_ns = self._waited_before + reader.wait_ns
+
+    def skip(self, count: int) -> int:
+        """Leave elements out; those that are behind for good without joining."""
+        if self._reader is None and self._skipped + count <= self._behind:
+            self._skipped += count
+            return count
+        return self._reading().skip(count)
+
+    def bookmark(self, behind: int) -> Any:
+        """What it takes to go on after the first elements; of one that has not joined, where it is to begin."""
+        if self._reader is None:
+            return self._mark
+        return self._reader.bookmark(behind)
+
+    def cancel(self) -> None:
+        """Wake the thread that waits for elements. One that is joining leaves as soon as it has joined."""
+        super().cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+
+    def release(self, unread: int) -> None:
+        """Leave the job."""
+        if self._reader is not None:
+            self._reader.close(unread)
+
+    def carry_on(self, before: Stage) -> None:
+        """Count on."""
+        super().carry_on(before)
+        self._waited_before = self.wait_ns
+
+    def _reading(self) -> JobReader:
+        self.start()
+        assert self._reader is not None
+        return self._reader
