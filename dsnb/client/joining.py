@@ -20,7 +20,13 @@ Following = ControlStream[ClientReport, ClientUpdate]
 
 
 def join(
-    channel: Channel, dataset_id: str, options: ReadOptions, repetition: int = 0, position: PassPosition | None = None
+    channel: Channel,
+    dataset_id: str,
+    options: ReadOptions,
+    repetition: int = 0,
+    position: PassPosition | None = None,
+    *,
+    unfinished: bool = False,
 ) -> JoinReply:
     """Ask for one pass of a job.
 
@@ -30,6 +36,7 @@ def join(
         options: How.
         repetition: Which pass of its dataset object it is.
         position: Where to begin; None for at the beginning.
+        unfinished: Whether to join the next pass that is not over, if that one is.
 
     Raises:
         DsnbError: what the dispatcher says of the caller's mistake.
@@ -47,6 +54,7 @@ def join(
         position=position,
         consumers=options.consumers,
         consumer=options.consumer,
+        unfinished=unfinished,
     )
     return channel.call(JOIN, request)
 

@@ -51,6 +51,7 @@ class ReadStage(JobReader):
         repetition: Which pass of this dataset object it is; passes of one number are one iteration of the job.
         place: Which source of which pass of a local pipeline it is.
         resumed: Where to begin; None for at the beginning.
+        unfinished: Whether to read the next pass that is not over, if that one is.
         on_end: Called with the bookmark behind the whole pass, if another one may follow in the same pipeline.
         connections: Keeps the connections of a pass that came to its end, for the next one.
     """
@@ -67,6 +68,7 @@ class ReadStage(JobReader):
         resumed: Resumed | None = None,
         on_end: Callable[[Any], None] | None = None,
         *,
+        unfinished: bool = False,
         connections: Connections | None = None,
     ) -> None:
         super().__init__("from the service")
@@ -75,15 +77,16 @@ class ReadStage(JobReader):
         self.place = place
         self._options = options
         self._behind = resumed.behind if resumed is not None else 0
-        self._marks = Marks(repetition, self._behind, on_end)
         self._channel = open_channel(service.address, token)
         try:
-            joined = join(self._channel, dataset_id, options, repetition, resumed.position if resumed else None)
+            position = resumed.position if resumed else None
+            joined = join(self._channel, dataset_id, options, repetition, position, unfinished=unfinished)
             self._inbox = inbox_for(options, joined.tasks, resumed)
         except BaseException:
             self._channel.close()
             raise
-        self._joined, self._client_id = joined, joined.client_id
+        self._joined, self._client_id, self.iteration = joined, joined.client_id, joined.iteration
+        self._marks, self._sole = Marks(joined.iteration, self._behind, on_end), False
         self._losses_heard, self._instance, self._job = joined.losses, joined.instance, joined.job_name
         self._ended = joined.finished
         self._asking = threading.Lock()
@@ -179,6 +182,10 @@ class ReadStage(JobReader):
         (incarnation, index), hold = self._origin, self._hold
         assert hold is not None
         self._marks.history.add(hold.info.task_id, incarnation, index + at, count, failed=failed)
+
+    def may_be_taken_by_others(self) -> bool:
+        """Unless the service knows that this client alone read the pass, and that nothing of it was lost."""
+        return not self._sole
 
     def cancel(self) -> None:
         """Wake the thread that waits in `pull`."""
@@ -318,7 +325,7 @@ class ReadStage(JobReader):
         try:
             with self._asking:
                 reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
-                self._last_position = reply.position
+                self._last_position, self._sole = reply.position, reply.sole
         except UnavailableError:
             return self._end_unconfirmed(now)
         except NotFoundError:

@@ -22,6 +22,10 @@ class JobReader(Stage):
         """What it takes to go on after the first `behind` elements; plain data."""
         raise NotImplementedError
 
+    def may_be_taken_by_others(self) -> bool:
+        """Whether other clients may have had elements of the pass, or some were lost."""
+        return True
+
 
 class ServiceStage(Stage):
     """A source whose elements come from a service.
@@ -107,6 +111,10 @@ class ServiceStage(Stage):
         """Leave the job."""
         if self._reader is not None:
             self._reader.close(unread)
+
+    def may_be_taken_by_others(self) -> bool:
+        """As the reader knows when the pass is over."""
+        return self._reader is not None and self._reader.may_be_taken_by_others()
 
     def carry_on(self, before: Stage) -> None:
         """Count on."""

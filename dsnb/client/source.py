@@ -76,11 +76,6 @@ class FromService(Operation):
         """Its own: all datasets that are made of it read one job."""
         return self.passes
 
-    @property
-    def may_be_empty_for_a_pass(self) -> bool:
-        """Another reader of the job may have had all of a pass."""
-        return bool(self.options.job_name)
-
     def repeatable_under(self, *, deterministic: bool) -> bool:
         """Workers hand out what is ready."""
         del deterministic
@@ -109,7 +104,7 @@ class FromService(Operation):
         bookmarks = context.bookmarks
         if bookmarks is None:
             number = next(self.passes)
-            return ServiceStage(lambda: self._join(number))
+            return ServiceStage(lambda: self._join(number, endless=context.endless))
         if self.options.consumers:
             bookmarks.refuse(
                 "the consumers of a coordinated read move on together, round by round",
@@ -132,26 +127,32 @@ class FromService(Operation):
         on_end = partial(bookmarks.end, place) if len(context.passes) > 1 else None
         number = next(self.passes)
         return ServiceStage(
-            lambda: self._join(number, place, resumed, on_end),
+            lambda: self._join(number, place, resumed, on_end, endless=context.endless),
             place,
             mark if mark is not None else mark_of_beginning(number),
             resumed.behind if resumed is not None else 0,
         )
 
-    def _join(self, *how: Any) -> JobReader:
+    def _join(self, number: int, *where: Any, endless: bool) -> JobReader:
+        """Join a pass of the job; where passes go on for ever, the first one from that number on that is not over."""
         try:
-            return self._stage(self.dataset_id, *how)
+            return self._reader(self.dataset_id, number, *where, endless=endless)
         except NotFoundError:
             if self.register_again is None:
                 raise
-            return self._stage(self.register_again(), *how)
+            return self._reader(self.register_again(), number, *where, endless=endless)
 
-    def _stage(self, dataset_id: str, *how: Any) -> JobReader:
+    def _reader(self, dataset_id: str, number: int, *where: Any, endless: bool) -> JobReader:
         if self.options.consumers:
             return CoordinatedStage(self.service, dataset_id, self.options)
         # What is read again will be read once more; most datasets are read once, and leave no connection behind.
-        again = self.connections if how[0] else None
-        return ReadStage(self.service, dataset_id, self.options, *how, connections=again)
+        again = self.connections if number else None
+        reader = ReadStage(
+            self.service, dataset_id, self.options, number, *where, unfinished=endless, connections=again
+        )
+        if reader.iteration > number and not self.options.cached:
+            self.passes.go_on_behind(reader.iteration)
+        return reader
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process counts its own passes, finds the token by itself, and does without the pipeline.

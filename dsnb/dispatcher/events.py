@@ -45,7 +45,8 @@ class RegisterDataset:
 class Join:
     """A client begins to read; an empty job name asks for an anonymous job.
 
-    `entropy` is for the pass, if it begins with this client; with a `position` it does, and begins there.
+    `entropy` is for the pass, if it begins with this client; with a `position` it does, and begins there. A client that
+    wants an `unfinished` pass joins the next one that is not over.
     """
 
     dataset_id: str
@@ -61,6 +62,7 @@ class Join:
     position: PassPosition | None = None
     consumers: int = 0
     consumer: int = 0
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,12 @@ def _pass(core: Context, job: Job, event: e.Join) -> int:
     """The number of the pass that a client is to read. Rounds go on for ever, so all consumers meet in one pass."""
     if job.cached:
         return sharing.choose_pass(core, job, event)
-    return 0 if job.consumers else event.repetition
+    if job.consumers:
+        return 0
+    number = event.repetition
+    while event.unfinished and number in job.iterations and job.iterations[number].finished:
+        number += 1
+    return number
 
 
 def let_go(core: Context, client: Client) -> None:

@@ -128,6 +128,7 @@ class DispatcherService:
                     position=request.position,
                     consumers=request.consumers,
                     consumer=request.consumer,
+                    unfinished=request.unfinished,
                 )
             )
             desk.ledger.client_joined(joined.client_id, joined.job, request.trainer_id)
@@ -161,13 +162,14 @@ class DispatcherService:
             client = self._desk.core.state.clients[request.client_id]
             if not finished:
                 return m.EndReply(tasks=self._desk.task_infos(client.job, client.number))
+            iteration = self._desk.core.state.iteration(client.job, client.number)
+            sole = iteration.read_by_one_alone
             # Where others read, the workers must hear first from this one what it consumed, and then that it is gone.
-            alone = len(self._desk.core.state.iteration(client.job, client.number).clients) == 1
-            if alone and request.farewell is not None:
+            if len(iteration.clients) == 1 and request.farewell is not None:
                 position = positions.tell(self._desk.core, request.client_id)
                 self._desk.client_reported(request.farewell)
-                return m.EndReply(finished=True, position=position)
-            return m.EndReply(finished=True)
+                return m.EndReply(finished=True, position=position, sole=sole)
+            return m.EndReply(finished=True, sole=sole)
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
         self._desk.handle(e.ForgetJob(name=request.job_name))

@@ -67,6 +67,8 @@ class Iteration:
     finished: bool = False
     tasks: list[str] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)
+    joined: int = 0
+    """How many clients have ever joined it."""
     providers: list[Provider] = field(default_factory=list)
     shards: list[str] = field(default_factory=list)
     """What has become of each shard, in the static modes."""
@@ -81,6 +83,11 @@ class Iteration:
     resumed: bool = False
     """Whether it began at a reading position; then a worker may have several tasks of it."""
     rounds: Rounds | None = None
+
+    @property
+    def read_by_one_alone(self) -> bool:
+        """Whether all elements that it gave went to one client, and none was lost."""
+        return self.joined == 1 and not self.losses
 
 
 @dataclass(slots=True)
@@ -276,6 +283,7 @@ class State:
         self.clients[record.client_id] = Client(record.client_id, record.job, record.number, record.trainer_id)
         iteration = self.iteration(record.job, record.number)
         iteration.clients.append(record.client_id)
+        iteration.joined += 1
         if self.jobs[record.job].cached and record.trainer_id not in iteration.trainers:
             iteration.trainers.append(record.trainer_id)
         if iteration.rounds is not None:

@@ -51,6 +51,7 @@ class BuildContext:
             entropy, and whoever draws one of his own takes a fixed one instead.
         bookmarks: Where sources tell what a reading position has to know of them; None where nobody asks.
         nested: Whether this is inside of a dataset that a function made.
+        endless: Whether the passes go on for ever, so that one which is over already may be left out.
         room: Where the elements are laid out that leave the pipeline, if they are laid out anew; None for anywhere, and
             for an operation whose elements others change or keep.
         opened: Where sources note the files that they open; None where nobody asks.
@@ -65,6 +66,7 @@ class BuildContext:
     shared: bool = False
     bookmarks: Bookmarks | None = None
     nested: bool = False
+    endless: bool = False
     room: Room | None = None
     opened: OpenedFiles | None = None
 
@@ -72,9 +74,9 @@ class BuildContext:
         """What to seed a generator of this pass with."""
         return [self.entropy if seed is None else seed, *self.passes]
 
-    def in_pass(self, number: int) -> BuildContext:
-        """The context of one more pass over the same inputs."""
-        return replace(self, passes=(*self.passes, number))
+    def in_pass(self, number: int, *, endless: bool = False) -> BuildContext:
+        """The context of one more pass over the same inputs; `endless` if there is always another one."""
+        return replace(self, passes=(*self.passes, number), endless=endless)
 
     def inner(self) -> BuildContext:
         """The context of a dataset that a function made: its sources are read whole, never split.
@@ -115,11 +117,6 @@ class Operation:
     def cardinality(self) -> int:
         """Number of elements, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
         return UNKNOWN_CARDINALITY
-
-    @property
-    def may_be_empty_for_a_pass(self) -> bool:
-        """Whether one pass may hold nothing although a later one does; an endless `repeat` then goes on."""
-        return False
 
     @property
     def elementwise(self) -> bool:

@@ -89,6 +89,7 @@ class JoinRequest:
     position: PassPosition | None = None
     consumers: int = 0
     consumer: int = 0
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +206,7 @@ class EndReply:
     tasks: tuple[TaskInfo, ...] = ()
     cancelled_by: str = ""
     position: PassPosition | None = None
+    sole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

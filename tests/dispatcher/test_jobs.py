@@ -47,6 +47,39 @@ def test_each_repetition_is_a_pass_of_its_own() -> None:
     assert not second.finished
 
 
+def test_a_client_that_wants_an_unfinished_pass_joins_the_first_one_that_is_not_over() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(20)
+    for number in range(3):
+        service.join(dataset, "train", repetition=number)
+        service.finish(worker, service.task(worker))
+    assert service.join(dataset, "train", repetition=1).number == 1
+    assert service.join(dataset, "train", repetition=1, unfinished=True).number == 3
+    assert service.join(dataset, "train", repetition=0, unfinished=True).number == 3, "which is not over"
+    assert service.join(dataset, "train", repetition=7, unfinished=True).number == 7
+
+
+def test_a_pass_is_known_to_be_one_client_s_alone_if_no_other_ever_joined_and_nothing_was_lost() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(20)
+
+    def alone(name: str) -> bool:
+        return service.core.state.iteration(name, 0).read_by_one_alone
+
+    service.join(dataset, "one")
+    service.finish(worker, service.task(worker))
+    service.close(service.join(dataset, "two"))
+    service.join(dataset, "two")
+    service.join(dataset, "lost")
+    service.ask(service.task(worker))
+    service.remove(worker)
+    assert (alone("one"), alone("two"), alone("lost")) == (True, False, False)
+    service.restart()
+    assert (alone("one"), alone("two"), alone("lost")) == (True, False, False)
+
+
 def test_a_client_learns_how_many_others_read_with_it() -> None:
     service = Service()
     dataset = service.register(20)

@@ -57,7 +57,6 @@ def test_defaults_promise_nothing(what: str) -> None:
     leaf: Any = Leaf()
     assert leaf.element_spec is None
     assert leaf.cardinality == -2
-    assert not leaf.may_be_empty_for_a_pass
     with pytest.raises(UnimplementedError, match=what):
         leaf.split_provider()
     assert Join(inputs=(leaf,)).split_provider() is None

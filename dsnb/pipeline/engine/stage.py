@@ -153,6 +153,10 @@ class Stage:
             left -= dropped
         return count - left
 
+    def may_be_taken_by_others(self) -> bool:
+        """Whether others may have had elements of this pass: then a later pass may have some where this one had none."""
+        return any(stage.may_be_taken_by_others() for stage in self.inputs)
+
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
         """Which elements of its inputs need never be had again, once that holds for the first `count` of its own.
 

@@ -8,7 +8,7 @@ from dsnb.dataclass import dataclass
 from dsnb.errors import stands_in_place
 from dsnb.pipeline.engine.bookmarks import no_position
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind, walk
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind
 from dsnb.pipeline.specs import scaled
 
 
@@ -39,8 +39,8 @@ class Repeat(SameKind):
 class RepeatStage(Stage):
     """One pass after the other, each with stages of its own.
 
-    An endless repeat ends when a pass was empty, as another would be; unless the input says that passes differ, or the
-    other tasks of a job had taken all splits of this one.
+    An endless repeat ends when a pass was empty, as another would be; unless other readers of a job, or other tasks,
+    may have taken all of this one.
     """
 
     one_to_one = True
@@ -105,7 +105,8 @@ class RepeatStage(Stage):
         return run
 
     def _build(self) -> Stage:
-        return self._source.build(self._context.in_pass(self._pass))
+        endless = self._operation.count is None
+        return self._source.build(self._context.in_pass(self._pass, endless=endless))
 
     def _begin_next(self, before: Stage) -> None:
         # Ended also when building or starting fails: an error that came again at each pull would let no reader through.
@@ -133,7 +134,7 @@ class RepeatStage(Stage):
         count = self._operation.count
         if count is not None:
             return self._pass + 1 < count
-        if self._given or any(operation.may_be_empty_for_a_pass for operation in walk(self._source)):
+        if self._given or before.may_be_taken_by_others():
             return True
         # Nothing was read at all: other tasks took the splits of this pass, the next one may bring some.
         return self._context.splits is not None and _read(before) == self._read_before

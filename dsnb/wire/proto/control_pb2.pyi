@@ -107,7 +107,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole", "position", "consumers", "consumer")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole", "position", "consumers", "consumer", "unfinished")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class JoinRequest(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     job_name: str
     mode: str
@@ -132,7 +133,8 @@ class JoinRequest(_message.Message):
     position: PassPosition
     consumers: int
     consumer: int
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., consumers: _Optional[int] = ..., consumer: _Optional[int] = ...) -> None: ...
+    unfinished: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., consumers: _Optional[int] = ..., consumer: _Optional[int] = ..., unfinished: bool = ...) -> None: ...
 
 class PositionRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -351,16 +353,18 @@ class EndRequest(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[str]] = ..., farewell: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
 
 class EndReply(_message.Message):
-    __slots__ = ("finished", "tasks", "cancelled_by", "position")
+    __slots__ = ("finished", "tasks", "cancelled_by", "position", "sole")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    SOLE_FIELD_NUMBER: _ClassVar[int]
     finished: bool
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     cancelled_by: str
     position: PassPosition
-    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ...) -> None: ...
+    sole: bool
+    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., sole: bool = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("job_name",)

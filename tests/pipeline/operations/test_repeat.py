@@ -100,11 +100,6 @@ class Sparse(Operation):
     """A source like a service: some passes are empty."""
 
     passes: list[int] = field(default_factory=list)
-    may_be_empty: bool = True
-
-    @property
-    def may_be_empty_for_a_pass(self) -> bool:
-        return self.may_be_empty
 
     def build(self, context: BuildContext) -> Stage:
         if not self.passes:
@@ -120,6 +115,9 @@ class Once(Stage):
     def produce(self, want: int) -> Run:
         run, self._rest = self._rest[:want], self._rest[want:]
         return run
+
+    def may_be_taken_by_others(self) -> bool:
+        return True
 
 
 def test_over_a_source_whose_passes_differ_an_endless_repeat_goes_on() -> None:
