@@ -11,6 +11,7 @@ from dsnb import errors
 from dsnb.arguments import checked, optional, text
 from dsnb.client.options import (
     READ_RULES,
+    ReadOptions,
     ServiceAddress,
     ShardingPolicy,
     compression_rule,
@@ -34,8 +35,9 @@ from dsnb.pipeline.splits import split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import pieces_of
 from dsnb.wire.channel import Channel, open_channel
-from dsnb.wire.messages import DatasetRequest, RegisterRequest, SplitProvider
+from dsnb.wire.messages import DatasetRequest, RegisterReply, RegisterRequest, SplitProvider
 from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
+from dsnb.wire.names import name_within
 
 _UPLOAD_S = 600.0
 
@@ -113,7 +115,8 @@ def distribute(
             check_endless(dataset.cardinality())
 
         def register() -> str:
-            return _register(address, dataset, options.compression, dataset_id=None, mode=options.mode.name)
+            mode = options.mode.name
+            return _register(address, dataset, options.compression, dataset_id=None, mode=mode).dataset_id
 
         source = FromService(
             service=address,
@@ -137,6 +140,10 @@ def register_dataset(
 ) -> str:
     """Give a pipeline to a service, to be read by id from anywhere; as in the tf.data service.
 
+    An id keeps the pipeline that it was first given. Registering another one of the same structure under it changes
+    nothing, and is a `DsnbWarning` that names the first difference; `svc.forget(dataset_id=...)` makes the id free, for
+    a cell that is edited and run again.
+
     Args:
         service: A `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
         dataset: What to register.
@@ -155,7 +162,20 @@ def register_dataset(
         ...     dsnb.register_dataset(svc, dsnb.Dataset.range(3), dataset_id="three")
         'three'
     """
-    return _register(service, dataset, compression or NONE, dataset_id=dataset_id, mode="")
+    reply = _register(service, dataset, compression or NONE, dataset_id=dataset_id, mode="")
+    if reply.kept:
+        errors.warn(
+            f"the dataset id {dataset_id!r} names another pipeline, and goes on naming it: {reply.kept}. To register "
+            f"this one under the id, call svc.forget(dataset_id={dataset_id!r}) first; or use another dataset_id",
+            DsnbWarning,
+        )
+    return reply.dataset_id
+
+
+def _within(dataset_id: str, options: ReadOptions) -> ReadOptions:
+    if not options.job_name:
+        return options
+    return replace(options, job_name=name_within(dataset_id, options.job_name))
 
 
 @checked(**READ_RULES, service=service_address, dataset_id=text, element_spec=optional(spec_rule))
@@ -180,7 +200,8 @@ def from_dataset_id(
         service: As for `distribute`.
         dataset_id: What `register_dataset` gave.
         element_spec: Checked against the registered one; None to take that.
-        job_name: As for `distribute`.
+        job_name: As for `distribute`, but within the dataset id: readers of one id and one name share a job, which is
+            called as in "images/train"; other ids have jobs of their own by that name.
         consumer_index: As for `distribute`.
         num_consumers: As for `distribute`.
         max_outstanding_requests: As for `distribute`.
@@ -229,7 +250,7 @@ def from_dataset_id(
     source = FromService(
         service=address,
         dataset_id=known.dataset_id,
-        options=replace(options, compression=known.compression),
+        options=_within(known.dataset_id, replace(options, compression=known.compression)),
         spec=spec if spec is not None else element_spec,
         registered_cardinality=known.cardinality,
         pipeline=blake2b(known.definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
@@ -237,7 +258,9 @@ def from_dataset_id(
     return Dataset(source)
 
 
-def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str) -> str:
+def _register(
+    address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str
+) -> RegisterReply:
     operation = dataset.operation
     providers, unsplittable = _providers(operation)
     if mode == "DYNAMIC" and unsplittable is not None:
@@ -273,7 +296,7 @@ def _register(address: ServiceAddress, dataset: Dataset, compression: str, *, da
         arrays = {blob.digest: blob.data for blob in graph.blobs}
         for digest in reply.missing:
             channel.upload(PUT_BLOB, pieces_of(digest, arrays[digest]), timeout=_UPLOAD_S)
-    return reply.dataset_id
+    return reply
 
 
 def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], UnimplementedError | None]:

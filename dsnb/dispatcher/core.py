@@ -60,6 +60,7 @@ _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.Join: jobs.join,
     e.EndSeen: jobs.end_seen,
     e.ForgetJob: jobs.forget,
+    e.ForgetDataset: registering.forget,
     e.PauseJob: controls.pause,
     e.ResumeJob: controls.resume,
     e.CancelJob: controls.cancel,

@@ -101,7 +101,7 @@ class Desk:
         for client in self.core.state.clients.values():
             if not client.cancelled:
                 self.ledger.client_joined(client.client_id, client.job, client.trainer_id)
-        self._keep_blobs_of_datasets()
+        self.keep_blobs_of_datasets()
 
     # ---- decisions
 
@@ -132,7 +132,7 @@ class Desk:
         if self.journal.overdue:
             self._compact()
         if any(isinstance(record, DatasetDropped) for record in decision.records):
-            self._keep_blobs_of_datasets()
+            self.keep_blobs_of_datasets()
         for away in [one for one in decision.instructions if isinstance(one, e.TurnAway)]:
             if away.worker in self.workers:
                 self.workers[away.worker].messages.put(FailedPreconditionError(away.reason, did="it ended"))
@@ -146,7 +146,8 @@ class Desk:
         with suppress(UnavailableError):  # the records are kept, and it is tried again
             self.journal.compact(self.core.state)
 
-    def _keep_blobs_of_datasets(self) -> None:
+    def keep_blobs_of_datasets(self) -> None:
+        """Let all blobs go that no dataset has."""
         datasets = self.core.state.datasets.values()
         self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
 
@@ -229,17 +230,17 @@ class Desk:
         """
         with self._changed:
             job = known_job(self.core, job_name)
-            known = self.ledger.job(job_name).trainer_ids()
+            known = self.ledger.job(job.name).trainer_ids()
             if trainer_id not in known:
                 raise NotFoundError(
-                    f"the job {job_name!r} has no trainer {trainer_id!r}",
+                    f"the job {job.name!r} has no trainer {trainer_id!r}",
                     did="nothing was changed",
                     hint=f"{near(trainer_id, known)}its trainers are {', '.join(map(repr, known)) or 'none yet'}",
                 )
             for task in [self.core.state.tasks[t] for i in job.iterations.values() for t in i.tasks]:
                 dismissal = Dismissal(task_id=task.task_id, trainer_id=trainer_id)
                 self._order(task.worker, WorkerOrder(dismiss=(dismissal,)))
-            self.announce(f"trainer {trainer_id!r} of job {job_name!r} was sent away", "info")
+            self.announce(f"trainer {trainer_id!r} of job {job.name!r} was sent away", "info")
 
     def stumbled(self, bug: Exception, where: str) -> None:
         """Tell of a mistake of dsnb's own that is nothing to any caller; of one that comes again and again, once."""

@@ -176,6 +176,11 @@ class ForgetJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDataset:
+    dataset_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseJob:
     """Nothing more of a job is to be handed out; `by` tells people who wanted it, here and in the next four."""
 
@@ -232,6 +237,7 @@ Event = (
     | WorkerLeaves
     | SplitsRequested
     | ForgetJob
+    | ForgetDataset
     | PauseJob
     | ResumeJob
     | CancelJob
@@ -350,6 +356,19 @@ class Decision:
     bug: Exception | None = None
     records: tuple[Record, ...] = ()
     instructions: tuple[Instruction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The answer to `RegisterDataset`.
+
+    Attributes:
+        kept: In which operation the pipeline that has the id already differs from this one, which was not registered;
+            empty where the id stands for this pipeline.
+    """
+
+    dataset_id: str
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

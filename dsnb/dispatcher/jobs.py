@@ -10,6 +10,7 @@ from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.state import Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedError, near
 from dsnb.pipeline.modes import STATIC, check_endless
+from dsnb.wire.names import name_within
 
 
 def join(core: Context, event: e.Join) -> e.Joined:
@@ -113,7 +114,7 @@ def forget(core: Context, event: e.ForgetJob) -> None:
     job = known_job(core, event.name)
     if job.clients:
         raise FailedPreconditionError(
-            f"the job {event.name!r} is read by {len(job.clients)} client(s)",
+            f"the job {job.name!r} is read by {len(job.clients)} client(s)",
             did="it was kept",
             hint="close their iterators first",
         )
@@ -121,13 +122,16 @@ def forget(core: Context, event: e.ForgetJob) -> None:
 
 
 def known_job(core: Context, name: str) -> Job:
-    """The job of that name.
+    """The job of that name; where there is none, the only job that has it within its dataset id.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is none, or several.
     """
     job = core.state.jobs.get(name)
     if job is None:
+        within = [job for job in core.state.jobs.values() if job.name == name_within(job.dataset_id, name)]
+        if len(within) == 1:
+            return within[0]
         names = ", ".join(sorted(core.state.jobs)) or "none"
         raise NotFoundError(
             f"there is no job {name!r}",

@@ -58,20 +58,23 @@ def _pipeline(core: Context, job: Job, event: e.Join) -> str:
     if job.dataset_id == event.dataset_id:
         return ""
     before, after = core.state.datasets[job.dataset_id], core.state.datasets[event.dataset_id]
-    if before.fingerprint and before.fingerprint == after.fingerprint:
-        return _registered_twice(before, after)
-    return first_difference(before.pipeline, after.pipeline)
+    return difference(before, after) or "the same pipeline, registered under two ids"
 
 
-def first_difference(before: str, after: str) -> str:
-    """What is different about two pipelines, in words."""
+def difference(before: DatasetRegistered, after: DatasetRegistered | e.RegisterDataset) -> str:
+    """In what two pipelines differ, in words; empty if they are the same, compression included."""
+    if not before.fingerprint or not after.fingerprint:
+        return first_difference(before.pipeline, after.pipeline, "cannot be compared")
+    if before.fingerprint != after.fingerprint:
+        return first_difference(before.pipeline, after.pipeline)
+    if before.compression != after.compression:
+        return f"the same pipeline with compression {after.compression}, before it was {before.compression}"
+    return ""
+
+
+def first_difference(before: str, after: str, otherwise: str = "differs") -> str:
+    """What is different about the descriptions of two pipelines; of some value inside, if these are equal."""
     for old, new in zip_longest(before.split(" | "), after.split(" | ")):
         if old != new:
             return f"the first operation that differs is {new or 'the end'}, before it was {old or 'the end'}"
-    return f"a function or value inside {after} differs"
-
-
-def _registered_twice(before: DatasetRegistered, after: DatasetRegistered) -> str:
-    if before.compression != after.compression:
-        return f"the same pipeline with compression {after.compression}, before it was {before.compression}"
-    return "the same pipeline, registered under two ids"
+    return f"a function or value inside {after} {otherwise}"

@@ -1,7 +1,7 @@
-"""Registering pipelines: the same pipeline has one id, one id has one structure.
+"""Registering pipelines: the same pipeline has one id, and an id keeps the pipeline that it was first given.
 
-A pipeline that is registered under the id of another one of the same structure takes its place when nobody reads it: a
-cell that was changed and run again means what it says now.
+Readers of an id may be anywhere and come at any time. So a pipeline that is registered under the id of another one is
+not registered: whoever registers it gets the id, and the first operation that differs.
 """
 
 from __future__ import annotations
@@ -9,29 +9,26 @@ from __future__ import annotations
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import jobs
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.parameters import first_difference
+from dsnb.dispatcher.parameters import difference
 from dsnb.dispatcher.records import DatasetDropped, DatasetRegistered
 from dsnb.elements.spec import compatible, spec_from_json
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, near
 
 
-def register(core: Context, event: e.RegisterDataset) -> str:
+def register(core: Context, event: e.RegisterDataset) -> e.Registered:
     """The id under which a pipeline can be read; found by its fingerprint where it is registered already.
 
     Raises:
-        InvalidArgumentError: the id that was asked for has a pipeline of another structure, or another pipeline that
-            somebody reads.
+        InvalidArgumentError: the id that was asked for has a pipeline of another structure.
     """
     known = core.state.datasets.get(event.dataset_id)
     if known is not None:
         _check_same_structure(known, event)
-        if _same_pipeline(known, event):
-            return _wanted_again(core, known.dataset_id)
-        _make_room(core, known, event)
+        return e.Registered(dataset_id=_wanted_again(core, known.dataset_id), kept=difference(known, event))
     if not event.dataset_id and event.fingerprint:
         for dataset in core.state.datasets.values():
-            if dataset.fingerprint == event.fingerprint and dataset.compression == event.compression:
-                return _wanted_again(core, dataset.dataset_id)
+            if not difference(dataset, event):
+                return e.Registered(dataset_id=_wanted_again(core, dataset.dataset_id))
     dataset_id = event.dataset_id or _new_id(core)
     core.record(
         DatasetRegistered(
@@ -52,7 +49,37 @@ def register(core: Context, event: e.RegisterDataset) -> str:
             inexact=event.inexact,
         )
     )
-    return dataset_id
+    return e.Registered(dataset_id=dataset_id)
+
+
+def forget(core: Context, event: e.ForgetDataset) -> None:
+    """Drop a dataset that nobody reads, and its jobs, so that its id can have another pipeline.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        FailedPreconditionError: somebody reads it.
+    """
+    dataset_id = event.dataset_id
+    if dataset_id not in core.state.datasets:
+        known = ", ".join(sorted(core.state.datasets)) or "none"
+        raise NotFoundError(
+            f"Dataset id {dataset_id} not found",
+            did="nothing was changed",
+            hint=f"{near(dataset_id, core.state.datasets)}datasets of this service: {known}",
+        )
+    readers = [job for job in core.state.jobs.values() if job.dataset_id == dataset_id]
+    read = [job for job in readers if job.clients]
+    if read:
+        raise FailedPreconditionError(
+            f"the dataset {dataset_id!r} is read: the job {read[0].name!r} has {len(read[0].clients)} client(s)",
+            did="it was kept",
+            hint="close their iterators first",
+        )
+    for job in readers:
+        jobs.drop_job(core, job)
+    core.record(DatasetDropped(dataset_id=dataset_id))
+    core.live.unread_datasets.pop(dataset_id, None)
+    core.instruct(e.Announce(level="info", text=f"the dataset {dataset_id!r} was forgotten"))
 
 
 def _wanted_again(core: Context, dataset_id: str) -> str:
@@ -74,28 +101,6 @@ def _check_same_structure(known: DatasetRegistered, event: e.RegisterDataset) ->
         raise InvalidArgumentError(
             f"Datasets with the same ID should have the same structure: {event.dataset_id!r} has {before}, got {after}",
             did="nothing was registered",
-            hint="use another dataset_id, or leave it out and let the service find the pipeline by its fingerprint",
+            hint=f"use another dataset_id, or leave it out and let the service find the pipeline by its fingerprint; "
+            f"svc.forget(dataset_id={event.dataset_id!r}) makes the id free",
         )
-
-
-def _same_pipeline(known: DatasetRegistered, event: e.RegisterDataset) -> bool:
-    same = known.fingerprint == event.fingerprint != ""
-    return same and known.compression == event.compression
-
-
-def _make_room(core: Context, known: DatasetRegistered, event: e.RegisterDataset) -> None:
-    """Drop a dataset whose id another pipeline is to have, and the jobs that nobody reads any more."""
-    difference = first_difference(known.pipeline, event.pipeline)
-    readers = [job for job in core.state.jobs.values() if job.dataset_id == known.dataset_id]
-    read = [job.name for job in readers if job.clients]
-    if read:
-        raise InvalidArgumentError(
-            f"the dataset id {known.dataset_id!r} has another pipeline; {difference}",
-            did=f"nothing was registered: the job {read[0]!r} reads it",
-            hint="close its iterators first, or use another dataset_id",
-        )
-    for job in readers:
-        jobs.drop_job(core, job)
-    core.record(DatasetDropped(dataset_id=known.dataset_id))
-    core.live.unread_datasets.pop(known.dataset_id, None)
-    core.instruct(e.Announce(level="info", text=f"dataset {known.dataset_id!r} was replaced: {difference}"))

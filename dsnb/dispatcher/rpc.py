@@ -58,7 +58,7 @@ class DispatcherService:
     def register(self, request: m.RegisterRequest, _context: grpc.ServicerContext) -> m.RegisterReply:
         with self._desk.locked():
             digest = self._desk.blobs.put_definition(request.definition)
-            dataset_id = self._desk.handle(
+            registered: e.Registered = self._desk.handle(
                 e.RegisterDataset(
                     dataset_id=request.dataset_id,
                     fingerprint=request.fingerprint,
@@ -76,7 +76,11 @@ class DispatcherService:
                     inexact=request.inexact,
                 )
             )
-            return m.RegisterReply(dataset_id=dataset_id, missing=self._desk.blobs.missing(request.blobs))
+            if registered.kept:
+                self._desk.keep_blobs_of_datasets()  # the definition that came is of none
+                return m.RegisterReply(dataset_id=registered.dataset_id, kept=registered.kept)
+            missing = self._desk.blobs.missing(request.blobs)
+            return m.RegisterReply(dataset_id=registered.dataset_id, missing=missing)
 
     def get_dataset(self, request: m.DatasetRequest, _context: grpc.ServicerContext) -> m.DatasetReply:
         with self._desk.locked():
@@ -172,7 +176,8 @@ class DispatcherService:
             return m.EndReply(finished=True, sole=sole)
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
-        self._desk.handle(e.ForgetJob(name=request.job_name))
+        forgotten = e.ForgetDataset(dataset_id=request.dataset_id) if request.dataset_id else None
+        self._desk.handle(forgotten or e.ForgetJob(name=request.job_name))
         return m.Empty()
 
     def dismiss(self, request: m.DismissRequest, _context: grpc.ServicerContext) -> m.Empty:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dsnb.arguments import checked, text
 from dsnb.dataclass import dataclass
+from dsnb.wire.names import name_within
 
 VERSION = 1
 
@@ -259,7 +260,8 @@ class JobStatus:
     """One job and its newest iteration.
 
     Attributes:
-        name: The job's name; of an anonymous job, a generated one.
+        name: The job's name, as in "train"; of one that is read by its dataset id, as in "images/train"; of an anonymous
+            job, a generated one.
         pipeline: The operations, as in `list_files | map(decode) | batch(32)`.
         mode: The name of a `ShardingPolicy`, as in "DYNAMIC".
         cached: Whether its readers share through the cross-trainer cache.
@@ -390,5 +392,7 @@ class Snapshot:
 
     @checked(name=text)
     def job(self, name: str) -> JobStatus | None:
-        """The job of that name, if there is one."""
-        return next((job for job in self.jobs if job.name == name), None)
+        """The job of that name, or the only one that has it within its dataset id; None if there is none."""
+        found = [job for job in self.jobs if job.name == name]
+        within = [job for job in self.jobs if job.name == name_within(job.dataset_id, name)]
+        return found[0] if found else within[0] if len(within) == 1 else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from dsnb.arguments import anything, checked, function_of, number, path, text, whole
+from dsnb.arguments import anything, checked, function_of, number, optional, path, text, whole
 from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError
 from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.run_file import RunWriter
@@ -208,17 +208,41 @@ class DataService:
         cluster = self._cluster
         uninterrupted(lambda: cluster.scale(workers))
 
-    @checked(job_name=text)
-    def forget(self, job_name: str) -> None:
-        """Drop a job that nobody reads, so that its name is free and its passes begin at 0 again.
+    @checked(job_name=optional(text), dataset_id=optional(text))
+    def forget(self, job_name: str | None = None, *, dataset_id: str | None = None) -> None:
+        """Drop a job that nobody reads, or a dataset and its jobs, so that the name is free.
+
+        Args:
+            job_name: A job's; its passes begin at 0 again.
+            dataset_id: A dataset's; `register_dataset` may give the id another pipeline then.
 
         Raises:
-            NotFoundError: there is no such job.
+            InvalidArgumentError: neither or both were given.
+            NotFoundError: there is no such job or dataset.
             FailedPreconditionError: somebody reads it.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=1) as svc:
+            ...     for length in (3, 5):  # a cell that is edited and run again
+            ...         if length == 5:
+            ...             svc.forget(dataset_id="numbers")
+            ...         dsnb.register_dataset(svc, dsnb.Dataset.range(length), dataset_id="numbers")
+            ...     len(list(dsnb.from_dataset_id("parallel_epochs", svc, "numbers")))
+            'numbers'
+            'numbers'
+            5
         """
+        if (job_name is None) == (dataset_id is None):
+            raise InvalidArgumentError(
+                "`forget` needs a job_name or a dataset_id, and not both",
+                did="nothing was changed",
+                hint='svc.forget("train") or svc.forget(dataset_id="images")',
+            )
+        self._check_running()
         channel = open_channel(self.target, self.token)
         try:
-            channel.call(FORGET, ForgetRequest(job_name=job_name))
+            channel.call(FORGET, ForgetRequest(job_name=job_name or "", dataset_id=dataset_id or ""))
         finally:
             channel.close()
 

@@ -41,6 +41,7 @@ class RegisterRequest:
 class RegisterReply:
     dataset_id: str = ""
     missing: tuple[str, ...] = ()
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +213,7 @@ class EndReply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRequest:
     job_name: str = ""
+    dataset_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import DsnbWarning, InvalidArgumentError, NotFoundError
+from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tests.conformance.conftest import MakeCluster
-from tests.support.reading import numbers
+from tests.support.reading import in_turn, numbers
 
 
 def read(service: Any, dataset_id: str, transfer: str | None = None, **options: Any) -> dsnb.Dataset:
@@ -95,19 +95,22 @@ def test_line_057_same_id_and_job(cluster: MakeCluster, transfer: str) -> None:
     assert ids == ["dataset_id", "dataset_id"]
     one, other = (read(service, name, transfer, job_name="shared") for name in ids)
     assert numbers(one) == list(range(10))
-    with pytest.warns(DsnbWarning, match="pass 0 of job 'shared' was read to its end already"):
+    with pytest.warns(DsnbWarning, match="pass 0 of job 'dataset_id/shared' was read to its end already"):
         assert numbers(other) == []
 
 
 def test_line_058_different_ids(cluster: MakeCluster, transfer: str) -> None:
-    service = cluster(1).service
+    """A job is one of its dataset id's: the same name under two ids is two jobs, which know nothing of each other."""
+    one = cluster(1)
     ten = dsnb.Dataset.range(10)
-    ids = [dsnb.register_dataset(service, ten, dataset_id=name) for name in ("one", "another")]
+    ids = [dsnb.register_dataset(one.service, ten, dataset_id=name) for name in ("one", "another")]
     assert ids == ["one", "another"]
-    for dataset_id in ids:
-        assert numbers(read(service, dataset_id, transfer, job_name="shared")) == list(range(10))
-    for dataset_id in ids:
-        assert numbers(read(service, dataset_id, transfer, job_name=f"job of {dataset_id}")) == list(range(10))
+    readers = [read(one.service, dataset_id, transfer, job_name="shared") for dataset_id in ids]
+    readers.append(ten.apply(dsnb.distribute("parallel_epochs", one.service, job_name="shared")))
+    for _ in range(2):
+        assert [numbers(got) for got in in_turn([*map(iter, readers)])] == [list(range(10))] * 3
+    assert [job.name for job in one.status().jobs] == ["one/shared", "another/shared", "shared"]
+    assert {job.iteration for job in one.status().jobs} == {1}
 
 
 def test_line_058_without_an_id_the_same_pipeline_is_found(cluster: MakeCluster) -> None:
@@ -127,14 +130,61 @@ def test_line_059_one_id_has_one_structure(cluster: MakeCluster) -> None:
     assert numbers(read(service, "dataset_id")) == list(range(10))
 
 
-def test_a_cell_that_was_changed_and_run_again_means_what_it_says_now(cluster: MakeCluster) -> None:
-    """Not of the original's lines: there the id goes on meaning the first pipeline, and nothing tells."""
+def test_line_059_an_id_keeps_the_pipeline_that_it_was_first_given(cluster: MakeCluster) -> None:
+    one = cluster(1)
+
+    def times(factor: int) -> dsnb.Dataset:
+        return dsnb.Dataset.range(3).map(lambda x: factor * x)
+
+    dsnb.register_dataset(one.service, times(2), dataset_id="mine")
+    data = read(one.service, "mine", job_name="job")
+    assert numbers(data) == [0, 2, 4]
+    assert dsnb.register_dataset(one.service, times(2), dataset_id="mine") == "mine"
+    remedy = r"svc\.forget\(dataset_id='mine'\)"
+    with pytest.warns(DsnbWarning, match=rf"names another pipeline, .*inside .*<lambda>.* differs.*{remedy}") as told:
+        assert dsnb.register_dataset(one.service, times(3), dataset_id="mine") == "mine"
+    assert told[0].filename == __file__
+    with pytest.warns(DsnbWarning, match=r"the first operation that differs is range\(9\), before it was range\(3\)"):
+        assert dsnb.register_dataset(one.service, dsnb.Dataset.range(9), dataset_id="mine") == "mine"
+    assert numbers(data) == [0, 2, 4], "a job between two epochs goes on with its own data"
+    assert numbers(read(one.service, "mine", job_name="another")) == [0, 2, 4]
+
+
+def test_a_cell_that_is_edited_and_run_again_forgets_the_id_first(cluster: MakeCluster) -> None:
     service = cluster(1).service
-    for factor in (2, 3):
-        dsnb.register_dataset(service, dsnb.Dataset.range(3).map(lambda x, by=factor: by * x), dataset_id="mine")
-        assert numbers(read(service, "mine", job_name="job")) == [0, factor, 2 * factor]
-    with (
-        iter(read(service, "mine", job_name="another")).start(),
-        pytest.raises(InvalidArgumentError, match="has another pipeline"),
-    ):
-        dsnb.register_dataset(service, dsnb.Dataset.range(9), dataset_id="mine")
+    dsnb.register_dataset(service, dsnb.Dataset.range(3), dataset_id="mine")
+    with iter(read(service, "mine", job_name="job")) as elements:
+        next(elements)
+        with pytest.raises(FailedPreconditionError, match="the job 'mine/job' has 1 client"):
+            service.forget(dataset_id="mine")
+    service.wait_until(lambda status: not status.job("job").clients)
+    service.forget(dataset_id="mine")
+    with pytest.raises(NotFoundError, match="Dataset id mine not found"):
+        read(service, "mine")
+    dsnb.register_dataset(service, dsnb.Dataset.range(9), dataset_id="mine")
+    assert numbers(read(service, "mine", job_name="job")) == list(range(9))
+
+
+def test_controls_find_a_job_by_its_name_within_its_id_while_it_is_the_only_one(cluster: MakeCluster) -> None:
+    one = cluster(1)
+    for name in ("one", "another"):
+        dsnb.register_dataset(one.service, dsnb.Dataset.range(3), dataset_id=name)
+    elements = iter(read(one.service, "one", job_name="job")).start()
+    one.service.pause("job")
+    assert one.job("job").state == one.job("one/job").state == "paused"
+    one.service.resume("one/job")
+    assert numbers(elements) == [0, 1, 2]
+    numbers(read(one.service, "another", job_name="job"))
+    assert one.status().job("job") is None
+    with pytest.raises(NotFoundError, match="there is no job 'job'") as error:
+        one.service.forget("job")
+    assert "another/job, one/job" in error.value.hint
+    one.service.forget("one/job")
+    one.service.forget("job")
+    assert one.status().jobs == ()
+
+
+@pytest.mark.parametrize("names", [{}, {"job_name": "job", "dataset_id": "mine"}], ids=["neither", "both"])
+def test_one_thing_is_forgotten_at_a_time(cluster: MakeCluster, names: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match="needs a job_name or a dataset_id, and not both"):
+        cluster(0).service.forget(**names)

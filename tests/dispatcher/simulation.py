@@ -36,6 +36,8 @@ class Service(Model):
 
     def __init__(self, config: DispatcherConfig = CONFIG) -> None:
         super().__init__(config, now=1000.0)
+        self.kept = ""
+        """What the last registration was told of the pipeline that has its id."""
         self.given_up: dict[str, SimWorker] = {}
         """Workers that were lost and still run: they hung, or their network did."""
 
@@ -63,7 +65,10 @@ class Service(Model):
             "providers": tuple((f"range({count})", count) for count in counts),
             "unsplittable": "",
         }
-        return str(self.call(e.RegisterDataset(**{**fields, **changes})))
+        registered = self.call(e.RegisterDataset(**{**fields, **changes}))
+        assert isinstance(registered, e.Registered)
+        self.kept = registered.kept
+        return registered.dataset_id
 
     def join(self, dataset_id: str, job_name: str = "", mode: str = "DYNAMIC", **changes: Any) -> SimClient:
         """Let a client join."""

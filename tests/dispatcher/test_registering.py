@@ -5,7 +5,7 @@ import pytest
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.elements.spec import TensorSpec, spec_to_json
-from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tests.dispatcher.simulation import CONFIG, Service
 
 GC_S = CONFIG.job_gc_timeout_ms / 1000
@@ -49,29 +49,47 @@ def test_a_chosen_id_may_be_registered_again_with_the_same_structure() -> None:
     assert service.register(9, dataset_id="mine", element_spec="") == "mine"
 
 
-def test_another_pipeline_of_the_same_structure_takes_the_place_of_one_that_nobody_reads() -> None:
+def test_an_id_keeps_its_pipeline_and_another_one_is_told_the_first_difference() -> None:
     service = Service()
     service.register(5, dataset_id="mine", pipeline="range(5) | map(f)", fingerprint="f")
     service.close(service.join("mine", "train"))
+    before = service.core.state.export()
+    assert service.register(5, dataset_id="mine", pipeline="range(5) | map(f)", fingerprint="f") == "mine"
+    assert service.kept == ""
     assert service.register(9, dataset_id="mine", pipeline="range(5) | map(g)", fingerprint="g") == "mine"
-    notices = [told.text for told in service.instructions if isinstance(told, e.Announce) and "replaced" in told.text]
-    assert notices == ["dataset 'mine' was replaced: the first operation that differs is map(g), before it was map(f)"]
-    assert not service.core.state.jobs
+    assert service.kept == "the first operation that differs is map(g), before it was map(f)"
+    service.register(5, dataset_id="mine", pipeline="range(5) | map(f)", fingerprint="changed")
+    assert service.kept == "a function or value inside range(5) | map(f) differs"
+    service.register(5, dataset_id="mine", pipeline="range(5) | map(f)", fingerprint="")
+    assert service.kept == "a function or value inside range(5) | map(f) cannot be compared"
+    service.register(5, dataset_id="mine", pipeline="range(5) | map(f)", fingerprint="f", compression="NONE")
+    assert service.kept == "the same pipeline with compression NONE, before it was AUTO"
+    assert service.core.state.export() == before
+
+
+def test_a_dataset_that_is_forgotten_takes_its_jobs_along_and_frees_its_id() -> None:
+    service = Service()
+    service.register(5, dataset_id="mine", fingerprint="f")
+    other = service.register(6)
+    service.close(service.join("mine", "train"))
+    service.close(service.join(other, "other"))
+    service.call(e.ForgetDataset(dataset_id="mine"))
+    assert list(service.core.state.jobs) == ["other"]
+    assert service.register(9, dataset_id="mine", fingerprint="g") == "mine"
     assert known_dataset(service.core, "mine").fingerprint == "g"
     service.wait(3 * GC_S)
     assert "mine" in service.core.state.datasets
 
 
-def test_another_pipeline_is_refused_under_an_id_that_somebody_reads() -> None:
+def test_a_dataset_that_somebody_reads_is_not_forgotten() -> None:
     service = Service()
-    service.register(5, dataset_id="mine", fingerprint="f")
+    service.register(5, dataset_id="mine")
     service.join("mine", "train")
-    before = service.core.state.export()
-    with pytest.raises(InvalidArgumentError, match="the dataset id 'mine' has another pipeline") as caught:
-        service.register(9, dataset_id="mine", fingerprint="g")
-    assert "the job 'train' reads it" in caught.value.did
-    assert service.core.state.export() == before
-    assert service.register(5, dataset_id="mine", fingerprint="f") == "mine"
+    with pytest.raises(FailedPreconditionError, match="the dataset 'mine' is read: the job 'train' has 1 client"):
+        service.call(e.ForgetDataset(dataset_id="mine"))
+    with pytest.raises(NotFoundError, match="Dataset id mien not found") as caught:
+        service.call(e.ForgetDataset(dataset_id="mien"))
+    assert "did you mean 'mine'?" in caught.value.hint
 
 
 def test_one_id_has_one_structure() -> None:

@@ -154,7 +154,7 @@ class Stage:
         return count - left
 
     def may_be_taken_by_others(self) -> bool:
-        """Whether others may have had elements of this pass: then a later pass may have some where this one had none."""
+        """Whether others may have had elements of this pass; a later one may then have some where this had none."""
         return any(stage.may_be_taken_by_others() for stage in self.inputs)
 
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:

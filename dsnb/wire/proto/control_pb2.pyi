@@ -51,12 +51,14 @@ class RegisterRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable: _Optional[str] = ..., files: _Optional[int] = ..., no_files: _Optional[str] = ..., hinted: bool = ..., inexact: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("dataset_id", "missing")
+    __slots__ = ("dataset_id", "missing", "kept")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     missing: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, dataset_id: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    kept: str
+    def __init__(self, dataset_id: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ..., kept: _Optional[str] = ...) -> None: ...
 
 class DatasetRequest(_message.Message):
     __slots__ = ("dataset_id",)
@@ -367,10 +369,12 @@ class EndReply(_message.Message):
     def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., sole: bool = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
-    __slots__ = ("job_name",)
+    __slots__ = ("job_name", "dataset_id")
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     job_name: str
-    def __init__(self, job_name: _Optional[str] = ...) -> None: ...
+    dataset_id: str
+    def __init__(self, job_name: _Optional[str] = ..., dataset_id: _Optional[str] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
     __slots__ = ("action", "name", "by", "workers")
