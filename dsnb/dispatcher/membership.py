@@ -6,7 +6,7 @@ from dsnb.dispatcher import datasets, jobs, leases, shards, sharing, slots
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.state import Task, Worker
+from dsnb.dispatcher.state import Job, Task, Worker
 from dsnb.errors import NotFoundError
 
 # ---- workers
@@ -243,8 +243,7 @@ def _collect(core: Context) -> None:
             del core.live.unread[name, number]
             continue
         age_ms = 1000 * (core.now - since)
-        kept = job.mode == "DYNAMIC" and not core.config.gc_dynamic_sharding_jobs
-        if iteration.finished or (age_ms >= core.config.task_gc_timeout_ms and not kept):
+        if iteration.finished or (age_ms >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job)):
             jobs.drop_iteration(core, job, iteration)
     if core.config.job_gc_timeout_ms == -1:
         return
@@ -252,6 +251,16 @@ def _collect(core: Context) -> None:
         job = core.state.jobs.get(name)
         if job is None:
             del core.live.unused[name]
-        elif 1000 * (core.now - since) >= core.config.job_gc_timeout_ms:
+        elif 1000 * (core.now - since) >= core.config.job_gc_timeout_ms and not _awaits_readers(core, job):
             jobs.drop_job(core, job)
     datasets.drop_unused(core)
+
+
+def _keeps_splits(core: Context, job: Job) -> bool:
+    """Whether the splits of a pass must not be handed out once more, however long nobody reads it."""
+    return job.mode == "DYNAMIC" and not core.config.gc_dynamic_sharding_jobs
+
+
+def _awaits_readers(core: Context, job: Job) -> bool:
+    """Whether a pass of a job is kept half read, for whoever goes on with it."""
+    return _keeps_splits(core, job) and not all(iteration.finished for iteration in job.iterations.values())

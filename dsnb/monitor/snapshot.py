@@ -260,7 +260,7 @@ class JobStatus:
     """One job and its newest iteration.
 
     Attributes:
-        name: The job's name, as in "train"; of one that is read by its dataset id, as in "images/train"; of an anonymous
+        name: The job's name, as in "train"; of one that is read by dataset id, as in "images/train"; of an anonymous
             job, a generated one.
         pipeline: The operations, as in `list_files | map(decode) | batch(32)`.
         mode: The name of a `ShardingPolicy`, as in "DYNAMIC".
