@@ -68,9 +68,9 @@ class DispatcherConfig:
         job_gc_check_interval_ms: How often time-outs are looked at.
         job_gc_timeout_ms: How long a job's record is kept after its last client left; -1 for ever.
         task_gc_timeout_ms: How long the tasks of an unfinished pass are kept after its last client left.
-        gc_dynamic_sharding_jobs: Whether DYNAMIC passes that were left half read are collected as well. If not, they and
-            their jobs are kept until somebody reads them to their end, or `svc.forget(job_name)`: no element of such a
-            pass is given twice, however late its next reader comes.
+        gc_dynamic_sharding_jobs: Whether DYNAMIC passes that were left half read are collected as well. If not, they
+            and their jobs are kept until somebody reads them to their end, or `svc.forget(job_name)`: no element of
+            such a pass is given twice, however late its next reader comes.
         worker_addresses: The workers by which the static modes (FILE, DATA, FILE_OR_DATA, HINT) number shards, in
             order: "host", "host:port", or "host:%port%" for any port; others are not let in. None to number the
             workers that are there when a pass begins.

@@ -52,6 +52,7 @@ class Core(Context):
 def _begin(core: Context, event: e.Begin) -> None:
     if not core.state.instance:
         core.record(ServiceBegun(instance=event.instance))
+    membership.place_workers(core)
 
 
 _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {

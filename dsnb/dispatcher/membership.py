@@ -7,7 +7,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.state import Job, Task, Worker
-from dsnb.errors import NotFoundError
+from dsnb.errors import FailedPreconditionError, NotFoundError
 
 # ---- workers
 
@@ -26,6 +26,7 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
                 jobs.add_task(core, job.name, iteration.number, event.uid)
                 core.instruct(e.TellClients(job=job.name, number=iteration.number))
     else:
+        _place_again(core, known)
         for task in core.state.tasks_of(event.uid):
             if task.task_id not in event.tasks:
                 core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
@@ -41,6 +42,42 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
         if task_id not in core.state.tasks or core.state.tasks[task_id].worker != event.uid:
             core.instruct(e.DropTask(worker=event.uid, task_id=task_id))
     return known.name
+
+
+def place_workers(core: Context) -> None:
+    """Give the workers that the journal knows their places in the list that this dispatcher was started with.
+
+    It may be another list than the last one's, or the first. A worker keeps its place where the new list has it for its
+    address; one that the list does not have has no place, and is refused when it comes back.
+    """
+    entries, workers = core.config.worker_addresses or (), core.state.workers.values()
+    taken: dict[int, str] = {}
+    for worker in workers:
+        if 0 <= worker.place < len(entries) and slots.is_place_of(entries[worker.place], worker.address):
+            taken[worker.place] = worker.address
+    for worker in [worker for worker in workers if entries and taken.get(worker.place) != worker.address]:
+        try:
+            place = slots.place_of(entries, worker.address, taken)
+        except FailedPreconditionError:
+            place = -1
+        else:
+            taken[place] = worker.address
+        if place != worker.place:
+            core.record(r.WorkerPlaced(uid=worker.uid, place=place))
+
+
+def _place_again(core: Context, worker: Worker) -> None:
+    """Find a place for a worker that comes back without one.
+
+    Raises:
+        FailedPreconditionError: the list has none.
+    """
+    place = _place(core, worker.address)
+    if place != worker.place and core.config.worker_addresses:
+        core.record(r.WorkerPlaced(uid=worker.uid, place=place))
+        for job, iteration in list(core.state.unfinished()):
+            if iteration.shards:
+                jobs.fill_shards(core, job.name, iteration)
 
 
 def worker_seen(core: Context, event: e.WorkerSeen) -> None:

@@ -76,6 +76,14 @@ class WorkerJoined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlaced:
+    """A worker that was let in by another fixed list, or by none, has this place in the one that holds now."""
+
+    uid: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDraining:
     uid: str
 
@@ -320,6 +328,7 @@ Record = (
     | DatasetRegistered
     | DatasetDropped
     | WorkerJoined
+    | WorkerPlaced
     | WorkerDraining
     | WorkerLeft
     | JobCreated

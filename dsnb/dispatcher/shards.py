@@ -38,7 +38,7 @@ def count(core: Context) -> int:
 def first_owners(core: Context) -> list[tuple[int, str]]:
     """The shards of a pass that begins now, with the workers that produce them."""
     present, entries = _present(core), core.config.worker_addresses
-    if entries:  # which may be another list than the one that a worker was let in by, before a restart
+    if entries:
         return [(worker.place, worker.uid) for worker in present if 0 <= worker.place < len(entries)]
     return [(shard, worker.uid) for shard, worker in enumerate(present)]
 

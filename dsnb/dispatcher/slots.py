@@ -56,6 +56,17 @@ def place_of(entries: Sequence[str], address: str, taken: Mapping[int, str]) -> 
     )
 
 
+def is_place_of(entry: str, address: str) -> bool:
+    """Whether a place in the list may belong to a worker.
+
+    Example:
+        >>> is_place_of("a:%port%", "a:5050"), is_place_of("a:7000", "a:5050")
+        (True, False)
+    """
+    host, port = _parts(address)
+    return _parts(entry) in ((host, port), (host, ""))
+
+
 def _parts(address: str) -> tuple[str, str]:
     """Host and port of an address or entry; no port where any will do."""
     found = _ENTRY.fullmatch(address)

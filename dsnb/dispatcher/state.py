@@ -174,6 +174,9 @@ class State:
         )
         self.made["worker"] += 1
 
+    def _worker_placed(self, record: r.WorkerPlaced) -> None:
+        self.workers[record.uid].place = record.place
+
     def _worker_draining(self, record: r.WorkerDraining) -> None:
         self.workers[record.uid].draining = True
 
@@ -364,6 +367,7 @@ _APPLY: dict[type, Any] = {
     r.DatasetRegistered: State._dataset_registered,
     r.DatasetDropped: State._dataset_dropped,
     r.WorkerJoined: State._worker_joined,
+    r.WorkerPlaced: State._worker_placed,
     r.WorkerDraining: State._worker_draining,
     r.WorkerLeft: State._worker_left,
     r.JobCreated: State._job_created,

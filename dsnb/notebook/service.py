@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from dsnb.arguments import anything, checked, function_of, number, optional, path, text, whole
-from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError
+from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.monitor.controls import Controls, this_process
 from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot

@@ -135,6 +135,7 @@ class Service(Model):
         """Let the dispatcher die and come back, and then all who were connected, but those who are absent."""
         before = [one for one in (*self.workers.values(), *self.clients.values()) if one.connected]
         super().restart()
+        self.call(e.Begin(instance="a service"))
         for one in before:
             if not absent(one):
                 self.arrive(one) if isinstance(one, SimWorker) else self.hear(one)

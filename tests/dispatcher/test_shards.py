@@ -182,16 +182,42 @@ def test_a_worker_that_is_not_in_the_list_is_not_let_in() -> None:
     assert not service.core.state.workers
 
 
-def test_a_list_that_came_with_a_restart_holds_for_workers_that_come_after_it() -> None:
+def test_workers_that_were_there_before_a_list_have_their_places_in_it() -> None:
     service = Service()
-    service.add_worker("before", "a:5000")
+    for host in "bxa":
+        service.add_worker(host, f"{host}:5000")
     dataset = service.register(20)
+    unfinished = service.join(dataset, "job", "DATA")
     service.config = LISTED
+    service.restart(absent=lambda one: one is service.workers["x"])
+    assert {worker.uid: worker.place for worker in service.core.state.workers.values()} == {"b": 1, "x": -1, "a": 0}
+    assert shards(service, service.join(dataset, mode="DATA")) == {"a": 0, "b": 1}
+    assert shards(service, unfinished) == {"b": 0, "x": 1, "a": 2}, "what has begun stays as it is"
+    with pytest.raises(FailedPreconditionError, match="x:5000 is none of a, b, c"):
+        service.arrive(service.workers["x"])
+
+
+def test_a_worker_keeps_its_place_in_a_list_that_has_it_still() -> None:
+    service = Service(replace(LISTED, worker_addresses=("a", "a", "b")))
+    for number, host in enumerate("aab"):
+        service.add_worker(f"{host}{number}", f"{host}:{number}")
+    service.stop(service.workers["a0"])
+    service.config = replace(LISTED, worker_addresses=("a", "a", "c", "b"))
     service.restart()
-    client = service.join(dataset, mode="DATA")
-    assert shards(service, client) == {}
-    service.add_worker("again", "a:5000")
-    assert shards(service, client) == {"again": 0}
+    assert {worker.uid: worker.place for worker in service.core.state.workers.values()} == {"a1": 1, "b2": 3}
+
+
+def test_a_worker_that_finds_its_place_when_it_comes_back_gets_the_shard_that_nobody_has() -> None:
+    service = Service(replace(LISTED, worker_addresses=("a", "b")))
+    service.add_worker("first", "a:1")
+    service.config = replace(LISTED, worker_addresses=("a:2", "b"))
+    service.restart(absent=lambda _: True)
+    service.add_worker("b", "b:1")
+    client = service.join(service.register(20), mode="DATA")
+    assert shards(service, client) == {"b": 1}
+    service.core.config = service.config = replace(LISTED, worker_addresses=("a", "b"))
+    service.arrive(service.workers["first"])
+    assert shards(service, client) == {"b": 1, "first": 0}
 
 
 # ---- what cannot be

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ import pytest
 import dsnb
 from dsnb.cache.faults import When, hooked
 from dsnb.errors import AlreadyExistsError, DataLossError, ResourceExhaustedError
+from tests.support.cluster import Cluster
+from tests.support.reading import at_once, numbers
 
 BIG = np.arange(400_000)
 
@@ -42,6 +44,18 @@ def test_a_cell_that_is_run_again_finds_its_service_however_it_writes_the_folder
         assert service.status().service == "default"
         with dsnb.start(workers=1, work_dir="elsewhere"):
             assert service.stopped, "two services of one name"
+
+
+def test_a_dispatcher_that_is_started_again_with_a_list_for_the_first_time_uses_the_workers_it_knows(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {"work_dir": tmp_path}
+    with Cluster(2, dispatcher=settings) as cluster:
+        data = dsnb.Dataset.range(20).apply(dsnb.distribute(dsnb.ShardingPolicy.DATA, cluster.service))
+        assert sorted(numbers(data)) == list(range(20))
+        settings["worker_addresses"] = ["localhost:%port%"] * 2
+        cluster.restart_dispatcher()
+        assert at_once([lambda: sorted(numbers(data))]) == [list(range(20))]
 
 
 def test_two_services_cannot_have_one_folder(tmp_path: Path) -> None:
