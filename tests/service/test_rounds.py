@@ -47,6 +47,22 @@ def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
     close(others)
 
 
+def test_a_consumer_that_leaves_with_errors_that_nobody_saw_says_goodbye() -> None:
+    """Errors are no elements: counted as such they left fewer than none, which no message can tell."""
+    patient = {"consumer_timeout_ms": 300, "client_timeout_ms": 600_000, "reconnect_ms": 600_000}
+    with Cluster(1, dispatcher=patient) as cluster:
+        alone, _ = numbers_in_rounds(2, cluster.service)
+        elements = iter(alone.prefetch(4))
+        with pytest.raises(DeadlineExceededError):
+            next(elements)
+        wait_for(lambda: elements.reports()[0].buffered > 0, what="another error to be ready")
+        close(elements)
+        wait_for(lambda: cluster.job("job").clients == 0, what="the consumer to have left")
+        trainer = cluster.job("job").trainer("consumer 0")
+        assert trainer is not None
+        assert trainer.elements == 0
+
+
 def test_how_long_a_consumer_waits_is_said_where_the_service_is_started() -> None:
     with dsnb.start(workers=0, name="patience", consumer_timeout_ms=100) as service:
         elements = iter(numbers_in_rounds(1, service)[0]).start()

@@ -110,8 +110,9 @@ class LookAhead:
     def close_stage(self, unread: int) -> None:
         """Stop the thread and close the stage, now or when user code lets go of it."""
         self.cancel()
-        unread += self.buffered
-        self._ready.clear()
+        with self._changed:
+            unread += sum(len(item) for item in self._ready if not isinstance(item, BaseException))
+            self._ready.clear()
         self.buffered = 0
         if self.join():
             self._stage.close(unread)

@@ -179,3 +179,13 @@ def test_large_elements_keep_the_buffer_small() -> None:
         ahead.take(1)
     assert ahead.capacity == 2
     ahead.close_stage(0)
+
+
+def test_errors_that_nobody_saw_are_no_elements_that_nobody_saw() -> None:
+    stage = Counting(10, bad=3)
+    ahead = LookAhead(stage, "errors", capacity=6)
+    assert len(ahead.take(1)) == 1
+    wait_for(lambda: ahead.buffered >= 5, what="elements before and behind the error")
+    ahead.close_stage(0)
+    assert stage.closed_with == stage.given - 2, "all that was pulled, but the first element and the error"
+    assert stage.elements == 1
