@@ -38,6 +38,7 @@ from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import DatasetRequest, RegisterReply, RegisterRequest, SplitProvider
 from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
 from dsnb.wire.names import name_within
+from dsnb.wire.stopped import refuse_stopped
 
 _UPLOAD_S = 600.0
 
@@ -314,6 +315,7 @@ class _Connection:
         self._address = address
 
     def __enter__(self) -> Channel:
+        refuse_stopped(self._address.address)
         self._channel = open_channel(self._address.address, self._address.find_token())
         return self._channel
 

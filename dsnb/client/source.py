@@ -20,6 +20,7 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, B
 from dsnb.pipeline.passes import PassNumbers
 from dsnb.pipeline.splits import SplitProvider
 from dsnb.wire.channel import Connections
+from dsnb.wire.stopped import refuse_stopped
 
 _KEPT: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
     # A worker whose files are empty may find an end where the whole has none; what a hint leaves, nobody knows.
@@ -135,6 +136,7 @@ class FromService(Operation):
 
     def _join(self, number: int, *where: Any, endless: bool) -> JobReader:
         """Join a pass of the job; where passes go on for ever, the first one from that number on that is not over."""
+        refuse_stopped(self.service.address)
         try:
             return self._reader(self.dataset_id, number, *where, endless=endless)
         except NotFoundError:

@@ -23,6 +23,7 @@ from dsnb.wire.addresses import address_of
 from dsnb.wire.ending import Ending
 from dsnb.wire.security import kept_token, new_token
 from dsnb.wire.server import GrpcServer
+from dsnb.wire.stopped import note_started, note_stopped
 from dsnb.wire.transfer import local
 
 
@@ -82,6 +83,7 @@ class DispatchServer:
                 self._desk.target = self.target
                 local.offer_blobs(self._address, self._desk.blobs.get)
                 discovery.remember(self.target, self.token)
+                note_started(self.target)
                 self._ticker.start()
                 atexit.register(self.stop)
             except BaseException:  # Ctrl-C among them
@@ -114,6 +116,8 @@ class DispatchServer:
         if self._server is None:
             self._desk.close()
             return
+        if self.config.work_dir is None:  # else it may be started again where it was
+            note_stopped(self.target, self.config.name)
         local.withdraw_blobs(self._address)
         discovery.forget(self.target, self.token)
         self._desk.hang_up()

@@ -10,6 +10,7 @@ from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import Empty, WatchRequest
 from dsnb.wire.methods import STATUS, WATCH
+from dsnb.wire.stopped import refuse_stopped
 
 
 def fetch_snapshot(target: str, token: str, timeout: float = 5.0) -> Snapshot:
@@ -19,6 +20,7 @@ def fetch_snapshot(target: str, token: str, timeout: float = 5.0) -> Snapshot:
         UnavailableError: nobody answers.
         PermissionDeniedError: the token is missing or wrong.
     """
+    refuse_stopped(target)
     channel = open_channel(target, token)
     try:
         return decode(Snapshot, channel.call(STATUS, Empty(), timeout=timeout))

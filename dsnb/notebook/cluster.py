@@ -14,6 +14,7 @@ from dsnb.notebook.replacing import Replacements
 from dsnb.notebook.settings import ClusterSettings
 from dsnb.wire import discovery
 from dsnb.wire.ending import Ending
+from dsnb.wire.stopped import note_stopped
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import WorkerProcess
 from dsnb.worker.server import WorkerServer
@@ -105,6 +106,7 @@ class Cluster:
         atexit.unregister(self.stop)
         _stop(workers)
         self.dispatcher.stop()
+        note_stopped(self.dispatcher.target, self.connection.name)
         discovery.retract(self.connection)
 
     # ---- workers

@@ -26,6 +26,7 @@ from dsnb.wire.addresses import shown_token, target
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ForgetRequest
 from dsnb.wire.methods import FORGET
+from dsnb.wire.stopped import refuse_stopped
 
 _TIMEOUT = number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9)
 _LOOK = number("pass a number of seconds, 1 or more, at most 3,600", above=0.0, most=3600.0)
@@ -375,6 +376,7 @@ class DataService:
         forks.check_grpc()
         if self.stopped:
             raise FailedPreconditionError(f"the service {self.name!r} was stopped", hint="start it again: dsnb.start()")
+        refuse_stopped(self.target)
 
     def __enter__(self) -> DataService:
         return self

@@ -1,0 +1,62 @@
+"""Services that were stopped in this process: nobody has to wait for them to find out that they do not answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Final
+
+from dsnb.errors import UnavailableError
+from dsnb.wire.addresses import split_target
+
+_KEPT: Final = 100
+_CONNECT_S: Final = 0.5
+
+_lock = threading.Lock()
+_stopped: dict[str, str] = {}
+"""Names by address, the newest last."""
+
+
+def note_stopped(target: str, name: str) -> None:
+    """Learn that a service was stopped here, and that nobody will start it again on its own account."""
+    with _lock:
+        _stopped.pop(split_target(target), None)
+        _stopped[split_target(target)] = name
+        while len(_stopped) > _KEPT:
+            del _stopped[next(iter(_stopped))]
+
+
+def note_started(target: str) -> None:
+    """Learn that a service listens at an address, whichever did before."""
+    with _lock:
+        _stopped.pop(split_target(target), None)
+
+
+def refuse_stopped(target: str) -> None:
+    """Refuse to call a service that was stopped in this process, unless something listens at its address again.
+
+    Raises:
+        UnavailableError: it was stopped.
+    """
+    address = split_target(target)
+    with _lock:
+        name = _stopped.get(address)
+    if name is None:
+        return
+    if _listens(address):  # another process has the port now
+        note_started(target)
+        return
+    raise UnavailableError(
+        f"the service {name!r} at {address} was stopped in this process",
+        did="nothing was asked of it",
+        hint="start it again (svc = dsnb.start()), and distribute datasets to the new one",
+    )
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
