@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, add_token_file, token_of
-from dsnb.cli.report import table
+from dsnb.cli.report import older, table
 from dsnb.monitor.words import size
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def run_jobs(args: argparse.Namespace) -> int:
     """List the jobs."""
     snapshot = _snapshot(args)
     header = ["name", "mode", "state", "pass", "readers", "produced", "consumed", "lost splits", "pipeline"]
-    _print(args, "jobs", snapshot.jobs, table(header, list(map(_job_row, snapshot.jobs))))
+    lines = [*table(header, list(map(_job_row, snapshot.jobs))), *older(snapshot)]
+    _print(args, "jobs", snapshot.jobs, lines)
     return 0
 
 

@@ -19,11 +19,21 @@ def report(snapshot: Snapshot) -> str:
         lines += ["", *job_lines(job)]
     if not snapshot.jobs:
         lines += ["", "no jobs"]
+    lines += older(snapshot)
     if snapshot.events:
         lines.append("")
     for event in snapshot.events[-EVENTS:]:
         lines.append(f"{event.level}: {event.text} ({duration(snapshot.time - event.time)} ago)")
     return "\n".join(lines)
+
+
+def older(snapshot: Snapshot) -> list[str]:
+    """A line for the jobs that are no longer shown one by one, if there are any."""
+    if snapshot.older is None or not snapshot.older.jobs:
+        return []
+    sums = snapshot.older
+    lost = f", {plural(sums.lost_splits, 'split')} lost" if sums.lost_splits else ""
+    return ["", f"and {plural(sums.jobs, 'older job')}: {sums.produced:,} produced, {sums.consumed:,} consumed{lost}"]
 
 
 def workers(found: Sequence[WorkerStatus]) -> list[str]:

@@ -101,7 +101,7 @@ def listed(connection: Connection, snapshot: Snapshot | None) -> Listed:
         target=known.target,
         pid=known.pid,
         workers=len(snapshot.workers),
-        jobs=len(snapshot.jobs),
+        jobs=snapshot.job_count,
         started=snapshot.started,
     )
 

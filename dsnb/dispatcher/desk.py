@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -20,7 +21,7 @@ from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.ledger import Ledger
 from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.positions import begin_of, root_of
-from dsnb.dispatcher.records import DatasetDropped
+from dsnb.dispatcher.records import DatasetDropped, JobCancelled, JobForgotten, PassArchived, Record
 from dsnb.dispatcher.sharing import endless
 from dsnb.dispatcher.state import Iteration, Task
 from dsnb.dispatcher.status import snapshot
@@ -133,6 +134,7 @@ class Desk:
             self._compact()
         if any(isinstance(record, DatasetDropped) for record in decision.records):
             self.keep_blobs_of_datasets()
+        self._archive(decision.records)
         for away in [one for one in decision.instructions if isinstance(one, e.TurnAway)]:
             if away.worker in self.workers:
                 self.workers[away.worker].messages.put(FailedPreconditionError(away.reason, did="it ended"))
@@ -141,6 +143,14 @@ class Desk:
         for instruction in decision.instructions:
             self._carry_out(instruction)
         self._changed.notify_all()
+
+    def _archive(self, records: Iterable[Record]) -> None:
+        """Keep no more in the ledger of jobs that are archived, or gone, than the state does."""
+        for record in records:
+            if isinstance(record, PassArchived) and (job := self.core.state.jobs.get(record.job)) and job.archived:
+                self.ledger.archive(record.job)
+            elif isinstance(record, JobForgotten | JobCancelled):
+                self.ledger.forget(record.name)
 
     def _compact(self) -> None:
         with suppress(UnavailableError):  # the records are kept, and it is tried again

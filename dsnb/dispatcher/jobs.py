@@ -12,6 +12,9 @@ from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedErr
 from dsnb.pipeline.modes import STATIC, check_endless
 from dsnb.wire.names import name_within
 
+PASSES_KEPT = 16
+"""Finished passes of a job that are kept in full; of the older ones it is known that they are over."""
+
 
 def join(core: Context, event: e.Join) -> e.Joined:
     """Let a client read one pass of a job; job, pass and tasks are made where there are none.
@@ -74,9 +77,15 @@ def _pass(core: Context, job: Job, event: e.Join) -> int:
     if job.consumers:
         return 0
     number = event.repetition
-    while event.unfinished and number in job.iterations and job.iterations[number].finished:
+    while event.unfinished and is_over(job, number):
         number += 1
     return number
+
+
+def is_over(job: Job, number: int) -> bool:
+    """Whether a pass of a job is finished, whatever is kept of it."""
+    iteration = job.iterations.get(number)
+    return iteration.finished if iteration is not None else number in job.over
 
 
 def let_go(core: Context, client: Client) -> None:
@@ -210,18 +219,28 @@ def free(core: Context, job: Job, iteration: Iteration) -> None:
 
 
 def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
-    """Free a pass that nobody reads. A finished one keeps its record, so that reading it again finds it empty."""
+    """Free a pass that nobody reads. That one is finished is kept, so that reading it again finds it empty."""
     free(core, job, iteration)
-    if not iteration.finished:
+    if iteration.finished:
+        archive(core, job, PASSES_KEPT)
+    else:
         core.record(r.IterationDropped(job=job.name, number=iteration.number))
+
+
+def archive(core: Context, job: Job, kept: int) -> None:
+    """Keep no more than that they are over of the finished passes that nobody reads, but of the newest few."""
+    done = [number for number, it in sorted(job.iterations.items()) if it.finished and not it.clients and not it.tasks]
+    for number in done[: max(0, len(done) - kept)]:
+        core.live.unread.pop((job.name, number), None)
+        core.record(r.PassArchived(job=job.name, number=number))
 
 
 def drop_job(core: Context, job: Job) -> None:
     """Forget a job with all its passes."""
     if not job.anonymous:
         core.instruct(e.Announce(level="info", text=f"job {job.name!r} was forgotten"))
-    for iteration in list(job.iterations.values()):
-        drop_iteration(core, job, iteration)
+    for iteration in job.iterations.values():
+        free(core, job, iteration)
     core.live.unused.pop(job.name, None)
     core.record(r.JobForgotten(name=job.name))
     if not core.state.datasets[job.dataset_id].chosen:
@@ -274,18 +293,22 @@ def _make_way(core: Context, job: Job, number: int) -> None:
     """Forget a pass that nobody reads, also a finished one: it is to begin at a position."""
     iteration = job.iterations.get(number)
     if iteration is not None:
-        drop_iteration(core, job, iteration)
-        if iteration.finished:
-            core.record(r.IterationDropped(job=job.name, number=number))
+        free(core, job, iteration)
+    if iteration is not None or number in job.over:
+        core.record(r.IterationDropped(job=job.name, number=number))
 
 
 def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> Iteration:
     if event.position is not None and not positions.at_beginning(event.position):
         return positions.begin(core, job, event, event.position)
-    count = shards.count(core) if job.mode in STATIC else 0
+    over = number in job.over
+    count = shards.count(core) if job.mode in STATIC and not over else 0
     core.record(
         r.IterationCreated(job=job.name, number=number, shards=count, entropy=event.entropy, consumers=job.consumers)
     )
+    if over:
+        core.record(r.IterationFinished(job=job.name, number=number))
+        return job.iterations[number]
     for shard, worker in shards.first_owners(core):
         add_task(core, job.name, number, worker, shard if count else -1)
     return job.iterations[number]

@@ -71,16 +71,43 @@ class JobTotals:
         return list(dict.fromkeys([*self.trainers, *in_tasks, *reading]))
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What is kept of the reports of a job that was long ago."""
+
+    produced: int = 0
+    consumed: int = 0
+
+
 class Ledger:
     """The reports of one service. Not thread-safe: used under the dispatcher's lock."""
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerReport] = {}
         self._jobs: dict[str, JobTotals] = {}
+        self._archived: dict[str, Sums] = {}
         self._job_of_task: dict[str, str] = {}
 
     def job(self, name: str) -> JobTotals:
-        return self._jobs.setdefault(name, JobTotals())
+        if name not in self._jobs:
+            before = self._archived.pop(name, Sums())
+            self._jobs[name] = JobTotals(produced=before.produced, earlier=before.consumed)
+        return self._jobs[name]
+
+    def archive(self, name: str) -> None:
+        """Keep only the sums of a job that has no task and no client."""
+        totals = self._jobs.pop(name, None)
+        if totals is not None:
+            consumed = totals.earlier + sum(trainer.elements for trainer in totals.trainers.values())
+            self._archived[name] = Sums(totals.produced, consumed)
+
+    def sums(self, name: str) -> Sums:
+        """What is known of an archived job."""
+        return self._archived.get(name, Sums())
+
+    def forget(self, name: str) -> None:
+        """Forget the sums of a job that is gone."""
+        self._archived.pop(name, None)
 
     def expect_task(self, task_id: str, job: str) -> None:
         """Learn which job a task belongs to."""

@@ -9,6 +9,9 @@ from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.state import Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
 
+JOBS_KEPT = 100
+"""Jobs without a client that are kept in full."""
+
 # ---- workers
 
 
@@ -277,7 +280,7 @@ def _collect(core: Context) -> None:
         job = core.state.jobs.get(name)
         iteration = job.iterations.get(number) if job else None
         if job is None or iteration is None:
-            del core.live.unread[name, number]
+            core.live.unread.pop((name, number), None)
             continue
         age_ms = 1000 * (core.now - since)
         if iteration.finished or (age_ms >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job)):
@@ -290,7 +293,15 @@ def _collect(core: Context) -> None:
             del core.live.unused[name]
         elif 1000 * (core.now - since) >= core.config.job_gc_timeout_ms and not _awaits_readers(core, job):
             jobs.drop_job(core, job)
+    _archive(core)
     datasets.drop_unused(core)
+
+
+def _archive(core: Context) -> None:
+    """Keep all of the newest jobs that nobody reads, and of those before them only that their passes are over."""
+    there = [job for name in core.live.unused if (job := core.state.jobs[name]).iterations]
+    for job in there[: max(0, len(there) - JOBS_KEPT)]:
+        jobs.archive(core, job, kept=0)
 
 
 def _keeps_splits(core: Context, job: Job) -> bool:

@@ -180,6 +180,14 @@ class IterationDropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassArchived:
+    """A finished pass that nobody reads: all that is kept of it is that it is over."""
+
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCreated:
     task_id: str
     job: str
@@ -341,6 +349,7 @@ Record = (
     | TrainerEnded
     | IterationFinished
     | IterationDropped
+    | PassArchived
     | TaskCreated
     | TaskRestarted
     | TaskEnded

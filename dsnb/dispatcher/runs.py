@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Final
 
@@ -62,3 +63,54 @@ class Loss:
     worker: str
     splits: int
     reason: str
+
+
+@dataclass(slots=True)
+class Numbers:
+    """A set of numbers that mostly follow each other, as runs of first and end."""
+
+    runs: list[tuple[int, int]] = field(default_factory=list)
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number < end for first, end in self.runs)
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
+
+    @property
+    def largest(self) -> int:
+        """The largest of them; -1 where there is none."""
+        return self.runs[-1][1] - 1 if self.runs else -1
+
+    def add(self, number: int) -> None:
+        """Have one more number.
+
+        Example:
+            >>> numbers = Numbers([(0, 3), (4, 5)])
+            >>> numbers.add(3)
+            >>> numbers.runs
+            [(0, 5)]
+        """
+        self.runs = _joined([*self.runs, (number, number + 1)])
+
+    def discard(self, number: int) -> None:
+        """Have a number no more.
+
+        Example:
+            >>> numbers = Numbers([(0, 3)])
+            >>> numbers.discard(1)
+            >>> numbers.runs
+            [(0, 1), (2, 3)]
+        """
+        parts = [((first, min(end, number)), (max(first, number + 1), end)) for first, end in self.runs]
+        self.runs = _joined({part for pair in parts for part in pair if part[0] < part[1]})
+
+
+def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for first, end in sorted(runs):
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((first, end))
+    return joined

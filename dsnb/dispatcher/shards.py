@@ -25,7 +25,8 @@ def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
     offer = Divisible(files=dataset.files, no_files=dataset.no_files, hinted=dataset.hinted)
     check_mode(event.mode, offer)
     known = core.state.jobs.get(event.job_name)
-    begun = known is not None and known.dataset_id == event.dataset_id and event.repetition in known.iterations
+    same = known is not None and known.dataset_id == event.dataset_id
+    begun = same and known is not None and (event.repetition in known.iterations or event.repetition in known.over)
     if event.mode in STATIC and not begun:
         check_count(event.mode, offer, count(core))
 

@@ -33,7 +33,7 @@ def choose_pass(core: Context, job: Job, event: e.Join) -> int:
         return own[-1]
     whole_only = event.whole and not endless(core, job)
     open_to_it = [it.number for it in running if not (whole_only and it.closed)]
-    return open_to_it[-1] if open_to_it else max(job.iterations, default=-1) + 1
+    return open_to_it[-1] if open_to_it else job.newest + 1
 
 
 def close(core: Context, task_id: str) -> None:

@@ -8,7 +8,8 @@ the pipeline asks for the next one), and a task that asks for an older repetitio
 modes a pass has *shards*, each with one task at a time; what has become of a shard outlives its task. See `rounds` too.
 
 An iteration is finished when all its tasks have ended; a task that is lost with its worker is dropped from it, so the
-rest can still finish.
+rest can still finish. Of finished iterations that nobody reads any more the newest few are kept; of the others, and of
+all iterations of jobs that were long ago, only their numbers: who reads one of them again finds it empty.
 
 `apply` is the only way in, live and at replay. What is not here (who was heard of when, what was consumed) is not
 needed after a restart, or comes again by itself.
@@ -24,7 +25,7 @@ from dsnb.dataclass import dataclass
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.plain import to_json
-from dsnb.dispatcher.runs import Grant, Loss, Provider, Runs
+from dsnb.dispatcher.runs import Grant, Loss, Numbers, Provider, Runs
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """What has become of a shard."""
@@ -101,8 +102,22 @@ class Job:
     target_workers: str
     consumers: int = 0
     iterations: dict[int, Iteration] = field(default_factory=dict)
+    over: Numbers = field(default_factory=Numbers)
+    """Finished passes of which nothing else is kept."""
+    lost: int = 0
+    """Splits that those passes lost."""
     paused_by: str = ""
     """Who paused it, for people; empty while it goes on."""
+
+    @property
+    def archived(self) -> bool:
+        """Whether all its passes are over, and nothing else is kept of them."""
+        return bool(self.over) and not self.iterations
+
+    @property
+    def newest(self) -> int:
+        """The number of its newest pass; -1 where there was none."""
+        return max(self.over.largest, max(self.iterations, default=-1))
 
     @property
     def clients(self) -> list[str]:
@@ -240,7 +255,18 @@ class State:
         self.iteration(record.job, record.number).ended.append(record.trainer_id)
 
     def _iteration_dropped(self, record: r.IterationDropped) -> None:
-        self._forget(self.jobs[record.job].iterations.pop(record.number))
+        job = self.jobs[record.job]
+        job.over.discard(record.number)
+        iteration = job.iterations.pop(record.number, None)
+        if iteration is not None:
+            self._forget(iteration)
+
+    def _pass_archived(self, record: r.PassArchived) -> None:
+        job = self.jobs[record.job]
+        iteration = job.iterations.pop(record.number)
+        job.over.add(record.number)
+        job.lost += sum(provider.lost for provider in iteration.providers)
+        self._forget(iteration)
 
     def _forget(self, iteration: Iteration) -> None:
         for task in iteration.tasks:
@@ -380,6 +406,7 @@ _APPLY: dict[type, Any] = {
     r.TrainerEnded: State._trainer_ended,
     r.IterationFinished: State._iteration_finished,
     r.IterationDropped: State._iteration_dropped,
+    r.PassArchived: State._pass_archived,
     r.TaskCreated: State._task_created,
     r.TaskRestarted: State._task_restarted,
     r.TaskEnded: State._task_ended,

@@ -16,6 +16,7 @@ from dsnb.monitor.snapshot import (
     EventStatus,
     JobStatus,
     LinkStatus,
+    OlderJobs,
     PlaceStatus,
     RoundsStatus,
     ShardStatus,
@@ -61,6 +62,18 @@ def snapshot(
         jobs=tuple(_job(core, job, ledger.job(job.name), timeline) for job in jobs),
         events=tuple(events),
         scalable=owner is not None,
+        older=_older(core, ledger),
+    )
+
+
+def _older(core: Core, ledger: Ledger) -> OlderJobs:
+    archived = [job for job in core.state.jobs.values() if job.archived]
+    sums = [ledger.sums(job.name) for job in archived]
+    return OlderJobs(
+        jobs=len(archived),
+        produced=sum(one.produced for one in sums),
+        consumed=sum(one.consumed for one in sums),
+        lost_splits=sum(job.lost for job in archived),
     )
 
 
@@ -110,7 +123,7 @@ def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> 
         clients=len(job.clients),
         produced=totals.produced + sum(task.head for task in totals.tasks.values()),
         consumed=totals.earlier + sum(trainer.elements for trainer in trainers),
-        lost_splits=sum(p.lost for iteration in job.iterations.values() for p in iteration.providers),
+        lost_splits=job.lost + sum(p.lost for iteration in job.iterations.values() for p in iteration.providers),
         tasks=tuple(_task(core, task, totals.tasks.get(task)) for i in job.iterations.values() for task in i.tasks),
         trainers=trainers,
         splits=_splits(core, newest),

@@ -18,6 +18,8 @@ from dsnb.monitor.snapshot import GrantStatus
 
 KEPT = 120
 """Runs of one job."""
+JOBS_KEPT = 16
+"""Jobs without a task whose runs are kept."""
 
 
 @dataclass(slots=True)
@@ -127,10 +129,19 @@ class Timeline:
             end=record.end,
             given=now,
         )
+        if task.job not in self._jobs:
+            self._make_room()
         runs = self._jobs.setdefault(task.job, deque(maxlen=KEPT))
         run.again = any(before.state == "lost" and _same_splits(before, run) for before in runs)
         runs.append(run)
         task.open.setdefault(record.provider, deque()).append(run)
+
+    def _make_room(self) -> None:
+        """Forget the runs of the jobs that began first of those that have no task any more, but of the newest few."""
+        at_work = {task.job for task in self._tasks.values()}
+        over = [job for job in self._jobs if job not in at_work]
+        for job in over[: max(0, len(over) - JOBS_KEPT)]:
+            del self._jobs[job]
 
     def _done(self, record: r.SplitsDone, now: float) -> None:
         task = self._tasks[record.task_id]

@@ -369,6 +369,23 @@ class EventStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OlderJobs:
+    """Totals of the finished jobs that are no longer shown one by one.
+
+    Attributes:
+        jobs: How many there are.
+        produced: Elements that all of them produced.
+        consumed: Elements that their readers consumed.
+        lost_splits: Splits that died with their workers.
+    """
+
+    jobs: int = 0
+    produced: int = 0
+    consumed: int = 0
+    lost_splits: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The whole service at one moment.
 
@@ -376,6 +393,8 @@ class Snapshot:
         seq: Goes up by one with each snapshot of one dispatcher.
         time: Seconds since the epoch, by the dispatcher's clock.
         target: Where the service listens, as in `grpc://127.0.0.1:5050`.
+        jobs: Those that are read, and the newest hundred of those that nobody reads.
+        older: Totals of the finished jobs before these. One that is read again is among `jobs` again.
         scalable: Whether the service starts its workers itself, so that it can be told to have more or fewer.
     """
 
@@ -389,6 +408,12 @@ class Snapshot:
     jobs: tuple[JobStatus, ...] = ()
     events: tuple[EventStatus, ...] = ()
     scalable: bool = False
+    older: OlderJobs | None = None
+
+    @property
+    def job_count(self) -> int:
+        """How many jobs the service knows, those included that are only in the totals."""
+        return len(self.jobs) + (self.older.jobs if self.older is not None else 0)
 
     @checked(name=text)
     def job(self, name: str) -> JobStatus | None:

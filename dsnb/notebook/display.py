@@ -31,7 +31,7 @@ def head(name: str, target: str) -> str:
 def summary(snapshot: Snapshot) -> str:
     """One line of how the service is."""
     read = [job for job in snapshot.jobs if job.state == "running"]
-    parts = [plural(len(snapshot.workers), "worker"), f"{len(read)} of {len(snapshot.jobs)} jobs running"]
+    parts = [plural(len(snapshot.workers), "worker"), f"{len(read)} of {snapshot.job_count:,} jobs running"]
     skipped = sum(trainer.skipped for job in snapshot.jobs for trainer in job.trainers)
     lost = sum(job.lost_splits for job in snapshot.jobs)
     parts += [f"<b>{skipped:,} elements skipped</b>"] if skipped else []
@@ -72,7 +72,7 @@ def links(url: str) -> str:
 
 
 def _older(snapshot: Snapshot) -> str:
-    more = len(snapshot.jobs) - _MOST_JOBS
+    more = snapshot.job_count - min(len(snapshot.jobs), _MOST_JOBS)
     return f"<p>and {more:,} older jobs: <code>svc.status().jobs</code></p>" if more > 0 else ""
 
 

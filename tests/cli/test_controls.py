@@ -108,7 +108,7 @@ def test_the_first_sigterm_lets_readers_finish_and_the_second_stops(tmp_path: Pa
                 service = dsnb.connect(target)
                 service.wait_until(lambda now: [w.state for w in now.workers] == ["draining"])
                 with pytest.raises(UnavailableError, match="the service is about to end"):
-                    iter(data.apply(dsnb.distribute("distributed_epoch", target)))
+                    iter(data.apply(dsnb.distribute("distributed_epoch", target))).start()
                 worker.terminate()
                 assert worker.ended(timeout=30) == 0
                 assert got

@@ -6,6 +6,7 @@ from dsnb.cli.report import job_lines, report, table
 from dsnb.monitor.snapshot import (
     EventStatus,
     JobStatus,
+    OlderJobs,
     PlaceStatus,
     ShardStatus,
     Snapshot,
@@ -108,3 +109,11 @@ def test_shards_are_told_with_their_workers() -> None:
     shards = (ShardStatus(shard=0, state="running", worker="w0"), ShardStatus(shard=1, state="never begun"))
     lines = list(job_lines(replace(JOB, mode="DATA", splits=(), shards=shards)))
     assert lines[3:5] == ["  shard 0 of 2: running on w0", "  shard 1 of 2: never begun"]
+
+
+def test_finished_jobs_that_are_no_longer_shown_one_by_one_are_added_up() -> None:
+    sums = OlderJobs(jobs=1500, produced=60_000, consumed=59_000, lost_splits=2)
+    assert report(replace(EMPTY, older=sums)).splitlines()[-1] == (
+        "and 1,500 older jobs: 60,000 produced, 59,000 consumed, 2 splits lost"
+    )
+    assert "older" not in report(replace(EMPTY, older=OlderJobs()))

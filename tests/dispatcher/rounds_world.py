@@ -49,12 +49,13 @@ class World:
         self.consumers: dict[int, SimConsumer] = {}
         self.came_again = False
         self._made = 0
-        self.dataset = self.handle(
+        registered = self.handle(
             e.RegisterDataset(
                 dataset_id="", fingerprint="f", definition="d", blobs=(), element_spec="", compression="AUTO",
                 cardinality=INFINITE_CARDINALITY, pipeline="p", providers=(), unsplittable="",
             )
         )  # fmt: skip
+        self.dataset: str = registered.dataset_id
 
     # ---- the dispatcher
 

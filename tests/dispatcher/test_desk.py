@@ -29,7 +29,7 @@ class Service:
             dataset_id="", fingerprint="f", definition=digest, blobs=(), element_spec="", cardinality=-1,
             compression="AUTO", pipeline="range(20)", providers=(("range(20)", 20),), unsplittable="",
         )  # fmt: skip
-        return str(self.desk.handle(register))
+        return str(self.desk.handle(register).dataset_id)
 
     def worker(self, uid: str, address: str = "host:1") -> Mailbox[WorkerOrder]:
         mailbox: Mailbox[WorkerOrder] = Mailbox()

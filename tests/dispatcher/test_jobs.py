@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher.jobs import PASSES_KEPT
+from dsnb.dispatcher.membership import JOBS_KEPT
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
-from tests.dispatcher.simulation import Service
+from dsnb.wire.messages import PassPosition
+from tests.dispatcher.simulation import CONFIG, Service
 
 
 def test_clients_of_one_name_share_a_pass_and_its_tasks() -> None:
@@ -78,6 +82,88 @@ def test_a_pass_is_known_to_be_one_client_s_alone_if_no_other_ever_joined_and_no
     assert (alone("one"), alone("two"), alone("lost")) == (True, False, False)
     service.restart()
     assert (alone("one"), alone("two"), alone("lost")) == (True, False, False)
+
+
+def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_over() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(4)
+    for number in range(3 * PASSES_KEPT):
+        client = service.join(dataset, "train", repetition=number)
+        service.finish(worker, service.task(worker))
+        service.close(client)
+        service.wait(0.25, service.keep_alive)
+    job = service.core.state.jobs["train"]
+    assert list(job.iterations) == list(range(2 * PASSES_KEPT, 3 * PASSES_KEPT))
+    assert job.over.runs == [(0, 2 * PASSES_KEPT)]
+    service.restart()
+    again = service.join(dataset, "train", repetition=5)
+    assert service.core.state.iteration("train", 5).finished, "it was read, so it is empty"
+    service.close(again)
+    service.wait(0.25, service.keep_alive)
+    assert service.join(dataset, "train", repetition=0, unfinished=True).number == 3 * PASSES_KEPT
+
+
+def test_a_shared_job_whose_passes_are_archived_goes_on_with_the_next_one() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(4)
+    cached = {"cached": True, "trainer_id": "a", "mode": "OFF"}
+    for _ in range(PASSES_KEPT + 2):
+        client = service.join(dataset, "train", **cached)
+        worker.tasks[next(reversed(worker.tasks))].ended = True
+        service.see_end(client)
+        service.close(client)
+        service.wait(0.25, service.keep_alive)
+    finish_others(service, dataset, JOBS_KEPT)
+    assert service.core.state.jobs["train"].archived
+    assert service.join(dataset, "train", **cached).number == PASSES_KEPT + 2
+
+
+def finish_others(service: Service, dataset: str, count: int) -> None:
+    """Have other jobs read to their end, and left."""
+    (worker,) = service.workers.values()
+    for number in range(count):
+        client = service.join(dataset, f"other {number}")
+        service.finish(worker, service.task(worker))
+        service.close(client)
+    service.wait(1.0, service.keep_alive)
+
+
+def test_of_many_jobs_that_nobody_reads_the_newest_are_kept_and_that_the_others_are_over() -> None:
+    service = Service(replace(CONFIG, job_gc_timeout_ms=600_000))
+    worker = service.add_worker("w")
+    dataset = service.register(4)
+    for number in range(2):
+        client = service.join(dataset, "train", repetition=number)
+        service.finish(worker, service.task(worker))
+        service.close(client)
+    half = service.join(dataset, "half read")
+    service.ask(service.task(worker))
+    finish_others(service, dataset, JOBS_KEPT)
+    jobs = service.core.state.jobs
+    assert [job.name for job in jobs.values() if job.archived] == ["train"]
+    assert not jobs["half read"].archived
+    assert half.client_id in service.core.state.clients
+    service.restart()
+    service.close(service.join(dataset, "train", repetition=1))
+    assert service.core.state.iteration("train", 1).finished, "it was read, so it is empty"
+    assert service.join(dataset, "train", repetition=2).number == 2
+    assert not service.core.state.iteration("train", 2).finished
+
+
+def test_a_position_begins_a_pass_that_is_over_anew_though_nothing_is_kept_of_it() -> None:
+    service = Service(replace(CONFIG, job_gc_timeout_ms=600_000))
+    worker = service.add_worker("w")
+    dataset = service.register(4)
+    client = service.join(dataset, "train")
+    service.finish(worker, service.task(worker))
+    service.close(client)
+    finish_others(service, dataset, JOBS_KEPT)
+    assert service.core.state.jobs["train"].archived
+    again = service.join(dataset, "train", position=PassPosition())
+    assert not again.finished
+    assert not service.core.state.jobs["train"].over
 
 
 def test_a_client_learns_how_many_others_read_with_it() -> None:

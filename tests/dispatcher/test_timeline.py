@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dsnb.dispatcher.timeline import KEPT, Timeline
+from dsnb.dispatcher.timeline import JOBS_KEPT, KEPT, Timeline
 from dsnb.monitor.snapshot import GrantStatus
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import Service
@@ -121,3 +121,21 @@ def test_splits_that_were_lost_and_are_given_again_are_marked() -> None:
         ("w0", first.first, first.end, False),
         ("w2", first.first, first.end, True),
     ]
+
+
+def test_of_jobs_without_a_task_the_runs_of_the_newest_are_kept() -> None:
+    watched = Watched()
+    service, dataset = watched.service, watched.service.register(40)
+    watched.service.ask(watched.task(0), want=4)
+    names = [f"other {number}" for number in range(2 * JOBS_KEPT)]
+    for name in names:
+        client = service.join(dataset, name)
+        for worker in watched.workers:
+            service.finish(worker, service.task(worker))
+        service.close(client)
+        service.wait(0.25, service.keep_alive)
+    watched.at(1.0)
+    kept = [name for name in names if watched.timeline.of(name)]
+    assert kept == names[-len(kept) :]
+    assert JOBS_KEPT <= len(kept) <= JOBS_KEPT + 1
+    assert watched.timeline.of("train"), "which is at work, however long ago it began"

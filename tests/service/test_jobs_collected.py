@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 import dsnb
+from dsnb.dispatcher.membership import JOBS_KEPT
+from dsnb.dispatcher.timeline import JOBS_KEPT as TIMELINES_KEPT
+from dsnb.errors import DsnbWarning
+from dsnb.monitor.snapshot import OlderJobs
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_for
 
@@ -76,3 +80,39 @@ def test_a_hundred_jobs_of_ten_tasks_leave_memory_and_journal_where_they_were(cl
     assert size(tmp_path) < ALLOWED_AT_WORK
     cluster.stop()
     assert size(tmp_path) < ALLOWED_JOURNAL
+
+
+def test_of_many_finished_jobs_the_newest_are_shown_and_the_others_are_counted(tmp_path: Path) -> None:
+    """As after a search over a hundred and more trainings: whatever was read, a status stays small."""
+    with Cluster(1, dispatcher={"work_dir": tmp_path, "job_gc_check_interval_ms": 50}) as cluster:
+        twenty = dsnb.Dataset.range(20)
+        older = 20
+
+        def job(number: int) -> dsnb.Dataset:
+            return twenty.apply(dsnb.distribute("distributed_epoch", cluster.service, job_name=f"job {number}"))
+
+        for number in range(JOBS_KEPT + older):
+            assert len(list(job(number))) == 20
+        wait_for(lambda: len(cluster.status().jobs) == JOBS_KEPT, what="the older jobs to be added up")
+        status = cluster.status()
+        assert status.older == OlderJobs(jobs=older, produced=20 * older, consumed=20 * older)
+        assert status.job_count == JOBS_KEPT + older
+        assert [job.name for job in status.jobs] == [f"job {number}" for number in range(older, older + JOBS_KEPT)]
+        assert {job.state for job in status.jobs} == {"finished"}
+        with_runs = [job.name for job in status.jobs if job.grants]
+        assert with_runs == [job.name for job in status.jobs[-len(with_runs) :]], "the newest ones"
+        assert TIMELINES_KEPT <= len(with_runs) < JOBS_KEPT // 2
+
+        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 3' was read to its end already"):
+            assert list(again := job(3)) == []
+        assert len(list(again)) == 20
+        shown = cluster.job("job 3")
+        assert (shown.iteration, shown.produced, shown.consumed) == (1, 40, 40), "its counters go on"
+        cluster.service.forget("job 4")
+        wait_for(
+            lambda: cluster.status().job_count == JOBS_KEPT + older - 1, what="a forgotten job to be counted no more"
+        )
+
+        cluster.restart_dispatcher()
+        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 5' was read to its end already"):
+            assert list(job(5)) == []

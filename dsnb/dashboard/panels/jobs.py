@@ -26,7 +26,8 @@ MOST = 20
 def jobs(view: View) -> Html:
     """The panel."""
     found = view.snapshot.jobs if view.snapshot else ()
-    hint = f"the newest {MOST} of {count(len(found))}" if len(found) > MOST else "what is read from this service"
+    there = view.snapshot.job_count if view.snapshot else 0
+    hint = f"the newest {MOST} of {count(there)}" if there > MOST else "what is read from this service"
     title = heading("Jobs", hint)
     if not found:
         return join(title, empty("No job yet: apply dsnb.distribute to a Dataset and iterate it."))

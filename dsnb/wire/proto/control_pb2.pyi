@@ -986,8 +986,20 @@ class EventStatus(_message.Message):
     text: str
     def __init__(self, time: _Optional[float] = ..., level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class OlderJobs(_message.Message):
+    __slots__ = ("jobs", "produced", "consumed", "lost_splits")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    LOST_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    jobs: int
+    produced: int
+    consumed: int
+    lost_splits: int
+    def __init__(self, jobs: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ...) -> None: ...
+
 class Snapshot(_message.Message):
-    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events", "scalable")
+    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events", "scalable", "older")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -998,6 +1010,7 @@ class Snapshot(_message.Message):
     JOBS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
+    OLDER_FIELD_NUMBER: _ClassVar[int]
     version: int
     seq: int
     time: float
@@ -1008,4 +1021,5 @@ class Snapshot(_message.Message):
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     events: _containers.RepeatedCompositeFieldContainer[EventStatus]
     scalable: bool
-    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ..., scalable: bool = ...) -> None: ...
+    older: OlderJobs
+    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ..., scalable: bool = ..., older: _Optional[_Union[OlderJobs, _Mapping]] = ...) -> None: ...
