@@ -49,11 +49,16 @@ DIFFERS = {
     5: "a captured object in place of a mutable hash table",
     22: "Python cannot interrupt a function: the reader, the job and all further elements go at once, and what "
     "the function returns later is dropped",
+    38: "the second client is warned that the pass was read to its end, and so is empty for it",
     42: "the original gave datasets names; here, as in lines 43 to 46, the same pipeline is the same dataset",
     46: "another pipeline under a job's name is refused while the old one is read; ids are held to one structure",
     52: "an id is text of any kind, NumPy's among them, in place of a string tensor",
+    57: "and a job is called by its id and its name, as in 'dataset_id/shared', where a message names it",
     58: "where no id is given the same pipeline is found by its fingerprint, and has the id that it has already",
-    62: "DYNAMIC jobs are collected like all others; gc_dynamic_sharding_jobs=False keeps them",
+    59: "another pipeline of the same structure under the id is a warning that names the first difference; the "
+    "original is silent",
+    62: "DYNAMIC jobs are collected like all others unless gc_dynamic_sharding_jobs=False says otherwise; then those with "
+    "a name are kept, and one without, which nobody could ask for again, goes with its reader",
     64: "its reports are further apart than its time; with the usual times a thread of the reader keeps it alive",
     66: "a client that was never heard of has as long as any other, and is not kept for ever",
     86: "the mark is an operation of the pipeline, which choose_from_datasets puts around its selector",
@@ -74,6 +79,7 @@ DIFFERS = {
     163: "workers are known by their uid, which a successor at the same address does not share",
     164: "the error's class is UnavailableError: a reader goes on with other workers then",
     166: "the reader's end comes, for all that its workers had was read; the original's never does",
+    175: "the client knows the token, here from DSNB_TOKEN, as the server does that comes later",
     177: "the read ends, and the loss is announced; the original cannot tell a lost worker from a slow one",
     181: "there is one file for all starts, and what is in it does not grow with their number",
     182: "a work folder without a journal is a new service; one that cannot be made is FAILED_PRECONDITION",

@@ -48,6 +48,20 @@ def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str,
     assert sorted(numbers(joined(got))) == list(range(1000))
 
 
+def test_line_036_readers_that_take_turns_both_get_elements_to_the_end(cluster: MakeCluster, transfer: str) -> None:
+    """As the original's own test reads: 200 by each in turn, then the rest by one after the other."""
+    service = cluster(1).service
+
+    def client() -> Any:
+        shuffled = dsnb.Dataset.range(1000).shuffle(1000)
+        return iter(job(shuffled, service, "job", transfer, max_outstanding_requests=1))
+
+    one, other = client(), client()
+    got = [int(next(reader)) for _ in range(200) for reader in (one, other)]
+
+    assert sorted([*got, *numbers(one), *numbers(other)]) == list(range(1000))
+
+
 def test_line_037_different_job_names(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
     clients = [iter(job(dsnb.Dataset.range(100), service, name, transfer)) for name in ("job 1", "job 2")]

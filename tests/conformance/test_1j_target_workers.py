@@ -149,8 +149,9 @@ def test_line_157_a_pass_that_was_left_goes_on_for_who_asks_for_it_again(mixed: 
     assert seen == list(range(20))
 
 
-def test_line_158_epochs_begin_at_0_after_a_worker_restart(mixed: Mixed) -> None:
-    service = mixed(1, 0)
+@pytest.mark.parametrize("there", [0, 3])
+def test_line_158_epochs_begin_at_0_after_a_worker_restart(mixed: Mixed, there: int) -> None:
+    service = mixed(1, there)
     dataset = read(dsnb.Dataset.range(1 << 40), service.service)
     for _ in range(3):
         with iter(dataset) as elements:
@@ -158,13 +159,19 @@ def test_line_158_epochs_begin_at_0_after_a_worker_restart(mixed: Mixed) -> None
         service.restart_worker(same_port=True)
 
 
-def test_line_159_epochs_begin_at_0_after_a_dispatcher_restart(cluster: MakeCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [0, 3])
+def test_line_159_epochs_begin_at_0_after_a_dispatcher_restart(
+    cluster: MakeCluster, tmp_path: Path, there: int
+) -> None:
     service = cluster(1, dispatcher={"work_dir": tmp_path})
+    for _ in range(there):
+        service.add_worker(remote=True)
     dataset = read(dsnb.Dataset.range(1 << 40), service.service)
     for _ in range(3):
-        with iter(dataset) as elements:
-            assert first(5, elements) == list(range(5))
-        service.restart_dispatcher()
+        elements = iter(dataset)
+        assert first(5, elements) == list(range(5))
+        service.restart_dispatcher()  # while it is read, as in the original: the iterator is dropped afterwards
+        del elements
 
 
 @pytest.mark.parametrize("mode,told", [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import sqlite3
 import threading
 from collections import Counter
@@ -37,7 +38,7 @@ from dsnb.wire.methods import FORGET
 from tests.conformance.conftest import MakeCluster
 from tests.dispatcher.simulation import Service
 from tests.support.cluster import Cluster
-from tests.support.reading import at_once, first, numbers
+from tests.support.reading import first, numbers
 
 HUNDRED = dsnb.Dataset.range(100)
 MANY = 2 * (os.cpu_count() or 1) + 100
@@ -145,20 +146,27 @@ def test_line_174_dispatcher_and_multi_worker_restart(durable: Cluster) -> None:
     assert numbers(elements) == []
 
 
-def test_line_175_start_servers_late(tmp_path: Path) -> None:
-    settings = {"work_dir": tmp_path}
-    with Cluster(0, dispatcher=settings) as cluster:
-        cluster.dispatcher.stop()
-
-        def start() -> None:
-            cluster.restart_dispatcher()
-            cluster.add_worker()
-
-        late = threading.Timer(0.5, start)
-        late.start()
-        [got] = at_once([lambda: numbers(read(dsnb.Dataset.range(10), cluster.service))])
-        late.join()
+def test_line_175_start_servers_late(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client comes first: it describes a dataset and reads it before there is any server at the address."""
+    monkeypatch.setenv("DSNB_TOKEN", "agreed on")
+    got: list[int] = []
+    reader = threading.Thread(
+        target=lambda: got.extend(numbers(read(dsnb.Dataset.range(10), f"127.0.0.1:{free_port}"))), daemon=True
+    )
+    reader.start()
+    reader.join(0.5)
+    assert reader.is_alive(), "it keeps trying"
+    with Cluster(0, dispatcher={"port": free_port, "token": "agreed on"}) as cluster:
+        reader.join(0.5)
+        cluster.add_worker()
+        reader.join(30.0)
     assert got == list(range(10))
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 # ---- workers
