@@ -60,7 +60,7 @@ def few_files(isolation: Any) -> None:
         with files(more):
             name = f"few-{more}"  # where nothing can be opened, a name cannot be given back
             tried(f"start with {more}", lambda name=name: dsnb.start(1, isolation=isolation, name=name).stop())
-    attempts = [("shared_memory", 1), ("shared_memory", 2), ("shared_memory", 5)]
+    attempts = [("shared_memory", more) for more in range(1, 6)]  # at each it is another step that finds no file
     if isolation == "thread":
         attempts += [("shared_memory", 0), ("local", 0)]
     with dsnb.start(workers=1, isolation=isolation, name="read") as service:

@@ -6,6 +6,7 @@ A reader's socket outlives its reading while the reader keeps views: it carries 
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import socket
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from dsnb.errors import DsnbError
-from dsnb.limits import said
+from dsnb.limits import explained, said
 from dsnb.wire import forks
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import ReadRequest
@@ -63,6 +64,8 @@ class SharedMemoryService:
         self._todo: deque[Callable[[], None]] = deque()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._spare = -1
+        """A descriptor to give up where no file may be opened, so that a reader can be refused instead of waiting."""
 
     def start(self, worker_uid: str) -> None:
         """Listen, where the system can do this at all."""
@@ -77,6 +80,7 @@ class SharedMemoryService:
             end.setblocking(False)
         for each in (self._listener, self._alarm, self._ear):
             forks.keep_from_children(each.fileno())
+        self._keep_spare()
         self._thread = threading.Thread(target=self._run, name="dsnb-shared-memory", daemon=True)
         self._thread.start()
 
@@ -125,21 +129,50 @@ class SharedMemoryService:
         assert self._listener is not None
         for each in (self._listener, self._alarm, self._ear):
             hang_up(each)
+        self._drop_spare()
         if self._pool is not None:
             self._pool.close()
 
     def _accept(self) -> None:
-        assert self._listener is not None
-        with suppress(OSError):  # it has gone again
-            connection, _ = self._listener.accept()
-            forks.keep_from_children(connection.fileno())
-            if not same_user(connection):
-                hang_up(connection)
-                return
-            connection.setblocking(False)
-            reader = ReaderOutlet(connection, self._share, self._wants_to_write)
+        try:
+            reader = self._accepted()
+        except OSError as error:  # mostly it has gone again
+            if explained(error) is not None:
+                self._turn_away(error)
+            return
+        if reader is not None:
             self._readers.add(reader)
-            self._selector.register(connection, _READ, reader)
+            self._selector.register(reader.connection, _READ, reader)
+
+    def _accepted(self) -> ReaderOutlet | None:
+        """A reader that has connected; None if it is another user's."""
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
+        forks.keep_from_children(connection.fileno())
+        if not same_user(connection):
+            hang_up(connection)
+            return None
+        connection.setblocking(False)
+        return ReaderOutlet(connection, self._share, self._wants_to_write)
+
+    def _turn_away(self, error: OSError) -> None:
+        """Refuse a reader for which no file may be opened: it would wait until others are closed."""
+        self._drop_spare()
+        with suppress(OSError):
+            reader = self._accepted()
+            if reader is not None:
+                reader.refuse(f"the worker cannot open a connection ({said(error)})")
+                hang_up(reader.connection)
+        self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        with suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _drop_spare(self) -> None:
+        spare, self._spare = self._spare, -1
+        if spare >= 0:
+            os.close(spare)
 
     def _attend(self, reader: ReaderOutlet, events: int) -> None:
         if events & selectors.EVENT_WRITE and reader.send_more():
