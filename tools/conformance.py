@@ -35,11 +35,11 @@ _TITLE = """# Conformance
 What the tests of the tf.data service promise, line by line, and what dsnb's tests of the same found. Written by
 `python tools/conformance.py`; `tests/conformance/test_table.py` fails when this table and a run of the tests disagree.
 
-The servers of these tests report and collect as often as in the original's own tests, with one exception. There a worker
-that is silent for 200 ms is hidden from the metrics; here a worker that is silent for `worker_timeout_ms` is lost, with
-what it had in hand, and is announced as lost. So the tests leave that time at its default of ten seconds: with 200 ms,
-tests on a busy machine lose workers that are only held up, and every line that counts elements may find a pass begun
-again.
+The servers of these tests report and collect as often as in the original's own tests, with one exception. There a
+worker that is silent for 200 ms is hidden from the metrics; here a worker that is silent for `worker_timeout_ms` is
+lost, with the elements that it held, and is announced as lost. So the tests leave that time at its default of ten
+seconds: with 200 ms, tests on a busy machine lose workers that are only slow, and every line that counts elements may
+find a pass begun again.
 
 A line that is left out, because it cannot apply or is not built, says why. Where dsnb keeps a promise in another way
 than the original, the line says in which.

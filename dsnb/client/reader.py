@@ -114,18 +114,18 @@ class ReadStage(JobReader):
             receive=self._hear,
             failed=self._inbox.refuse,
         )
-        try:
-            self._begin(joined)
-        except BaseException:  # nobody will have this stage to close it
-            self.close()
-            raise
+        self._begin(joined)
         self._connection = discovery.serving(service.address)
 
     def _begin(self, joined: JoinReply) -> None:
         try:
-            self._set_to_work(joined)
-        finally:
-            self._control.start()  # behind: until here nobody waits for it
+            try:
+                self._set_to_work(joined)
+            finally:
+                self._control.start()  # behind: until here nobody waits for it
+        except BaseException:  # nobody will have this stage to close it
+            self.close()
+            raise
 
     def announce(self) -> None:
         """Warn of what keeps elements of the pass from coming."""
