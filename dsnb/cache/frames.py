@@ -1,7 +1,7 @@
 """Frames as a recording keeps them: joined from small ones, as bytes that explain themselves, and read as views.
 
 A frame is `magic, length of the header, header, padding, body`; the header is JSON, the body what `elements/columns`
-lays out, at a multiple of 64. Elements are views of the body.
+lays out, at a multiple of 64. Elements are views of the body where they are large.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from dsnb.elements.columns import Buffer, Column, Dense, Layout, Ragged, Text, check_layouts, column_from, lay_out
+from dsnb.elements.columns import (
+    COPY_BELOW,
+    Buffer,
+    Column,
+    Dense,
+    Layout,
+    Ragged,
+    Text,
+    check_layouts,
+    column_from,
+    lay_out,
+)
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.elements.structure import LEAF, Structure, elements_of, from_json, to_json
 from dsnb.errors import DataLossError
@@ -29,14 +40,15 @@ Run = list[Any] | np.ndarray[Any, Any]
 
 
 def framed(run: Run) -> list[Frame]:
-    """A run of elements that dsnb owns, laid out; elements of different dtypes or ranks are in different frames.
+    """A run of exclusive elements, laid out to be kept; elements of different dtypes or ranks are in different frames.
 
     Raises:
         Exception: the error of the run's first element, if nothing can hold that.
     """
     parts: list[Frame] = []
-    for part in frames_of(run, None):
+    for part in frames_of(run, None, packed=True):
         if isinstance(part, Frame):
+            part.keep()
             parts.append(part)
         elif len(run) == 1:
             raise part
@@ -49,11 +61,29 @@ def framed(run: Run) -> list[Frame]:
     return [*first, *framed(run[middle:])]
 
 
-def rows(frame: Frame, start: int, stop: int) -> Run:
-    """The elements from `start` up to `stop`, as views; an array where one holds them all.
+def handed_out(frame: Frame, start: int, stop: int, *, copied_later: bool = False) -> Run:
+    """The elements from `start` up to `stop`, which nobody else gets; views of the frame where they are copied later.
 
-    What can be changed (a list, a dict) is put together anew for each reader.
+    Of a frame that is kept all are copies. Of one that was read for this reader small ones are: one that is kept must
+    not hold the whole frame. What can be changed (a list, a dict) is put together anew for each reader.
     """
+    if copied_later:
+        return rows(frame, start, stop)
+    columns = [
+        column.copies(start, stop) if frame.kept or _is_small(column, frame.count) else column.rows(start, stop)
+        for column in frame.columns
+    ]
+    if frame.structure is LEAF or frame.structure == LEAF:
+        return list(columns[0])
+    return list(elements_of(frame.structure, iter(columns), stop - start))
+
+
+def _is_small(column: Column, count: int) -> bool:
+    return isinstance(column, Dense) and column.nbytes < COPY_BELOW * count
+
+
+def rows(frame: Frame, start: int, stop: int) -> Run:
+    """The elements from `start` up to `stop`, as views; an array where one holds them all."""
     columns = [column.values[start:stop] for column in frame.columns]
     if frame.structure is LEAF or frame.structure == LEAF:
         (values,) = columns
@@ -91,7 +121,9 @@ def _join(frames: Sequence[Frame]) -> Frame:
     if len(frames) == 1:
         return frames[0]
     columns = [_join_columns(parts) for parts in zip(*(frame.columns for frame in frames), strict=True)]
-    return Frame(frames[0].structure, columns, sum(frame.count for frame in frames))
+    frame = Frame(frames[0].structure, columns, sum(frame.count for frame in frames))
+    frame.keep()
+    return frame
 
 
 def _join_columns(parts: Sequence[Any]) -> Column:

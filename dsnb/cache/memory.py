@@ -23,7 +23,7 @@ _SENT_S: Final = 600.0
 
 
 class MemoryStore:
-    """One recording: frames as they were made, by reference.
+    """One recording: frames as they were made, small arrays moved together.
 
     Args:
         limit: Most bytes of all leaves; None for no limit.
@@ -65,6 +65,7 @@ class MemoryStore:
             return tuple(map(self._keep, frames))
 
     def _keep(self, frame: Frame) -> Place:
+        frame.keep(pack=True)
         self._frames.append(frame)
         return Place(name="", offset=len(self._frames) - 1, nbytes=frame.nbytes, count=frame.count, digest="")
 

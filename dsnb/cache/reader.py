@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from dsnb.cache.backends import Shelf
-from dsnb.cache.frames import Run, rows
+from dsnb.cache.frames import Run, handed_out
 from dsnb.cache.opened import FileNote
 from dsnb.cache.recorder import Alone, Recorder
 from dsnb.cache.shield import Shield
@@ -22,6 +22,7 @@ class Reader:
     Args:
         shelf: Where it is, or will be.
         plan: How to record it.
+        copied_later: Whether elements may be views of what is kept.
 
     Attributes:
         position: The index of the next element to read.
@@ -33,7 +34,8 @@ class Reader:
         cancelled: Whether `cancel` was called.
     """
 
-    def __init__(self, shelf: Shelf, plan: Plan) -> None:
+    def __init__(self, shelf: Shelf, plan: Plan, *, copied_later: bool = False) -> None:
+        self._copied_later = copied_later
         self._first = 0
         self._frame: Frame | None = None
         self.position = 0
@@ -62,7 +64,7 @@ class Reader:
             self._first, frame = found
             self._frame = frame
         start = self.position - self._first
-        run = rows(frame, start, min(start + want, frame.count))
+        run = handed_out(frame, start, min(start + want, frame.count), copied_later=self._copied_later)
         self.position += len(run)
         return run
 

@@ -3,6 +3,9 @@
 A `Dense` column holds values of one shape and dtype; a `Ragged` one arrays whose sizes differ; a `Text` one `bytes` or
 `str` of any length. A column is made in two ways: from a list of values (by the worker that produced them, nothing is
 copied until it is encoded), and from the buffer of a received frame (nothing is copied until a value is asked for).
+
+`rows` returns the values of a frame that has one reader: references to what was made in this process, else copies of
+small values and views of large ones. `copies` returns what no other reader of the frame has.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.exclusive import BLOCK_BYTES, exclusive_record, exclusive_rows, read_only_copy
 from dsnb.elements.refusal import is_masked, no_leaf
 from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text
 from dsnb.elements.structure import StructureMismatch
@@ -24,7 +28,7 @@ from dsnb.errors import DataLossError
 Array = np.ndarray[Any, Any]
 Buffer = Any  # whatever exports contiguous memory: bytes, memoryview, arrays, NumPy scalars
 
-COPY_BELOW = 64 * 1024
+COPY_BELOW = BLOCK_BYTES
 """Values smaller than this are handed out as copies, so that one kept sample does not hold a whole frame."""
 
 _ALIGN = 16
@@ -74,7 +78,13 @@ class Dense:
             return rows
         if self.shape:
             return _small_copies(rows)
-        return list(map(_record_copy, rows)) if self.dtype.names else rows
+        return list(map(exclusive_record, rows)) if self.dtype.names else rows
+
+    def copies(self, start: int, stop: int) -> Sequence[Any]:
+        part = self.values[start:stop]
+        if isinstance(part, np.ndarray):
+            return exclusive_rows(part)
+        return list(map(read_only_copy, part)) if self.shape else part
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
         part = self.values[start:stop]
@@ -106,7 +116,10 @@ class Ragged:
         return TensorSpec([next(iter(sizes)) if len(sizes) == 1 else None for sizes in dims], self.dtype)
 
     def rows(self, start: int, stop: int) -> Sequence[Any]:
-        return [_small_copy(value) if _shares_small(value) else value for value in self.values[start:stop]]
+        return [read_only_copy(value) if _shares_small(value) else value for value in self.values[start:stop]]
+
+    def copies(self, start: int, stop: int) -> Sequence[Any]:
+        return list(map(read_only_copy, self.values[start:stop]))
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
         part = self.values[start:stop]
@@ -137,6 +150,8 @@ class Text:
 
     def rows(self, start: int, stop: int) -> Sequence[Any]:
         return self.values[start:stop]
+
+    copies = rows  # text cannot be written to
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
         encoded = self._encoded(start, stop)
@@ -307,22 +322,11 @@ def _damaged() -> DataLossError:
     return DataLossError("a damaged frame arrived", did="the read was broken off")
 
 
-def _record_copy(record: Any) -> Any:
-    """A record is a view of the array that it is taken from; this one is of its own bytes."""
-    return np.frombuffer(record.tobytes(), record.dtype)[0]
-
-
 def _small_copies(rows: list[Array]) -> list[Array]:
     copies = [row.copy() for row in rows]
     for copy in copies:  # a quarter of what `flags` takes, and quicker behind the copies than among them
         copy.setflags(write=False)
     return copies
-
-
-def _small_copy(row: Array) -> Array:
-    copy = row.copy()
-    copy.flags.writeable = False
-    return copy
 
 
 def _shares_small(value: Array) -> bool:

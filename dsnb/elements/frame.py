@@ -1,14 +1,29 @@
-"""A frame: a run of consecutive elements of one task, laid out for hand-over. Immutable, shared by all its readers."""
+"""A frame: a run of consecutive elements of one task, laid out for hand-over. Immutable.
+
+Who owns its elements: those of a frame that has one reader are exclusive, and pass by reference. A frame that is `kept`
+(in a log that several trainers read, in a recording) has other readers too, now or later, so each gets copies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from dsnb.elements.columns import COPY_BELOW, Column, Dense, Layout, alike, column_from, column_of
+from dsnb.elements.columns import (
+    COPY_BELOW,
+    Column,
+    Dense,
+    Layout,
+    alike,
+    column_from,
+    column_of,
+    join_bytes,
+    lay_out,
+)
+from dsnb.elements.exclusive import IMMUTABLE, exclusive_rows
 from dsnb.elements.failure import Failure
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import (
@@ -25,8 +40,32 @@ from dsnb.errors import InvalidArgumentError
 
 Array = np.ndarray[Any, Any]
 
+LARGE_BYTES: Final = 2 << 20
+"""From which size on an array of a frame that is kept is mapped for each reader instead of copied."""
+
 _NBYTES = attrgetter("nbytes")
 _DENSE = {Dense}
+
+
+class Shared(Protocol):
+    """A buffer that is handed out to several readers."""
+
+    @property
+    def root(self) -> Array:
+        """The buffer, as it was written; what is handed out must not be a view of it."""
+        ...
+
+    def private(self) -> Array:
+        """The buffer as memory of the caller's own."""
+        ...
+
+
+class SharedSpace(Protocol):
+    """Where such buffers lie."""
+
+    def hold(self, buffers: Sequence[Any], nbytes: int) -> Shared | None:
+        """Take a buffer, given in parts; None where there is no room for it."""
+        ...
 
 
 class Frame:
@@ -38,15 +77,18 @@ class Frame:
         count: The number of elements.
         nbytes: Bytes of all leaves.
         failure: The error that stands here instead of an element; then `count` is 1 and there are no columns.
+        kept: Whether it stays for others when its elements have been handed out.
     """
 
     __slots__ = (
         "__weakref__",
+        "_body",
         "_run",
         "columns",
         "count",
         "encoded",
         "failure",
+        "kept",
         "nbytes",
         "on_encoded",
         "shared",
@@ -65,6 +107,7 @@ class Frame:
         self.columns = columns
         self.count = count
         self.failure = failure
+        self.kept = False
         self.nbytes: int = sum(map(_NBYTES, columns))
         self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
         """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
@@ -73,6 +116,7 @@ class Frame:
         self.shared: Any = None
         """Where the whole frame lies in shared memory, kept for the next reader too."""
         self._run = run
+        self._body: tuple[Shared, Sequence[Layout]] | None = None
 
     @classmethod
     def of_failure(cls, failure: Failure) -> Frame:
@@ -80,10 +124,10 @@ class Frame:
         return cls(LEAF, (), 1, failure)
 
     def elements(self, start: int, stop: int) -> Sequence[Any]:
-        """The elements from `start` up to `stop`.
+        """The elements from `start` up to `stop`, which nobody else gets.
 
-        References where they were made in this process, else copies of what is small and views of what is large. What
-        can be changed (a list, a dict) is put together anew, so that no reader sees what another one did to its own.
+        Of a frame that is kept they are copies, or views of a private mapping. Else they are references where they were
+        made in this process, and copies of what is small and views of what is large where they were received.
 
         Raises:
             Exception: the error that stands here, if it is a frame of one.
@@ -93,10 +137,50 @@ class Frame:
         if self._run is not None:
             part = self._run[start:stop]
             return list(part) if isinstance(part, np.ndarray) else part
+        columns = self._rows(start, stop)
         if self.structure is LEAF:
-            return self.columns[0].rows(start, stop)
-        columns = iter([column.rows(start, stop) for column in self.columns])
-        return elements_of(self.structure, columns, stop - start, own_class_of)
+            return columns[0]
+        return elements_of(self.structure, iter(columns), stop - start, own_class_of)
+
+    def _rows(self, start: int, stop: int) -> list[Sequence[Any]]:
+        if not self.kept:
+            return [column.rows(start, stop) for column in self.columns]
+        if (body := self._body) is None:
+            return [column.copies(start, stop) for column in self.columns]
+        shared, layouts = body
+        private = shared.private()
+        return [column_from(layout, private, self.count).rows(start, stop) for layout in layouts]
+
+    def keep(self, *, pack: bool = False, space: SharedSpace | None = None) -> None:
+        """Have the frame stay for others when its elements are handed out, before any of them is.
+
+        Args:
+            pack: Whether small arrays are moved into one, which takes less memory and is copied faster.
+            space: Where large arrays are moved to, to be mapped instead of copied.
+        """
+        self.kept = True
+        if self._run is None or not _immutable(self._run):
+            self._run = None  # numbers and text still pass by reference
+        if pack and self._small_and_apart:
+            layouts, buffers, _ = lay_out(self.columns, 0, self.count)
+            self.move_into(layouts, np.frombuffer(join_bytes(buffers), np.uint8))
+        if space is not None and self._has_large_rows:
+            layouts, buffers, nbytes = lay_out(self.columns, 0, self.count)
+            shared = space.hold(buffers, nbytes)
+            if shared is not None:
+                self.move_into(layouts, shared.root)
+                self._body = shared, layouts
+
+    @property
+    def _small_and_apart(self) -> bool:
+        """Whether it holds several small values, each in memory of its own."""
+        small = self.count > 1 and 0 < self.nbytes < COPY_BELOW * self.count
+        return small and self.movable and any(isinstance(column.values, list) for column in self.columns)
+
+    @property
+    def _has_large_rows(self) -> bool:
+        largest = max((column.nbytes for column in self.columns), default=0)
+        return largest >= LARGE_BYTES * self.count and self.movable
 
     @property
     def movable(self) -> bool:
@@ -109,6 +193,7 @@ class Frame:
     def move_into(self, layouts: Sequence[Layout], body: Array) -> None:
         """Have the columns of a frame that is `movable` be views of a body, so that they are not in memory twice."""
         self.columns = [column_from(layout, body, self.count) for layout in layouts]
+        self._body = None
 
     @property
     def schema(self) -> Schema:
@@ -212,18 +297,19 @@ def _lay_out(run: Sequence[Any] | Array, schema: Schema | None, packed: bool = F
 def _handed_over(rows: Array) -> Sequence[Any] | Array:
     """The rows of an array as readers in this process get them: views of it, or, of small rows, of copied blocks.
 
-    A small one that is kept must not hold a whole batch or source; and the array may be what `from_tensor_slices` got.
+    A small one that its reader keeps must not hold a whole batch.
     """
-    nbytes = rows[:1].nbytes
-    if rows.ndim == 1 or nbytes >= COPY_BELOW:
-        return rows
-    count = COPY_BELOW // max(1, nbytes) or 1
-    found: list[Any] = []
-    for first in range(0, len(rows), count):
-        block = rows[first : first + count].copy()
-        block.setflags(write=False)
-        found.extend(block)
-    return found
+    return rows if rows.ndim == 1 or rows[:1].nbytes >= COPY_BELOW else exclusive_rows(rows)
+
+
+def _immutable(run: Sequence[Any] | Array) -> bool:
+    """Whether elements are numbers and text, alone or in tuples."""
+    if isinstance(run, np.ndarray):
+        return run.ndim == 1 and run.dtype.names is None
+    kinds = set(map(type, run))
+    if kinds == {tuple}:
+        kinds = {type(leaf) for element in run for leaf in element}
+    return kinds <= IMMUTABLE
 
 
 def _shareable(structure: Structure) -> bool:

@@ -55,6 +55,8 @@ class BuildContext:
         room: Where the elements are laid out that leave the pipeline, if they are laid out anew; None for anywhere, and
             for an operation whose elements others change or keep.
         opened: Where sources note the files that they open; None where nobody asks.
+        copied_later: Whether the elements are copied before user code sees them. Then a source or a recording may hand
+            out views of what it keeps; else it hands out copies.
     """
 
     entropy: int
@@ -69,6 +71,7 @@ class BuildContext:
     endless: bool = False
     room: Room | None = None
     opened: OpenedFiles | None = None
+    copied_later: bool = False
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""
@@ -83,7 +86,7 @@ class BuildContext:
 
         Nor is it worth threads: there may be one for each element.
         """
-        return replace(self, splits=None, prompt=False, nested=True, room=None)
+        return replace(self, splits=None, prompt=False, nested=True, room=None, copied_later=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,6 +105,12 @@ class Operation:
 
     hands_on: ClassVar[bool] = False
     """Whether its input's elements leave it as they are and soon, and no user code sees them meanwhile."""
+
+    copies: ClassVar[bool] = False
+    """Whether all that leaves it are copies of its input's elements."""
+
+    rearranges: ClassVar[bool] = False
+    """Whether its input's elements leave it as they are, alone or in tuples, and no user code sees them meanwhile."""
 
     @property
     def name(self) -> str:
@@ -174,8 +183,9 @@ class Operation:
     def build_inputs(self, context: BuildContext) -> Sequence[Stage]:
         """The stages of the inputs, each with the numbers of its own split providers."""
         stages: list[Stage] = []
-        if context.room is not None and not self.hands_on:
-            context = replace(context, room=None)
+        copied_later = self.copies or (context.copied_later and (self.hands_on or self.rearranges))
+        if copied_later != context.copied_later or (context.room is not None and not self.hands_on):
+            context = replace(context, copied_later=copied_later, room=context.room if self.hands_on else None)
         try:
             for operation in self.inputs:
                 stages.append(operation.build(context.inner() if operation.replicated else context))

@@ -24,7 +24,7 @@ from dsnb.pipeline.engine.iterator import Place
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.exactness import difference, identity, refuse_inexact
 from dsnb.pipeline.operation import BuildContext, Operation, walk
-from dsnb.pipeline.operations.with_options import built
+from dsnb.pipeline.operations.with_options import built, options_of
 
 VERSION: Final = 1
 _KIND: Final = "dsnb reading position"
@@ -85,7 +85,11 @@ class Pass:
         """The pipeline, from where the bookmarks say."""
         assert self.number is not None, "the pass has not begun"
         context = BuildContext(
-            entropy=self.entropy, passes=(self.number,), bookmarks=self.bookmarks, opened=self.opened
+            entropy=self.entropy,
+            passes=(self.number,),
+            bookmarks=self.bookmarks,
+            opened=self.opened,
+            copied_later=options_of(self.operation).writable is True,
         )
         return built(self.operation, context)
 

@@ -1,11 +1,17 @@
-"""What a task's readers get done before its frames are theirs: memory to lay elements out in, frames written there."""
+"""What is done with a task's frames before its readers get them: memory for elements, frames written there, or kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from dsnb.elements.frame import Array, Frame
+from dsnb.wire.messages import TaskOrder
 from dsnb.wire.transfer.handover import Piece, Sink
+
+
+def keeps(order: TaskOrder) -> bool:
+    """Whether a task's frames stay for other readers when their elements have been handed out to one."""
+    return order.cached or order.consumers > 0
 
 
 def room_among(sinks: Iterable[Sink], nbytes: int) -> Array | None:

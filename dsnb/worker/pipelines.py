@@ -48,7 +48,13 @@ class Definitions:
 
 
 def builder(
-    channel: Channel, order: TaskOrder, feed: SplitFeed | None, patience: Patience, definitions: Definitions
+    channel: Channel,
+    order: TaskOrder,
+    feed: SplitFeed | None,
+    patience: Patience,
+    definitions: Definitions,
+    *,
+    copied_later: bool = False,
 ) -> Callable[[Room], Stage]:
     """What makes a task's stage, when its first reader comes."""
 
@@ -65,7 +71,15 @@ def builder(
     def build(room: Room) -> Stage:
         operation = restore(define(), lambda digest: patience(lambda: fetch(channel, digest)))
         passes, shared = (order.iteration,), order.shards > 0
-        context = BuildContext(entropy=order.entropy, passes=passes, splits=feed, prompt=True, shared=shared, room=room)
+        context = BuildContext(
+            entropy=order.entropy,
+            passes=passes,
+            splits=feed,
+            prompt=True,
+            shared=shared,
+            room=room,
+            copied_later=copied_later,
+        )
         if order.position is not None and order.position.ended:
             return Elements(run=()).build(replace(context, splits=None))
         return built(sharded(operation, order.mode, order.shards, order.shard), context)

@@ -27,6 +27,7 @@ from dsnb.worker.budget import share
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.doors import Doors
 from dsnb.worker.host import Turns, rss_bytes
+from dsnb.worker.laying_out import keeps
 from dsnb.worker.leaving import leave_when_idle
 from dsnb.worker.patience import ATTEMPT_S, Patience
 from dsnb.worker.pipelines import Definitions, builder
@@ -311,6 +312,7 @@ class WorkerServer:
                 given_up=lambda: not self._has(order),
                 connected=lambda: self._session is not None and self._session.broken_since is None,
             )
+            packed = self.config.isolation == "process"
             feed: DispatcherFeed | None = None
             if order.mode == "DYNAMIC":
                 feed = DispatcherFeed(
@@ -321,14 +323,14 @@ class WorkerServer:
                 )
             task = Task(
                 order,
-                builder(channel, order, feed, patience, self._definitions),
+                builder(channel, order, feed, patience, self._definitions, copied_later=packed or keeps(order)),
                 feed,
                 ahead=self.config.read_ahead_bytes,
                 capacity=self.config.cross_trainer_cache_size_bytes,
                 on_change=self._changed,
                 note=f"on worker {self.name}, job {order.job_name!r}",
                 spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._disk) if order.cached else None,
-                packed=self.config.isolation == "process",
+                packed=packed,
             )
             self._tasks[order.task_id] = task
             self._share_budget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from dsnb.elements.frame import Array, Frame
 from dsnb.elements.room import Room
@@ -14,10 +14,11 @@ from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import TaskOrder, TaskReport
 from dsnb.wire.transfer.handover import Opening, Piece, Sink
+from dsnb.worker.arena import Arena
 from dsnb.worker.charging import charger
 from dsnb.worker.departed import Departed
 from dsnb.worker.gathering import incomplete
-from dsnb.worker.laying_out import prepare, room_among
+from dsnb.worker.laying_out import keeps, prepare, room_among
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, Limits, Producer
@@ -79,6 +80,8 @@ class Task:
         """What was told when it was dropped."""
         self._readings: dict[str, TaskReading] = {}
         self._packed = packed and not order.consumers
+        self._packs = keeps(order) and not packed
+        self._arena = Arena(2 * capacity) if self._packs else None
         self.limits = self._limits()
         name, make, begin = f"dsnb-task-{order.task_id}", partial(build, self.room), partial(begin_at, order)
         self._producer = Producer(name, make, self, note, packed=packed, begin=begin)
@@ -258,8 +261,18 @@ class Task:
             with self._lock:
                 self._feed.settle(self._window.head + count)
 
+    @cached_property
+    def _shares(self) -> bool:
+        """Whether others have what is in its frames, too: other readers, or a source that lends it."""
+        stage = self._producer.stage
+        return keeps(self.order) or (stage is not None and stage.lends)
+
     def add(self, *frames: Frame) -> None:
-        if self._packed:  # not under the lock: it takes long
+        if self._shares:  # not under the lock: it takes long, as the next
+            space = self._arena if len(self._readings) > 1 else None  # for one reader a copy costs less
+            for frame in frames:
+                frame.keep(pack=self._packs, space=space)
+        if self._packed:
             prepare(self._sinks(), frames, self._window.head, self.order.incarnation)
         with self._lock:
             if self._stopped:
@@ -320,6 +333,7 @@ class Task:
             self._readings.clear()
             if isinstance(self._window, Window):
                 self._window.frames.let_go()  # now: they may lie in shared memory
+            self._arena = None  # it goes with its last frame
             if self._spill is not None:
                 self._spill.close()
         if self._producer.stage is not None:
@@ -379,6 +393,7 @@ class Task:
             if self._last is None:
                 self._last = replace(self.report(), state="dropped")
                 self._window = Window(capacity=1, ahead=1, keep=False)
+                self._arena = None
             return self._last
 
     def _state(self) -> str:

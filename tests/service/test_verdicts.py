@@ -372,7 +372,7 @@ def named(service: dsnb.DataService, cause: str) -> Verdict | None:
 
 @AS_IT_COMES
 def test_elements_that_are_not_asked_for_in_time_are_told() -> None:
-    large = dsnb.Dataset.from_tensor_slices(np.zeros((64, 400_000), np.uint8))
+    large = dsnb.Dataset.from_tensor_slices([bytes(400_000)] * 64)  # which are handed over by reference
     with Cluster(workers=1) as cluster, reading(large, cluster.service, max_outstanding_requests=1) as got:
         explained(cluster.service, got)
         told = wait_for(lambda: named(cluster.service, "demand"), what="its asking to be told", timeout=40)

@@ -13,9 +13,11 @@ import pytest
 from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Stage
+from dsnb.wire.lineup import consumer_name
 from dsnb.wire.messages import TaskOrder
 from dsnb.worker.task import Task
 from tests.pipeline.driving import Rooms, context, failing_at, plain
+from tests.support.overwriting import overwrite
 from tests.support.waiting import wait_for
 from tests.worker.collecting import UNLIMITED, Collector, opening
 
@@ -27,13 +29,15 @@ def make() -> Iterator[Make]:
     """Makes tasks that end with the test."""
     made: list[Task] = []
 
-    def task(dataset: Dataset | Callable[[Any], Stage], *, cached: bool = False, **changes: Any) -> Task:
+    def task(
+        dataset: Dataset | Callable[[Any], Stage], *, cached: bool = False, consumers: int = 0, **changes: Any
+    ) -> Task:
         build = (
             (lambda room: dataset.operation.build(replace(context(prompt=True), room=room)))
             if isinstance(dataset, Dataset)
             else dataset
         )
-        order = TaskOrder(task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached)
+        order = TaskOrder(task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached, consumers=consumers)
         settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_change": lambda: None, "note": "on w0"}
         made.append(Task(order, build, None, **{**settings, **changes}))
         return made[-1]
@@ -344,3 +348,53 @@ def test_a_batch_that_is_a_frame_of_its_own_is_laid_out_in_its_readers_memory(
     assert [batch[:, 0].tolist() for batch in got] == np.arange(8).reshape(-1, size).tolist()
     assert len(sink.memory.pieces) == (8 // size if alone else 0)
     assert sink.memory.hold(*got) == alone
+
+
+class Consumer(Collector):
+    """A reader that takes part in a coordinated read."""
+
+    def progress(self, whole: int, base: int) -> None:
+        """Turns are whole."""
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (256, 512)], ids=str)
+def test_a_consumer_that_comes_again_gets_what_was_produced_whatever_the_one_before_wrote(
+    make: Make, shape: tuple[int, ...]
+) -> None:
+    dataset = Dataset.range(1 << 40).map(lambda number: np.full(shape, int(number) + 1, np.uint8))
+    task = make(dataset, consumers=2, ahead=1 << 18)
+    first, other, again = Consumer(), Consumer(), Consumer()
+    task.open(opening("other", consumer_name(1), granted=3), other)
+    task.open(opening("first", consumer_name(0), granted=3), first)
+    for element in first.wait_for(3):
+        overwrite(element)
+    task.leave("first")
+    task.open(opening("again", consumer_name(0), granted=3), again)
+    assert [(x.min(), x.max()) for x in again.wait_for(3)] == [(1, 1), (3, 3), (5, 5)]
+    assert [(x.min(), x.max()) for x in other.wait_for(3)] == [(2, 2), (4, 4), (6, 6)]
+
+
+@pytest.mark.parametrize("shape", [(), (28, 28), (256, 512)], ids=str)
+def test_a_reader_without_others_gets_what_the_pipeline_made_and_readers_that_share_get_copies(
+    make: Make, shape: tuple[int, ...]
+) -> None:
+    made: list[Any] = []
+
+    def element(number: Any) -> Any:
+        made.append(np.full(shape, number, np.uint8) if shape else number)
+        return made.pop()
+
+    alone, other, third = Collector(), Collector(), Collector()
+    make(Dataset.range(6).map(element)).open(opening(), alone)
+    task = make(Dataset.range(6).map(element), cached=True, capacity=1 << 22)
+    task.open(opening("other", "other"), other)
+    task.open(opening("third", "third"), third)
+    elements = [sink.wait_for_end() for sink in (alone, other, third)]
+    assert all([int(np.max(x)) for x in found] == list(range(6)) for found in elements)
+    if shape:
+        for frame, found in ((piece.frame, piece.elements()) for piece in alone.pieces):
+            assert all(map(np.shares_memory, found, frame.columns[0].values))
+        for one in elements[1]:
+            assert not any(np.shares_memory(one, another) for another in elements[2])
+            assert not any(np.shares_memory(one, piece.frame.columns[0].values[0]) for piece in other.pieces)
+            assert not one.flags.writeable

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsnb.elements.exclusive import exclusive_rows, run_of
 from dsnb.elements.structure import Structure, structure_of
 from dsnb.pipeline.engine.assemble import OddElement
 from dsnb.pipeline.engine.calls import chain_runs
@@ -33,12 +34,22 @@ class GatherStage(Stage):
         drop: Whether a last, smaller batch is left out.
         assemble: Makes a batch.
         together: Makes several batches at once; then rows of one array make batches as they are, too.
+        copied_later: Whether such batches may be views of what the input lends.
     """
 
     def __init__(
-        self, name: str, source: Stage, size: int, drop: bool, assemble: Assemble, *, together: Together | None = None
+        self,
+        name: str,
+        source: Stage,
+        size: int,
+        drop: bool,
+        assemble: Assemble,
+        *,
+        together: Together | None = None,
+        copied_later: bool = False,
     ) -> None:
         super().__init__(name, source)
+        self._copied_later = copied_later
         self._size = size
         self._drop = drop
         self._assemble = assemble
@@ -49,6 +60,11 @@ class GatherStage(Stage):
         self._numbered = 0
         self._ended = False
         self._structure: Structure | None = None
+
+    @property
+    def lends(self) -> bool:
+        """Only batches that are rows of one array, where it may."""
+        return self._copied_later and super().lends
 
     def skip(self, count: int) -> int:
         """As many of the input's as a batch has, as long as nothing is gathered and no element failed."""
@@ -88,11 +104,16 @@ class GatherStage(Stage):
         return wanted - max(0, wanted - (self._size - self._count)) % self._size
 
     def _cut(self, size: int, batches: int) -> Run:
+        lent = len(self._held) == 1 and not self._copied_later and super().lends
         held = _joined(self._held)
+        if isinstance(held, np.ndarray) and lent:
+            batches = run_of(size * held[:1].nbytes, batches)
         taken = size * batches
         if isinstance(held, np.ndarray) and self._together is not None:
             self._keep(held[taken:], taken)
             run = held[:taken].reshape(batches, size, *held.shape[1:])
+            if lent:
+                return exclusive_rows(run)
             run.flags.writeable = False
             return run
         return self._assembled(as_list(held), size, batches)

@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from dsnb.elements.columns import plain_array
+from dsnb.elements.exclusive import IMMUTABLE
 from dsnb.elements.refusal import no_leaf
 from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, elements_of, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.ownership import IMMUTABLE
 from dsnb.pipeline.engine.stage import Run, as_list
 from dsnb.pipeline.operation import Operation
 

@@ -1,10 +1,11 @@
-"""Making what user code hands in dsnb's own before it is kept.
+"""Making what user code hands in exclusive: memory that nobody else has, for dsnb to keep and to hand on by reference.
 
-A function or generator may return the same buffer every time and write into it again for the next element. Runs, look-
-ahead and shuffles keep elements, so an array that anybody else can still write to is copied at once, before user code
-runs again. A fresh array is not copied: nobody else refers to it, which its reference count tells.
+A function or generator may return the same buffer every time and write into it again for the next element; it may
+return what it was given, or a part of what it captured. So an array that anything else refers to is copied at once,
+before user code runs again, whether NumPy would let it be written to or not. A fresh array is not copied: nothing else
+refers to it or to the memory under it, which reference counts tell.
 
-How many references an object has that "nobody else" refers to depends on the interpreter and on the way it came here.
+How many references an object has that "nothing else" refers to depends on the interpreter and on the way it came here.
 The counts are therefore measured at import, with the very code that is used afterwards.
 """
 
@@ -19,16 +20,14 @@ from typing import Any
 import numpy as np
 
 from dsnb.elements.classes import fields_of, is_data_class, maker
+from dsnb.elements.exclusive import IMMUTABLE, exclusive_record
 from dsnb.elements.room import Room, copied
 
-_NUMPY_SCALARS = {scalar for scalar in np.sctypeDict.values() if not issubclass(scalar, (np.void, np.object_))}
-IMMUTABLE: frozenset[type] = frozenset({int, float, bool, complex, str, bytes, type(None), *_NUMPY_SCALARS})
-"""Types of leaves that nobody can write to."""
 _CONTAINERS = (tuple, dict, list)
 
 
 def owned(values: Iterable[Any], room: Room | None = None) -> Iterator[Any]:
-    """The values, each copied as far as somebody else could still change it, one by one as they are made.
+    """The values, each copied as far as anything else refers to its memory, one by one as they are made.
 
     Args:
         values: The values; nobody else may refer to the one that is asked for last.
@@ -67,21 +66,6 @@ def all_immutable(run: list[Any]) -> bool:
     return leaves <= IMMUTABLE or all(map(is_immutable, run))
 
 
-def settled(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array's memory can be written through no array and no buffer that is known of."""
-    if array.flags.writeable:
-        return False
-    base: Any = array.base
-    if isinstance(base, np.ndarray):
-        return settled(base)
-    if base is None or type(base) is bytes:
-        return True
-    try:
-        return memoryview(base).readonly
-    except TypeError:
-        return False
-
-
 def _own(value: Any) -> Any:
     cls = type(value)
     if cls in IMMUTABLE:
@@ -118,8 +102,8 @@ def _owned(value: Any, alone: bool) -> Any:
         return _owned_container(value, alone)
     if is_data_class(type(value)):
         return _owned_instance(value, alone)
-    # Something that is no element yet (an image object, say): only the user's next function knows how to copy it.
-    return value
+    # A record is a view. Something that is no element yet (an image object, say) only the user's functions can copy.
+    return exclusive_record(value) if isinstance(value, np.void) else value
 
 
 def _owned_container(value: Any, alone: bool) -> Any:
@@ -142,12 +126,16 @@ def _owned_instance(value: Any, alone: bool) -> Any:
 
 
 def _array_owned(array: np.ndarray[Any, Any], alone: bool) -> bool:
-    return (alone and _base_alone(array)) or settled(array)
-
-
-def _base_alone(array: np.ndarray[Any, Any]) -> bool:
+    """Whether nothing else refers to an array, nor to what it is a view of."""
     base: Any = array.base
-    return base is None or (isinstance(base, np.ndarray) and base.base is None and getrefcount(base) <= _ALONE_BASE)
+    while alone and base is not None:
+        alone = getrefcount(base) <= _ALONE_BASE
+        if type(base) is bytes:
+            return alone
+        if not isinstance(base, np.ndarray):
+            return False  # a file, or another library's memory: what else refers to that is not known
+        base = base.base
+    return alone
 
 
 def _visit(children: list[Any], visit: Callable[[Any, bool], Any], alone: bool) -> list[Any]:

@@ -75,6 +75,11 @@ class Stage:
     closes_slowly = False
     """Whether closing waits for others: a server, a thread that runs user code."""
 
+    @property
+    def lends(self) -> bool:
+        """Whether elements may be views of memory that others have too (`BuildContext.copied_later`)."""
+        return any(stage.lends for stage in self.inputs)
+
     _positions: Positions
     """Only of a source: where its splits come from."""
 

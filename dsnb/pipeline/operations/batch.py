@@ -17,6 +17,7 @@ from dsnb.pipeline.specs import add_dimension, scaled
 class Batch(Operation):
     """`size` elements as one; the last batch may be smaller unless `drop_remainder`."""
 
+    copies = True
     size: int
     drop_remainder: bool = False
 
@@ -40,4 +41,12 @@ class Batch(Operation):
         """A stage that gathers."""
         (source,) = self.build_inputs(context)
         assemble = partial(batch_of, room=context.room)
-        return GatherStage(self.name, source, self.size, self.drop_remainder, assemble, together=batches_of)
+        return GatherStage(
+            self.name,
+            source,
+            self.size,
+            self.drop_remainder,
+            assemble,
+            together=batches_of,
+            copied_later=context.copied_later,
+        )

@@ -244,9 +244,15 @@ class CacheStage(Stage):
             chunk_bytes=operation.chunk_bytes,
             lease_s=operation.lease_s,
         )
-        self._reader = Reader(operation.shelf(), plan)
+        self._lends = context.copied_later
+        self._reader = Reader(operation.shelf(), plan, copied_later=context.copied_later)
         if self._asks is not None:
             self._asks.add_notes(operation.named_files)
+
+    @property
+    def lends(self) -> bool:
+        """Views of what is recorded where they are copied later, else copies."""
+        return self._lends
 
     def _open(self, entropy: int) -> Pipeline:
         return self._operation.run(replace(self._context, entropy=entropy))

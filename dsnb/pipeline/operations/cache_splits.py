@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsnb.cache.backends import Unwritable
-from dsnb.cache.frames import Run, nbytes_of, rows
+from dsnb.cache.frames import Run, handed_out, nbytes_of
 from dsnb.cache.opened import FileNote
 from dsnb.cache.recording import Place
 from dsnb.cache.split_recording import SplitRecording
@@ -58,7 +58,16 @@ class SplitCacheStage(Stage):
         super().__init__(name)
         assert context.splits is not None
         self._operation = operation
-        self._context = replace(context, entropy=recording.entropy, passes=(0,), provider=0, deterministic=True)
+        self._context = replace(
+            context,
+            entropy=recording.entropy,
+            passes=(0,),
+            provider=0,
+            deterministic=True,
+            room=None,
+            copied_later=False,
+        )
+        self._lends = context.copied_later
         self._runs = context.splits.open(context.provider)
         self._recording = recording
         self._wrap = wrap
@@ -69,6 +78,11 @@ class SplitCacheStage(Stage):
         self._ready: Iterator[Run] = iter(())
         self._left: Run = []
         self._want = 1
+
+    @property
+    def lends(self) -> bool:
+        """Views of what is recorded where they are copied later, else copies."""
+        return self._lends
 
     def produce(self, want: int) -> Run:
         """The next elements of the splits in hand, or of the next ones."""
@@ -103,7 +117,7 @@ class SplitCacheStage(Stage):
         except Unwritable as refusal:
             self._recording.stop_reading(refusal.page)
         else:
-            return (rows(frame, low, high) for frame, low, high in found)
+            return (handed_out(frame, low, high, copied_later=self._lends) for frame, low, high in found)
         self._work.append((first, end, None))
         return iter(())
 
@@ -116,7 +130,7 @@ class SplitCacheStage(Stage):
         making = _Making(
             self._recording, first, self._chunk_bytes, one_each=self._one_each, take_files=self._pipeline.take_files
         )
-        self._ready = _Runs(self._pipeline, making, lambda: self._want, self._done)
+        self._ready = _Runs(self._pipeline, making, lambda: self._want, self._done, copied_later=self._lends)
 
     def _done(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -207,8 +221,17 @@ class _Making:
 class _Runs(Iterator[Run]):
     """The elements of splits that are being produced, recorded on the way."""
 
-    def __init__(self, pipeline: Pipeline, making: _Making, want: Callable[[], int], done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        making: _Making,
+        want: Callable[[], int],
+        done: Callable[[], None],
+        *,
+        copied_later: bool,
+    ) -> None:
         self._pipeline = pipeline
+        self._copied_later = copied_later
         self._want = want
         self._making: _Making | None = making
         self._done = done
@@ -230,7 +253,7 @@ class _Runs(Iterator[Run]):
             self._done()
             raise StopIteration
         making.add(frames)
-        found = [rows(frame, 0, frame.count) for frame in frames]
+        found = [handed_out(frame, 0, frame.count, copied_later=self._copied_later) for frame in frames]
         return found[0] if len(found) == 1 else [element for run in found for element in as_list(run)]
 
     def stop(self) -> None:

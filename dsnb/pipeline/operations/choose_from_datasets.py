@@ -19,6 +19,8 @@ from dsnb.pipeline.specs import merged
 class ChooseFromDatasets(Operation):
     """The first input gives numbers; each stands for the next element of that one of the others."""
 
+    rearranges = True
+
     stop_on_empty: bool = True
 
     @property

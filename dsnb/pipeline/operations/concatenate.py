@@ -14,6 +14,8 @@ from dsnb.pipeline.specs import merged, total
 class Concatenate(Operation):
     """All elements of each input in turn."""
 
+    rearranges = True
+
     @property
     def name(self) -> str:
         """As the user wrote it."""

@@ -17,6 +17,8 @@ from dsnb.pipeline.operation import BuildContext, Operation
 class Enumerate(Operation):
     """Pairs of an int64 number and the element."""
 
+    rearranges = True
+
     start: int = 0
 
     @property

@@ -20,6 +20,8 @@ from dsnb.pipeline.specs import merged, total
 class SampleFromDatasets(Operation):
     """The next element of input k with the probability `weights[k]`, all of them positive."""
 
+    rearranges = True
+
     weights: tuple[float, ...]
     seed: int | None = None
     stop_on_empty: bool = False

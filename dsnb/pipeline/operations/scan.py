@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.exclusive import IMMUTABLE, exclusive
 from dsnb.elements.structure import LEAF, Structure, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.leaving import mismatch
 from dsnb.pipeline.engine.origin import function_name
-from dsnb.pipeline.engine.ownership import IMMUTABLE
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
@@ -47,7 +47,7 @@ class ScanStage(ResultsStage):
         function = UserFunction(operation.function, operation.name, keep=True, call=self._step)
         super().__init__(operation.name, source, function, prompt=prompt)
         self._structure = operation.structure
-        self._state = rebuild(operation.structure, iter(operation.leaves))
+        self._state = rebuild(operation.structure, map(exclusive, operation.leaves))
 
     def _step(self, element: Any) -> Any:
         result = self.function.function(self._state, element)

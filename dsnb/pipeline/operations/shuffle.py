@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.exclusive import exclusive_run, nbytes_of, run_of
 from dsnb.pipeline.engine.pace import Pace
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
@@ -17,6 +19,7 @@ from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind,
 class Shuffle(SameKind):
     """Elements in random order, as far as a buffer of `size` allows."""
 
+    rearranges = True
     size: int
     seed: int | None = None
     reshuffle: bool = True
@@ -37,8 +40,8 @@ class Shuffle(SameKind):
         return self.seed is None and self.reshuffle
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage with a buffer."""
-        (source,) = self.build_inputs(context)
+        """A stage with a buffer. What the input lends is copied when it is drawn, so the buffer takes no memory."""
+        (source,) = self.build_inputs(replace(context, copied_later=True))
         return ShuffleStage(self, source, context)
 
 
@@ -61,6 +64,12 @@ class ShuffleStage(Stage):
         self._pace = Pace()
         self._buffer: list[Any] = []
         self._ended = False
+        self._copies = source.lends and not context.copied_later
+
+    @property
+    def lends(self) -> bool:
+        """Unless it copies what is drawn."""
+        return super().lends and not self._copies
 
     def skip(self, count: int) -> int:
         """Draw as for so many elements, and read only those that are in the buffer then."""
@@ -95,6 +104,13 @@ class ShuffleStage(Stage):
 
     def produce(self, want: int) -> Run:
         """The next elements, drawn."""
+        if not self._copies:
+            return self._draw(want)
+        if self._buffer:
+            want = run_of(nbytes_of(self._buffer[0]), want)
+        return exclusive_run(self._draw(want))
+
+    def _draw(self, want: int) -> list[Any]:
         while not self._ended and len(self._buffer) < self._size:
             self._fill(min(self._pace.want, self._size - len(self._buffer)))
         if not self._ended:
@@ -115,7 +131,7 @@ class ShuffleStage(Stage):
         if not run:
             self._end()
 
-    def _exchange(self, fresh: list[Any]) -> Run:
+    def _exchange(self, fresh: list[Any]) -> list[Any]:
         buffer = self._buffer
         drawn = self._random.integers(0, self._size, len(fresh)).tolist()
         out = []

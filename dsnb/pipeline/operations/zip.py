@@ -16,6 +16,8 @@ from dsnb.pipeline.specs import shortest
 class Zip(Operation):
     """Elements of the inputs, nested as `structure` says; as many as the shortest input has."""
 
+    rearranges = True
+
     structure: Structure
 
     @property

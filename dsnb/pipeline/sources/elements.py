@@ -6,6 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.exclusive import exclusive_run, nbytes_of, run_of
 from dsnb.elements.spec import spec_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -53,17 +54,26 @@ class Elements(Operation):
 
 
 class ElementsStage(Stage):
-    """Slices of the run."""
+    """Slices of the run. Windows may overlap, and may be read more than once."""
 
     def __init__(self, operation: Elements, context: BuildContext) -> None:
         super().__init__(operation.name)
         self._run = operation.run
         self._positions = Positions(context, len(operation.run))
+        self._lends = context.copied_later
+
+    @property
+    def lends(self) -> bool:
+        """The elements themselves where they are copied later, else copies."""
+        return self._lends
 
     def produce(self, want: int) -> Run:
         """The next elements."""
+        if not self._lends and self._run:
+            want = run_of(nbytes_of(self._run[0]), want)
         positions = self._positions.take(want)
-        return list(self._run[positions.start : positions.stop])
+        run = self._run[positions.start : positions.stop]
+        return list(run) if self._lends else exclusive_run(list(run))
 
 
 def dataset_of(run: Any) -> Dataset:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.exclusive import exclusive_rows, run_of
 from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
@@ -52,7 +53,14 @@ class SlicesStage(Stage):
         super().__init__(operation.name)
         self._structure = operation.structure
         self._columns = [_protected(column) for column in operation.columns]
+        self._lends = context.copied_later
+        self._row_bytes = sum(column[:1].nbytes for column in self._columns if isinstance(column, np.ndarray))
         self._positions = Positions(context, operation.cardinality)
+
+    @property
+    def lends(self) -> bool:
+        """Rows that are arrays are views of the columns where they are copied later, else copies."""
+        return self._lends and not all(map(_is_flat, self._columns))
 
     def skip(self, count: int) -> int:
         """Counted."""
@@ -60,12 +68,19 @@ class SlicesStage(Stage):
 
     def produce(self, want: int) -> Run:
         """The next rows."""
-        rows = self._positions.take(want)
+        rows = self._positions.take(want if self._lends else run_of(self._row_bytes, want))
         if not rows:
             return []
         columns: list[Any] = [column[rows.start : rows.stop] for column in self._columns]
+        if not self._lends:
+            columns = [column if _is_flat(column) else exclusive_rows(column) for column in columns]
         run: Any = elements_of(self._structure, iter(columns))
         return run if isinstance(run, np.ndarray) else list(run)
+
+
+def _is_flat(column: Column) -> bool:
+    """Whether the rows are text or scalars, which are copies whatever they are taken from."""
+    return isinstance(column, tuple) or (column.ndim == 1 and not column.dtype.names)
 
 
 def _protected(column: Column) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsnb.dataclass import dataclass
+from dsnb.elements.exclusive import exclusive
 from dsnb.elements.spec import leaf_spec
 from dsnb.elements.structure import Structure, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -50,6 +51,12 @@ class TensorsStage(Stage):
         super().__init__(operation.name)
         self._operation = operation
         self._positions = Positions(context, 1)
+        self._lends = context.copied_later
+
+    @property
+    def lends(self) -> bool:
+        """The value itself where it is copied later, else a copy."""
+        return self._lends
 
     def skip(self, count: int) -> int:
         """Counted."""
@@ -59,4 +66,5 @@ class TensorsStage(Stage):
         """The value, then nothing."""
         if not self._positions.take(want):
             return []
-        return [rebuild(self._operation.structure, iter(self._operation.leaves))]
+        leaves = self._operation.leaves if self._lends else map(exclusive, self._operation.leaves)
+        return [rebuild(self._operation.structure, iter(leaves))]

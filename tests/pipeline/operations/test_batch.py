@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from tests.pipeline.driving import context, failing_at, outcomes, plain, run, values
+from tests.pipeline.driving import context, drain, failing_at, outcomes, plain, run, values
 
 WANTS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 SHAPES = {
@@ -115,11 +116,16 @@ def test_the_length_is_rounded(drop: bool, length: int) -> None:
     assert Dataset.range(10).filter(bool).batch(4, drop).cardinality() == UNKNOWN_CARDINALITY
 
 
-def test_batches_of_rows_are_views_of_what_the_rows_came_from() -> None:
+def test_batches_of_rows_are_views_of_the_source_where_they_are_copied_later_and_else_copies() -> None:
     """All but the first few, whose rows were asked for one by one in case they are slow."""
-    rows = np.arange(40_000).reshape(10_000, 4)
-    for size in (7, 32):
+    rows = np.arange(160_000).reshape(40_000, 4)
+    for size in (7, 32, 5000):
         ds = Dataset.from_tensor_slices(rows).batch(size)
-        once, again = list(ds), list(ds)
-        assert np.array_equal(np.concatenate(once), rows)
-        assert sum(map(np.shares_memory, once, again)) > 0.9 * len(once)
+        copies = list(ds)
+        views = drain(ds.operation.build(replace(context(), copied_later=True)))
+        (source,) = ds.operation.inputs[0].columns  # type: ignore[attr-defined]
+        for batches in (copies, views):
+            assert np.array_equal(np.concatenate(batches), rows)
+        assert size > 4096 or sum(np.shares_memory(batch, source) for batch in views) > 0.9 * len(views)
+        assert not any(np.shares_memory(batch, source) for batch in copies)
+        assert all(batch.base is None or batch.base.nbytes <= 64 << 10 for batch in copies if batch.nbytes < 64 << 10)

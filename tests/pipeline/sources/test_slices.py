@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import namedtuple
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,22 @@ def test_rows_of_one_array_come_as_runs_that_are_arrays() -> None:
     array = np.arange(12).reshape(6, 2)
     ds = Dataset.from_tensor_slices(array)
     assert values(ds) == array.tolist()
-    assert isinstance(ds.operation.build(context()).pull(4), np.ndarray)
+    run = ds.operation.build(replace(context(), copied_later=True)).pull(4)
+    assert isinstance(run, np.ndarray)
+    assert not run.flags.writeable
+    assert np.array_equal(run, array[:4])
+
+
+@pytest.mark.parametrize("shape", [(2,), (70_000,), (0,), (3, 0)], ids=str)
+def test_rows_are_copies_that_share_nothing_with_the_source_and_keep_little(shape: tuple[int, ...]) -> None:
+    ds = Dataset.from_tensor_slices(np.ones((40, *shape)))
+    (source,) = ds.operation.columns  # type: ignore[attr-defined]
+    rows = run(ds)
+    assert [row.shape for row in rows] == [shape] * 40
+    for row in rows:
+        assert not np.shares_memory(row, source)
+        assert not row.flags.writeable
+        assert row.base is None or row.base.nbytes <= max(row.nbytes, 64 << 10)
 
 
 @pytest.mark.parametrize("wants", [[1], [2, 1], [1024]], ids=str)
@@ -71,9 +87,7 @@ def test_rows_stay_read_only_behind_a_pickle() -> None:
     operation = pickle.loads(pickle.dumps(Dataset.from_tensor_slices(np.zeros((2, 2))).operation))
     stage = operation.build(context())
     assert isinstance(stage, SlicesStage)
-    run = stage.pull(2)
-    assert isinstance(run, np.ndarray)
-    assert not run.flags.writeable
+    assert not any(row.flags.writeable for row in stage.pull(2))
 
 
 def test_several_tasks_share_the_rows() -> None:

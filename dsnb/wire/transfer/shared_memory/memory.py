@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -124,16 +126,31 @@ def address(array: Bytes) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+class _View(weakref.ref[Bytes]):
+    """Tells when the last view of a piece is gone."""
+
+    __slots__ = ("at", "gone", "nbytes", "number")
+    at: int
+    nbytes: int
+    number: int
+    gone: Callable[[int, int], None]
+
+
 class Mapping:
-    """A reader's own look at a memory.
+    """A reader's own look at a memory: what is written there is the reader's alone.
 
     Args:
         descriptor: Of the memory; may be closed afterwards.
         size: Of the memory.
+
+    Raises:
+        OSError: the system refuses it: too many mappings or open files.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
+        self._views: dict[int, _View] = {}
+        self._numbers = count()
         mapped = mmap.mmap(
             descriptor, size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
         )
@@ -142,10 +159,40 @@ class Mapping:
         self._address = address(np.frombuffer(self._view, np.uint8))
         self._pages = _page_table()
         self._close_pages = weakref.finalize(self, os.close, self._pages) if self._pages >= 0 else None
+        _note_mapping(self)
 
     def root(self, at: int, nbytes: int) -> Bytes:
         """A piece, as an array that all views of it have for their base."""
         return np.frombuffer(self._view, np.uint8, nbytes, at)
+
+    def view(self, at: int, nbytes: int, gone: Callable[[int, int], None]) -> Bytes:
+        """A piece as such a root; `gone(at, nbytes)` is called when the last view of it is gone.
+
+        That is in any thread, in the midst of anything: it must wait for nobody.
+        """
+        root = self.root(at, nbytes)
+        view = _View(root, self._released)
+        view.at, view.nbytes, view.number, view.gone = at, nbytes, next(self._numbers), gone
+        self._views[view.number] = view
+        return root
+
+    def _released(self, view: weakref.ref[Bytes]) -> None:
+        if isinstance(view, _View) and not sys.is_finalizing():
+            del self._views[view.number]
+            view.gone(view.at, view.nbytes)
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether there are views."""
+        return bool(self._views)
+
+    def own_views(self) -> None:
+        """Have all pages of its views be this process's own, as if they had been written to."""
+        for view in list(self._views.values()):
+            first = view.at + -view.at % mmap.PAGESIZE
+            for start, stop, step in ((view.at, view.at + 1, 1), (first, view.at + view.nbytes, mmap.PAGESIZE)):
+                bytes_ = np.frombuffer(self._map, np.uint8)[start:stop:step]
+                np.bitwise_or(bytes_, 0, out=bytes_)
 
     def clean(self, at: int, nbytes: int) -> None:
         """Drop the pages of a piece that were written to, and have become this process's own."""
@@ -173,6 +220,25 @@ class Mapping:
 # From the kernel's pagemap.rst: a page is in memory or swapped out; it belongs to a file or is shared.
 _THERE = np.uint64(3 << 62)
 _SHARED = np.uint64(1 << 61)
+
+
+_mappings: dict[int, weakref.ref[Mapping]] = {}
+_hooks = count()
+
+
+def _note_mapping(mapping: Mapping) -> None:
+    """Let a forked child keep what this process looks at: the memory may be written to again when it is done here."""
+    if not next(_hooks):
+        os.register_at_fork(before=_own_all_views)
+    number = id(mapping)
+    _mappings[number] = weakref.ref(mapping, lambda _: _mappings.pop(number, None))
+
+
+def _own_all_views() -> None:
+    for known in list(_mappings.values()):
+        mapping = known()
+        if mapping is not None:
+            mapping.own_views()
 
 
 def _page_table() -> int:

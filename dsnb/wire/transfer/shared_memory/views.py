@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -38,15 +36,6 @@ lines: set[Line] = set()
 """All lines of this process: one lives as long as there are views of its memory, whoever else has forgotten it."""
 
 
-class _View(weakref.ref[Bytes]):
-    """Tells when the last view of a frame is gone."""
-
-    __slots__ = ("at", "nbytes", "number")
-    at: int
-    nbytes: int
-    number: int
-
-
 class Line:
     """A socket to a worker, with the memory that came over it and the views of that which live."""
 
@@ -54,8 +43,6 @@ class Line:
         self._connection = connection
         self._mapping: Mapping | None = None
         self._lock = threading.Lock()
-        self._views: dict[int, _View] = {}
-        self._count = 0
         self._released: deque[tuple[int, int]] = deque()
         self._released_bytes = 0
         self._unsent: deque[bytes] = deque()
@@ -111,20 +98,12 @@ class Line:
         """A slab's bytes; it is released when the last view of them is gone."""
         if self._mapping is None:
             raise UnavailableError("a frame came before the memory that it lies in")
-        root = self._mapping.root(at, nbytes)
-        view = _View(root, self._gone)
-        self._count += 1
-        view.at, view.nbytes, view.number = at, nbytes, self._count
-        self._views[view.number] = view
-        return root
+        return self._mapping.view(at, nbytes, self._gone)
 
-    def _gone(self, view: weakref.ref[Bytes]) -> None:
+    def _gone(self, at: int, nbytes: int) -> None:
         """The last view of a frame has died: in any thread, in the midst of anything. So this waits for nobody."""
-        if sys.is_finalizing() or not isinstance(view, _View):
-            return
-        self._released.append((view.at, view.nbytes))
-        self._released_bytes += view.nbytes
-        del self._views[view.number]
+        self._released.append((at, nbytes))
+        self._released_bytes += nbytes
         if self._over or self._many_released:
             self._tell_released()
 
@@ -132,7 +111,7 @@ class Line:
         while self._due and self._lock.acquire(blocking=False):  # whoever has it looks again when done
             try:
                 self._send()
-                if self._over and not self._views and not self._released:
+                if self._over and not self._looked_at and not self._released:
                     self._close()
             finally:
                 self._lock.release()
@@ -141,8 +120,13 @@ class Line:
     def _due(self) -> bool:
         """Whether there is something to do that need not wait for the next message."""
         if self._over:
-            return self in lines and (bool(self._released) or not self._views)
+            return self in lines and (bool(self._released) or not self._looked_at)
         return self._many_released
+
+    @property
+    def _looked_at(self) -> bool:
+        mapping = self._mapping
+        return mapping is not None and mapping.looked_at
 
     @property
     def _many_released(self) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from dsnb.wire.transfer.shared_memory import memory as module
 from dsnb.wire.transfer.shared_memory.memory import Mapping, Memory
+from tests.support.processes import python
 from tests.support.transfers import scribble
 
 PAGE = mmap.PAGESIZE
@@ -90,6 +91,33 @@ def test_pages_beside_a_piece_keep_what_was_written_to_them(memory: Memory) -> N
     mapping.clean(PAGE, 10)
     after = mapping.root(0, 3 * PAGE)
     assert [int(after[page * PAGE]) == 0xEE for page in range(3)] == [True, False, True]
+
+
+def test_a_forked_child_keeps_what_its_parent_looked_at_when_the_memory_is_written_to_again() -> None:
+    code = f"""
+import os, numpy as np
+from dsnb.wire.transfer.shared_memory.memory import Mapping, Memory
+memory = Memory({SIZE})
+memory.reserve({SIZE})
+memory.write({PAGE}, [np.full({3 * PAGE + 5}, 7, np.uint8)], {3 * PAGE + 5})
+mapping = Mapping(memory.descriptor, {SIZE})
+view = mapping.view({PAGE}, {3 * PAGE + 5}, mapping.clean)
+there, told = os.pipe(), os.pipe()
+if not os.fork():
+    os.read(there[0], 1)
+    os.write(told[1], b"1" if (view == 7).all() else b"0")
+    os._exit(0)
+del view
+memory.write({PAGE}, [np.full({3 * PAGE + 5}, 9, np.uint8)], {3 * PAGE + 5})
+assert (mapping.root({PAGE}, {3 * PAGE + 5}) == 9).all()
+os.write(there[1], b"x")
+print("CHILD", os.read(told[0], 1).decode(), flush=True)
+os.wait()
+print("READY", flush=True)
+input()
+"""  # fmt: skip
+    with python(code) as other:
+        assert other.line("CHILD").split()[1:] == ["1"]
 
 
 def test_only_pages_that_were_written_to_are_dropped(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
