@@ -127,8 +127,9 @@ class Dataset(Transformations, Caching):
     def from_tensor_slices(tensors: Any) -> Dataset:
         """Make the rows of arrays the elements (as in tf.data): slices along the first dimension of every leaf.
 
-        Lists are read as arrays. Arrays up to 1 MiB are copied; larger ones are looked at, not copied: leave them
-        unchanged while the dataset is in use.
+        Lists are read as arrays. Arrays up to 1 MiB are copied here; larger ones are read when their rows are wanted:
+        leave them unchanged while the dataset is in use. Elements are copies of the rows, so that a framework that
+        writes into one does not change the array.
 
         Args:
             tensors: An array or list, or arrays nested in tuples and dicts, all of one length.
