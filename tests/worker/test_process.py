@@ -172,7 +172,7 @@ def test_a_death_is_told_at_once_with_signal_and_last_words(cluster: Cluster) ->
     with process(config(cluster), deaths.append) as worker:
         cache = dsnb.CrossTrainerCache("one")
         shared = dsnb.distribute("parallel_epochs", cluster.service, job_name="j", cross_trainer_cache=cache)
-        iterator = iter(dsnb.Dataset.range(10).repeat().map(crash).apply(shared))
+        iterator = iter(dsnb.Dataset.range(10).repeat().map(crash).apply(shared)).start()
         wait_for(lambda: deaths, what="the death", timeout=30.0)
         assert deaths == [worker]
         assert "was ended by SIGSEGV: native code that the pipeline calls crashed" in worker.obituary()
@@ -226,7 +226,7 @@ sys.stdin.read()
     with PythonProcess(["-c", code], stdin=True) as owner:
         pid = int(owner.line("READY", timeout=60.0).split()[1])
         shared = dsnb.distribute("parallel_epochs", cluster.service, data_transfer_protocol="grpc")
-        iterator = iter(dsnb.Dataset.range(1).map(hold).apply(shared))
+        iterator = iter(dsnb.Dataset.range(1).map(hold).apply(shared)).start()
         wait_for(held.exists, what="the interpreter to be held", timeout=30.0)
         os.kill(owner.pid, signal.SIGKILL)
         wait_for(lambda: not runs(pid), what="the worker to end", timeout=30.0)
