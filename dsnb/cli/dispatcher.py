@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
+from dsnb.cli.options import add_address, add_command, add_json, add_token_file
 from dsnb.cli.serving import told_to_drain, wait_for_end
 
 if TYPE_CHECKING:
@@ -70,16 +70,15 @@ def add_to(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a dispatcher until it is told to stop."""
     from dsnb.dispatcher.config import DispatcherConfig
-    from dsnb.wire.security import kept_token
+    from dsnb.wire.security import kept_token, token_of_environment
 
-    if args.token_file is not None:
-        kept_token(args.token_file)
+    token = token_of_environment() if args.token_file is None else kept_token(args.token_file)
     with claimed(args.name) as name:
         config = DispatcherConfig(
             port=args.port,
             host=args.host,
             name=name,
-            token=token_of(args),
+            token=token,
             work_dir=args.work_dir,
             worker_addresses=args.worker_address,
         )

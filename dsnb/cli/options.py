@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -67,13 +66,14 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 
 
 def token_of(args: argparse.Namespace) -> str | None:
-    """The token that the options or the environment give; None to have it found by the service's address.
+    """The token that the options give; None to have it found by the service's address, or in the environment.
 
     Raises:
         NotFoundError: the file cannot be read.
+        FailedPreconditionError: what is in it is no token.
     """
     if args.token_file is None:
-        return os.environ.get("DSNB_TOKEN") or None
+        return None
     from dsnb.wire.security import read_token_file
 
     return read_token_file(args.token_file)

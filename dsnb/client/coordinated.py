@@ -147,9 +147,8 @@ class CoordinatedStage(JobReader):
 
     def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions) -> None:
         super().__init__("from the service")
-        token = service.find_token()
         self._options = options
-        self._channel = open_channel(service.address, token)
+        self._channel = open_channel(service.address, service.token)
         try:
             joined = join(self._channel, dataset_id, options)
         except BaseException:
@@ -160,13 +159,13 @@ class CoordinatedStage(JobReader):
         self._losses_heard = joined.losses
         self._patience_s = joined.consumer_timeout_ms / 1000
         self._inbox = RoundsInbox(options.consumers)
-        self._table = RoundsTable(self._inbox, joined.client_id, options, token, joined.instance)
+        self._table = RoundsTable(self._inbox, joined.client_id, options, self._channel.token, joined.instance)
         self._answered = self._missed_told = self._dropped_told = 0
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
         self._waits, self._elements_before = Stopwatch(self._clock), 0
         self._control = follow(
-            service, token, joined, prompt=True, report=self._report, receive=self._hear, failed=self._inbox.refuse
+            service, joined, prompt=True, report=self._report, receive=self._hear, failed=self._inbox.refuse
         )
         self._tending = threading.Thread(target=self._tend, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
         self._inbox.rounds.follow([task.task_id for task in joined.tasks])

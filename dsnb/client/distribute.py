@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -33,14 +34,12 @@ from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import divisible
 from dsnb.pipeline.splits import split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
-from dsnb.wire.blobs import pieces_of
+from dsnb.wire.blobs import parts_of, pieces_of
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import DatasetRequest, RegisterReply, RegisterRequest, SplitProvider
 from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
 from dsnb.wire.names import name_within
 from dsnb.wire.stopped import refuse_stopped
-
-_UPLOAD_S = 600.0
 
 
 @checked(**READ_RULES, service=service_address, compression=compression_rule)
@@ -236,7 +235,8 @@ def from_dataset_id(
     )
     address: ServiceAddress = service
     with _Connection(address) as channel:
-        known = channel.call(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
+        known, *pieces = channel.fetch(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
+    definition = b"".join(piece.definition for piece in pieces)
     spec = spec_from_json(known.element_spec)
     if element_spec is not None and spec is not None and not compatible(element_spec, spec):
         raise InvalidArgumentError(
@@ -254,7 +254,7 @@ def from_dataset_id(
         options=_within(known.dataset_id, replace(options, compression=known.compression)),
         spec=spec if spec is not None else element_spec,
         registered_cardinality=known.cardinality,
-        pipeline=blake2b(known.definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
+        pipeline=blake2b(definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
     )
     return Dataset(source)
 
@@ -279,7 +279,6 @@ def _register(
     request = RegisterRequest(
         dataset_id=dataset_id or "",
         fingerprint="" if graph.fingerprint.unhashable else graph.fingerprint.digest,
-        definition=graph.definition,
         blobs=tuple(blob.digest for blob in graph.blobs),
         element_spec=spec_to_json(dataset.element_spec),
         cardinality=dataset.cardinality(),
@@ -291,12 +290,13 @@ def _register(
         no_files=offer.no_files,
         hinted=offer.hinted,
         inexact=inexact(operation, remembers=False),
+        nbytes=len(graph.definition),
     )
     with _Connection(address) as channel:
-        reply = channel.call(REGISTER, request)
+        reply = channel.upload(REGISTER, lambda: _registration(request, graph.definition))
         arrays = {blob.digest: blob.data for blob in graph.blobs}
         for digest in reply.missing:
-            channel.upload(PUT_BLOB, pieces_of(digest, arrays[digest]), timeout=_UPLOAD_S)
+            channel.upload(PUT_BLOB, partial(pieces_of, digest, arrays[digest]))
     return reply
 
 
@@ -308,6 +308,13 @@ def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], Unimple
     return tuple(SplitProvider(source=provider.source, count=provider.count) for provider in found), None
 
 
+def _registration(request: RegisterRequest, definition: bytes) -> Iterator[RegisterRequest]:
+    """What is sent to register: first what the definition is of, then, to a server that has proven itself, itself."""
+    yield request
+    for part in parts_of(definition):
+        yield RegisterRequest(definition=part)
+
+
 class _Connection:
     """A channel for a few calls."""
 
@@ -316,7 +323,7 @@ class _Connection:
 
     def __enter__(self) -> Channel:
         refuse_stopped(self._address.address)
-        self._channel = open_channel(self._address.address, self._address.find_token())
+        self._channel = open_channel(self._address.address, self._address.token)
         return self._channel
 
     def __exit__(self, *_: object) -> None:

@@ -61,7 +61,6 @@ def join(
 
 def follow(
     service: ServiceAddress,
-    token: str,
     joined: JoinReply,
     *,
     prompt: bool,
@@ -75,7 +74,7 @@ def follow(
     """
     return ControlStream(
         f"dsnb-follow-{joined.client_id}",
-        open_channel(service.address, token),
+        open_channel(service.address, service.token),
         FOLLOW,
         report=report,
         receive=receive,

@@ -13,7 +13,6 @@ from dsnb.client.transfers import transfer_protocol
 from dsnb.dataclass import dataclass
 from dsnb.elements.compression import AUTO, CODECS, NONE, codec
 from dsnb.errors import InvalidArgumentError, near
-from dsnb.wire import discovery
 from dsnb.wire.addresses import split_target
 from dsnb.wire.lineup import consumer_name
 from dsnb.wire.manner import Manner
@@ -95,14 +94,13 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAddress:
-    """Where a service is, and its token, which never gets into a pickle, a fingerprint or a repr."""
+    """Where a service is, and its token, which never gets into a pickle, a fingerprint or a repr.
+
+    Without a token the one that is known for the address is looked up whenever a connection is made.
+    """
 
     address: str
     token: str | None = field(default=None, repr=False, compare=False)
-
-    def find_token(self) -> str:
-        """The token that was given, or the one that is known for the address."""
-        return self.token if self.token is not None else discovery.token_for(self.address)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_address_only, (self.address,))
@@ -126,7 +124,7 @@ def service_address(name: str, value: Any) -> ServiceAddress:
         return value
     target = getattr(value, "target", None)
     if isinstance(target, str):
-        return ServiceAddress(address=split_target(target, name), token=getattr(value, "token", None))
+        return ServiceAddress(address=split_target(target, name), token=getattr(value, "token", None) or None)
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value):
         value = "://".join(value)
     if not isinstance(value, str):

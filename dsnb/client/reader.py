@@ -72,12 +72,11 @@ class ReadStage(JobReader):
         connections: Connections | None = None,
     ) -> None:
         super().__init__("from the service")
-        self._token = token = service.find_token()
         self._connections = connections
         self.place = place
         self._options = options
         self._behind = resumed.behind if resumed is not None else 0
-        self._channel = open_channel(service.address, token)
+        self._channel = open_channel(service.address, service.token)
         try:
             position = resumed.position if resumed else None
             joined = join(self._channel, dataset_id, options, repetition, position, unfinished=unfinished)
@@ -92,7 +91,7 @@ class ReadStage(JobReader):
         self._asking = threading.Lock()
         self._last_position: PassPosition | None = None  # of a reader that the dispatcher let go
         limits = limits_of(options, resumed)
-        self._tasks = TaskTable(self._inbox, joined.client_id, limits, token, joined.instance)
+        self._tasks = TaskTable(self._inbox, joined.client_id, limits, self._channel.token, joined.instance)
         self._lasting: list[Exception] = []
         self._hold: Hold | None = None
         self._origin = (0, 0)
@@ -107,7 +106,6 @@ class ReadStage(JobReader):
         self._unconfirmed_since: float | None = None
         self._control = follow(
             service,
-            token,
             joined,
             prompt=options.cached,
             report=self._report,
@@ -199,7 +197,7 @@ class ReadStage(JobReader):
         self._active_ns = self._clock() - self._began
         kept, self._connections = self._connections, None  # a stage that is over may be kept for long
         if self._ended and kept is not None:
-            kept.keep((self._channel.address, *self._tasks.addresses()), self._token)
+            kept.keep((self._channel.key, *self._tasks.channels()))
         try:
             self._tasks.close()
             self._control.close(let_go=self._last_position is not None)

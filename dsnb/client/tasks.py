@@ -17,6 +17,7 @@ from dsnb.client.options import ReadOptions, ShardingPolicy
 from dsnb.client.transfers import not_available, transfer_protocol, way_to
 from dsnb.elements.compression import installed
 from dsnb.errors import DataLossWarning, NotFoundError, ResourceExhaustedError, UnavailableError
+from dsnb.wire.channel import Key
 from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.handover import Opening, Reading
@@ -76,9 +77,10 @@ class TaskTable:
         """Whether something will not come that others may still read."""
         return any(hold.given_up for hold in self._holds.values())
 
-    def addresses(self) -> set[str]:
-        """The workers that are read over a connection."""
-        return {hold.info.address for hold in self._holds.values() if hold.transfer == "grpc"}
+    def channels(self) -> set[Key]:
+        """The connections over which workers are read."""
+        infos = [hold.info for hold in self._holds.values() if hold.transfer == "grpc"]
+        return {(info.address, self._token, info.worker_uid) for info in infos}
 
     def ended_ids(self) -> tuple[str, ...]:
         """The tasks that told this reader of their end."""

@@ -61,7 +61,7 @@ def way_to(info: TaskInfo, protocol: str | None, token: str, *, before: str, ref
     """
     in_process = local.find(info.worker_uid)
     if protocol == "grpc":
-        return GrpcEndpoint(info.address, token), Link(transfer="grpc", why=_ASKED_FOR)
+        return GrpcEndpoint(info.address, token, info.worker_uid), Link(transfer="grpc", why=_ASKED_FOR)
     if protocol == "shared_memory":
         return SharedMemoryEndpoint(info.worker_uid, token), Link(transfer="shared_memory", why=_ASKED_FOR)
     if in_process is not None:
@@ -72,6 +72,6 @@ def way_to(info: TaskInfo, protocol: str | None, token: str, *, before: str, ref
         raise not_available("local", f"worker {info.worker} lives in another process")
     if refused or not supported():
         why = refused or "this system has no shared memory without a name"
-        return GrpcEndpoint(info.address, token), Link(transfer="grpc", why=why)
+        return GrpcEndpoint(info.address, token, info.worker_uid), Link(transfer="grpc", why=why)
     link = Link(transfer="shared_memory", why="client and worker are two processes of one host")
     return SharedMemoryEndpoint(info.worker_uid, token), link

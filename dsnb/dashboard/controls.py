@@ -27,8 +27,8 @@ MOST = 4
 """Outcomes that are kept, and requests that may be under way at once."""
 
 Target = tuple[tuple[str, str], ...]
-Reach = Callable[[], tuple[str, str]]
-"""Gives the target and the token of the service; raises `DsnbError` if it is not found."""
+Reach = Callable[[], tuple[str, str | None]]
+"""Gives the target and the token of the service, None to have it looked up; raises `DsnbError` if it is not found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def shared_requests(name: str, reach: Reach) -> Requests:
         return _shared.setdefault(name, Requests(reach))
 
 
-def _reach(service: str | None, token: str | None) -> tuple[str, str]:
+def _reach(service: str | None, token: str | None) -> tuple[str, str | None]:
     """The target and token of a service, by name, address or as the only one there is."""
     found = locate(service)
-    return found.target, token or found.token
+    return found.target, token if token is not None else found.token or None

@@ -54,7 +54,8 @@ class DispatcherConfig:
         port: 0 for a free one; with a `work_dir`, the one that was had last, if it is free.
         host: The address to listen on; loopback only.
         protocol: "grpc".
-        token: What every caller must show; None for a random one.
+        token: What every caller must know; None for a random one. Make it long and random: whoever has recorded a
+            call can try tokens on it.
         name: The service's name, for people.
         work_dir: A folder, made if it is not there, that belongs to this service alone: its token, and all that lets a
             dispatcher that is started again in it carry on where the last one was. None for a service that ends with

@@ -15,9 +15,10 @@ from dsnb.dispatcher.control import control
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
 from dsnb.dispatcher.jobs import unknown_client
-from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.errors import DataLossError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import messages as m
 from dsnb.wire import methods
+from dsnb.wire.blobs import parts_of
 from dsnb.wire.codec import encode
 from dsnb.wire.server import Handlers, until_broken
 from dsnb.wire.threads import OnDemandExecutor
@@ -55,9 +56,17 @@ class DispatcherService:
 
     # ---- datasets
 
-    def register(self, request: m.RegisterRequest, _context: grpc.ServicerContext) -> m.RegisterReply:
+    def register(self, pieces: Iterator[m.RegisterRequest], _context: grpc.ServicerContext) -> m.RegisterReply:
+        request = next(pieces)
+        definition = b"".join(piece.definition for piece in pieces)
+        if len(definition) != request.nbytes:
+            raise DataLossError(
+                f"a definition of {request.nbytes:,} bytes arrived with {len(definition):,}",
+                did="nothing was registered",
+                hint="try again",
+            )
         with self._desk.locked():
-            digest = self._desk.blobs.put_definition(request.definition)
+            digest = self._desk.blobs.put_definition(definition)
             registered: e.Registered = self._desk.handle(
                 e.RegisterDataset(
                     dataset_id=request.dataset_id,
@@ -82,12 +91,13 @@ class DispatcherService:
             missing = self._desk.blobs.missing(request.blobs)
             return m.RegisterReply(dataset_id=registered.dataset_id, missing=missing)
 
-    def get_dataset(self, request: m.DatasetRequest, _context: grpc.ServicerContext) -> m.DatasetReply:
+    def get_dataset(self, request: m.DatasetRequest, _context: grpc.ServicerContext) -> Iterator[m.DatasetReply]:
+        """What is known of a dataset, then its definition in pieces."""
         with self._desk.locked():
             dataset = known_dataset(self._desk.core, request.dataset_id)
-            return m.DatasetReply(
+            definition = self._desk.blobs.get(dataset.definition)
+            known = m.DatasetReply(
                 dataset_id=dataset.dataset_id,
-                definition=bytes(self._desk.blobs.get(dataset.definition)),
                 blobs=dataset.blobs,
                 element_spec=dataset.element_spec,
                 cardinality=dataset.cardinality,
@@ -98,6 +108,9 @@ class DispatcherService:
                 no_files=dataset.no_files,
                 hinted=dataset.hinted,
             )
+        yield known
+        for part in parts_of(definition):
+            yield m.DatasetReply(definition=part)
 
     def put_blob(self, pieces: Iterator[m.BlobPiece], _context: grpc.ServicerContext) -> m.Empty:
         self._desk.blobs.receive(pieces)

@@ -216,11 +216,11 @@ def _note_port(config: DispatcherConfig, port: int) -> None:
 def _begin(config: DispatcherConfig) -> tuple[str, Desk]:
     """The token of a service and its desk, as its work folder tells where it has one."""
     if config.work_dir is None:
-        return config.token or new_token(), Desk(config)
+        return config.token if config.token is not None else new_token(), Desk(config)
     folder = Path(config.work_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        token = config.token or kept_token(folder / "token")
+        token = config.token if config.token is not None else kept_token(folder / "token")
         if config.fault_tolerant_mode is False:
             return token, Desk(config)
         return token, Desk(config, Journal(folder / "journal.sqlite"), BlobStore(folder / "blobs"))

@@ -19,7 +19,7 @@ class Controls:
 
     Args:
         target: Where the service listens.
-        token: What to show.
+        token: The service's; None to look it up by the address.
         by: Who asks, as people are told, in events and in the errors of readers that were cancelled.
         timeout: Seconds to wait for the service's word.
 
@@ -35,7 +35,7 @@ class Controls:
         '2 workers'
     """
 
-    def __init__(self, target: str, token: str, *, by: str, timeout: float = 5.0) -> None:
+    def __init__(self, target: str, token: str | None, *, by: str, timeout: float = 5.0) -> None:
         self._target = target
         self._token = token
         self._by = by

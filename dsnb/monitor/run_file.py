@@ -47,7 +47,7 @@ class RunWriter:
     Args:
         path: Of the file; what an earlier run kept there stays, before what comes now.
         target: Where the service listens.
-        token: What to show.
+        token: The service's; None to look it up by the address.
         every_s: Seconds between two snapshots.
         most: Snapshots in the file.
 
@@ -56,7 +56,7 @@ class RunWriter:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], target: str, token: str, *, every_s: float = 1.0, most: int = MOST
+        self, path: str | os.PathLike[str], target: str, token: str | None, *, every_s: float = 1.0, most: int = MOST
     ) -> None:
         self.path = os.path.abspath(path)
         self._target, self._token, self._every_s = target, token, every_s

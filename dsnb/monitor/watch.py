@@ -13,7 +13,7 @@ from dsnb.wire.methods import STATUS, WATCH
 from dsnb.wire.stopped import refuse_stopped
 
 
-def fetch_snapshot(target: str, token: str, timeout: float = 5.0) -> Snapshot:
+def fetch_snapshot(target: str, token: str | None, timeout: float = 5.0) -> Snapshot:
     """The service at this moment.
 
     Raises:
@@ -28,7 +28,7 @@ def fetch_snapshot(target: str, token: str, timeout: float = 5.0) -> Snapshot:
         channel.close()
 
 
-def watch_snapshots(target: str, token: str, interval_s: float, stop: threading.Event) -> Iterator[Snapshot]:
+def watch_snapshots(target: str, token: str | None, interval_s: float, stop: threading.Event) -> Iterator[Snapshot]:
     """Snapshots, one about every `interval_s` seconds, until `stop` is set or the iterator is dropped.
 
     Raises:

@@ -116,7 +116,7 @@ class LazyDashboard:
         feed: What its pages and the card show; follows the service from when one of them is first looked at.
     """
 
-    def __init__(self, target: str, token: str) -> None:
+    def __init__(self, target: str, token: str | None) -> None:
         self._reach = target, token
         self.feed = Feed(lambda stop: watch_snapshots(target, token, INTERVAL_S, stop))
         self._server: DashboardServer | None = None

@@ -22,7 +22,8 @@ from dsnb.notebook.settings import ClusterSettings, worker_count
 from dsnb.notebook.whole import whole as uninterrupted
 from dsnb.notebook.widget import Card
 from dsnb.wire import discovery, forks
-from dsnb.wire.addresses import shown_token, target
+from dsnb.wire.addresses import target
+from dsnb.wire.addresses import token as token_rule
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ForgetRequest
 from dsnb.wire.methods import FORGET
@@ -42,14 +43,15 @@ class DataService:
     Attributes:
         name: The service's name.
         target: Where it listens, as in "grpc://127.0.0.1:5050".
-        token: What callers must show; keep it to yourself.
+        token: What callers must know; keep it to yourself. Empty where none was given or found: then it is looked up by
+            the address whenever a connection is made.
         owned: Whether this process started it; only then `stop` stops it.
     """
 
     @checked(
         name=text,
         target=target,
-        token=shown_token,
+        token=optional(token_rule),
         cluster=anything,
         dashboard=anything,
         card=anything,
@@ -59,7 +61,7 @@ class DataService:
         self,
         name: str,
         target: str,
-        token: str,
+        token: str | None,
         cluster: Cluster | None = None,
         dashboard: display.LazyDashboard | None = None,
         card: Card | None = None,
@@ -67,7 +69,8 @@ class DataService:
     ) -> None:
         self.name = name
         self.target = target
-        self.token = token
+        self.token = token or ""
+        self._token = token or None
         self._cluster = cluster
         self._lent = dashboard is not None
         self._dashboard = dashboard or display.LazyDashboard(target, token)
@@ -99,7 +102,7 @@ class DataService:
             UnavailableError: it does not answer.
         """
         self._check_running()
-        return fetch_snapshot(self.target, self.token)
+        return fetch_snapshot(self.target, self._token)
 
     @checked(condition=function_of("a Snapshot"), timeout=_TIMEOUT)
     def wait_until(self, condition: Callable[[Snapshot], bool], timeout: float = 30.0) -> Snapshot:
@@ -167,7 +170,7 @@ class DataService:
             True
         """
         self._check_running()
-        writer = RunWriter(path, self.target, self.token, every_s=max(0.1, every))
+        writer = RunWriter(path, self.target, self._token, every_s=max(0.1, every))
         self._writers.append(writer)
         return writer
 
@@ -241,7 +244,7 @@ class DataService:
                 hint='svc.forget("train") or svc.forget(dataset_id="images")',
             )
         self._check_running()
-        channel = open_channel(self.target, self.token)
+        channel = open_channel(self.target, self._token)
         try:
             channel.call(FORGET, ForgetRequest(job_name=job_name or "", dataset_id=dataset_id or ""))
         finally:
@@ -324,7 +327,7 @@ class DataService:
 
     def _controls(self, what: str) -> Controls:
         self._check_running()
-        return Controls(self.target, self.token, by=this_process(f"svc.{what}()"))
+        return Controls(self.target, self._token, by=this_process(f"svc.{what}()"))
 
     @checked(height=_HEIGHT)
     def dashboard(self, height: int = 760) -> Any:
@@ -364,7 +367,7 @@ class DataService:
     def lent(self) -> DataService:
         """The same service for somebody who did not start it: leaving its `with` block does not stop it."""
         return DataService(
-            self.name, self.target, self.token, self._cluster, self._dashboard, self._card, self._writers
+            self.name, self.target, self._token, self._cluster, self._dashboard, self._card, self._writers
         )
 
     @property
@@ -413,4 +416,4 @@ class DataService:
 
 
 def _reconnect(name: str, target: str) -> DataService:
-    return DataService(name, target, discovery.token_for(target))
+    return DataService(name, target, discovery.token_for(target) or None)

@@ -71,7 +71,7 @@ def start(
             one that dies is explained and replaced.
         port: Of the dispatcher; 0 for a free one.
         host: The address to listen on; loopback only.
-        token: What callers must show; None for a random one.
+        token: What callers must know; None for a random one.
         work_dir: A folder of this service's own, made if it is not there. Jobs, splits and the token are kept in it, so
             that a service that is started there again carries on; None to forget all with the process.
         cross_trainer_cache_size_bytes: Bytes of elements that each worker keeps for other trainers.

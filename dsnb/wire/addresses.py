@@ -7,8 +7,7 @@ from typing import Any
 
 from dsnb.arguments import shown, text
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-
-_LONGEST_TOKEN = 1_000
+from dsnb.wire.security import check_token
 
 
 def split_target(target: str, name: str = "") -> str:
@@ -73,21 +72,5 @@ def loopback(name: str, value: Any) -> str:
 
 
 def token(name: str, value: Any) -> str:
-    """A token that a server asks for: not empty, and of characters that can be sent."""
-    given = shown_token(name, value)
-    if not given:
-        raise InvalidArgumentError(f"`{name}` must not be empty", hint="leave it out for a random one")
-    return given
-
-
-def shown_token(name: str, value: Any) -> str:
-    """A token that a caller shows; it never appears in an error."""
-    if not isinstance(value, str):
-        raise InvalidArgumentError(f"`{name}` must be a string, got {type(value).__name__}", hint="leave it out")
-    if not value.isascii() or not (value + "x").isprintable() or len(value) > _LONGEST_TOKEN:
-        # gRPC would call the server unreachable.
-        raise InvalidArgumentError(
-            f"`{name}` has characters that cannot be sent, or more than {_LONGEST_TOKEN:,} of them",
-            hint="a token has ASCII letters, digits and signs; `svc.token` shows it where the service was started",
-        )
-    return str(value)
+    """A token without the white space around it; it never appears in an error."""
+    return check_token(value, f"`{name}`")

@@ -22,11 +22,22 @@ def digest_of(data: Any) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def pieces_of(digest: str, data: Any) -> Iterator[BlobPiece]:
-    """A blob in pieces; each says how long all of it is."""
+def parts_of(data: Any) -> Iterator[bytes]:
+    """Bytes in parts of at most `PIECE`."""
     view = memoryview(data).cast("B")
-    for at in range(0, max(1, len(view)), PIECE):
-        yield BlobPiece(digest=digest, nbytes=len(view), data=bytes(view[at : at + PIECE]))
+    for at in range(0, len(view), PIECE):
+        yield bytes(view[at : at + PIECE])
+
+
+def pieces_of(digest: str, data: Any) -> Iterator[BlobPiece]:
+    """A blob in pieces; each says how long all of it is.
+
+    The first one is empty: it leaves before the receiver has proven itself.
+    """
+    nbytes = memoryview(data).nbytes
+    yield BlobPiece(digest=digest, nbytes=nbytes)
+    for part in parts_of(data):
+        yield BlobPiece(digest=digest, nbytes=nbytes, data=part)
 
 
 def received(pieces: Iterable[BlobPiece]) -> tuple[str, bytearray]:

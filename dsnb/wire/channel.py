@@ -1,35 +1,61 @@
-"""Channels to a server: shared within the process, calls with deadlines, errors of ours."""
+"""Channels to a server: shared within the process, calls with deadlines, errors of ours.
+
+A channel is not trusted because it is connected: gRPC reconnects by itself, and whoever has the port by then gets the
+next call. So the server proves itself in each call (`wire/security`), and what comes without a proof is dropped.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
 
-from dsnb.errors import CancelledError, DsnbError, UnavailableError
+from dsnb.errors import (
+    CancelledError,
+    DataLossError,
+    DeadlineExceededError,
+    DsnbError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from dsnb.limits import files_open, nearly_out_of_files
-from dsnb.wire import forks
+from dsnb.wire import discovery, forks
 from dsnb.wire.addresses import split_target
-from dsnb.wire.codec import decoder, encode
-from dsnb.wire.methods import Method
-from dsnb.wire.security import credentials
-from dsnb.wire.status import error_from
+from dsnb.wire.codec import decode, encode
+from dsnb.wire.methods import HELLO, MESSAGE_BYTES, Method
+from dsnb.wire.security import TAG_BYTES, Caller, Proof, check_token, digest_of, shown_by_caller
+from dsnb.wire.status import PAGE, error_from
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+Result = TypeVar("Result")
 
 CALL_TIMEOUT_S = 10.0
 """How long a call is tried before it ends in an UnavailableError."""
 
 _HELD_S = 0.5
 """By how much a deadline is missed only if no Python could run when it passed."""
+_PAUSE_S = 0.05
+_HELLO_S = 1.0
+"""How long the first Hello may take; each further one twice as long as the one before."""
+_SILENT_S = 1.0
+"""How long nobody may answer before a line says so: a wrong address should not look like a slow start."""
+_TOKEN_S = 2.0
+"""How long a token that is looked up may be missing or wrong: a dispatcher listens before its file is there."""
+_TRANSFER_S = 600.0
+"""How long what goes in pieces may take on its way."""
+_VERDICT_S = 1.0
+"""How long a call that began without a proof has to say why."""
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", 64 << 20),  # a read's message has 5 MB at the most
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -41,74 +67,92 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),  # retrying is decided here, where it is known what may be said twice
 )
 
+Key = tuple[str, str | None, str]
+"""Address, token and instance of a channel; see `open_channel`."""
+
+
+class _Known(NamedTuple):
+    """A server that has proven itself, or whose instance somebody trusted has told."""
+
+    token: str
+    instance: str
+
 
 class Channel:
-    """One shared connection to a server. Made by `open_channel`; each user closes what it opened."""
+    """One shared connection to a server. Made by `open_channel`; each user closes what it opened. Thread-safe."""
 
-    def __init__(self, address: str, token: str) -> None:
-        forks.calls(address)
-        self.address = address
-        self._credentials = credentials(token)
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
-        self._key = (address, token)
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.address, self._given, self._instance = key
+        forks.calls(self.address)
+        self._channel = grpc.insecure_channel(self.address, options=_OPTIONS)
         self._users = 1
+        self._caller = Caller()
+        self._known = _Known(self._given, self._instance) if self._given and self._instance else None
+        self._meeting = threading.Lock()
+        self._hello_s = _HELLO_S
+        self._alone_since: float | None = None
+        self._reason = ""
+        self._announced = False
+        self.token = ""
+        """The token with which the server proved itself last; empty before."""
 
     def call(self, method: Method[Request, Reply], request: Request, timeout: float = CALL_TIMEOUT_S) -> Reply:
         """Make a unary call, again and again while the server cannot be reached.
 
         Raises:
-            UnavailableError: nobody answered within `timeout` seconds.
+            UnavailableError: the service did not answer within `timeout` seconds.
             DsnbError: what the server raised.
         """
-        stub = self._stub(method)
-        deadline = time.monotonic() + timeout
-        told: DsnbError | None = None
-        while True:
-            left = max(0.001, deadline - time.monotonic())
-            try:
-                return stub(request, timeout=left, metadata=self._credentials, wait_for_ready=True)  # type: ignore[no-any-return]
-            except grpc.RpcError as error:
-                stated = error_from(error, self.address)
-                passing = isinstance(stated, UnavailableError | CancelledError)  # a server that stops cancels its calls
-                if passing and stated.hint:  # the server's own words are better than ours
-                    told = stated
-                timed_out = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                if time.monotonic() - deadline > _HELD_S and (passing or timed_out):
-                    # Something held this interpreter, and perhaps the server in it: nobody has had that time.
-                    deadline = time.monotonic() + left
-                    continue
-                out_of_time = time.monotonic() >= deadline - 0.01
-                if passing and not out_of_time:
-                    time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
-                    continue
-                if passing or (out_of_time and timed_out):
-                    raise told or self._unreachable(timeout) from None
-                raise stated from stated.__cause__
-            except ValueError as error:  # "Cannot invoke RPC on closed channel!"
-                raise UnavailableError(f"the connection to {self.address} was closed") from error
+        data = _within_limit(encode(request), method)
+        return self._tried(lambda left: self._exchange(method, data, left), timeout)
 
-    def stream(self, method: Method[Request, Reply], requests: Any, timeout: float | None = None) -> Any:
-        """Start a streaming call: iterate it for replies, `cancel` it to end it. Its errors are gRPC's."""
-        return self._stub(method)(requests, timeout=timeout, metadata=self._credentials)
+    def upload(
+        self,
+        method: Method[Request, Reply],
+        requests: Callable[[], Iterator[Request]],
+        timeout: float = CALL_TIMEOUT_S,
+    ) -> Reply:
+        """Make a call that sends a stream and gets one reply, again and again while the server cannot be reached.
 
-    def upload(self, method: Method[Request, Reply], requests: Iterator[Request], timeout: float) -> Reply:
-        """Make a call that sends a stream and gets one reply."""
-        try:
-            return self._stub(method)(requests, timeout=timeout, metadata=self._credentials)  # type: ignore[no-any-return]
-        except grpc.RpcError as error:
-            stated = error_from(error, self.address)
-            raise stated from stated.__cause__
+        Args:
+            method: The call.
+            requests: Makes what is sent, anew for each attempt.
+            timeout: Seconds until somebody must have answered; what is sent then may take as long as it takes.
+        """
+        [reply] = self._tried(lambda left: self._all(method, requests(), left), timeout)
+        return reply
+
+    def fetch(
+        self, method: Method[Request, Reply], request: Request, timeout: float = CALL_TIMEOUT_S
+    ) -> tuple[Reply, ...]:
+        """Make a call that gets a stream of replies, and return them all; tried and timed as `upload`."""
+        return self._tried(lambda left: self._all(method, request, left), timeout)
+
+    def stream(
+        self, method: Method[Request, Reply], requests: Any, timeout: float | None = None, *, wait: float = _HELLO_S
+    ) -> Stream[Reply]:
+        """Start a streaming call.
+
+        Args:
+            method: The call.
+            requests: What is sent: an iterator, or the one request of a call that sends no stream.
+            timeout: Seconds until the call must be over; None for none.
+            wait: Seconds that it may take to get to know the server.
+
+        Raises:
+            UnavailableError: the server cannot be reached; it is not tried again.
+        """
+        known = self._meet(wait)
+        return Stream(self, method, requests, timeout, known)
 
     def replies(
         self, method: Method[Request, Reply], request: Request, timeout: float | None = None
     ) -> Generator[Reply, None, None]:
-        """Make a call that gets a stream of replies, with errors of ours; dropping the iterator cancels it."""
+        """Make a call that gets a stream of replies; dropping the iterator cancels it."""
         call = self.stream(method, request, timeout)
         try:
             yield from call
-        except grpc.RpcError as error:
-            stated = error_from(error, self.address)
-            raise stated from stated.__cause__
         finally:
             call.cancel()
 
@@ -120,18 +164,175 @@ class Channel:
             self._users -= 1
             if self._users:
                 return
-            _channels.pop(self._key, None)
+            _channels.pop(self.key, None)
         self._channel.close()
 
-    def _stub(self, method: Method[Request, Reply]) -> Any:
+    # ---- attempts
+
+    def _tried(self, attempt: Callable[[float], Result], timeout: float) -> Result:
+        deadline = time.monotonic() + timeout
+        told: DsnbError | None = None
+        while True:
+            left = max(0.001, deadline - time.monotonic())
+            try:
+                return attempt(left)
+            except DsnbError as stated:
+                passing = isinstance(stated, UnavailableError | CancelledError)  # a server that stops cancels its calls
+                if passing and not self._users:
+                    raise
+                if passing and stated.hint:  # the server's own words are better than ours
+                    told = stated
+                timed_out = isinstance(stated, DeadlineExceededError)
+                if time.monotonic() - deadline > _HELD_S and (passing or timed_out):
+                    # Something held this interpreter, and perhaps the server in it: nobody has had that time.
+                    deadline = time.monotonic() + left
+                    continue
+                out_of_time = time.monotonic() >= deadline - 0.01
+                if passing and not out_of_time:
+                    time.sleep(min(_PAUSE_S, max(0.0, deadline - time.monotonic())))
+                    continue
+                if passing or (out_of_time and timed_out):
+                    raise told or self._unreachable(timeout) from None
+                raise
+
+    def _exchange(self, method: Method[Request, Reply], data: bytes, left: float) -> Reply:
+        deadline = time.monotonic() + left
+        known = self._meet(left)
+        proof = self._proof(known, method, data)
+        try:
+            reply, call = self._stub(method.kind, method.path).with_call(
+                data,
+                timeout=max(0.001, deadline - time.monotonic()),
+                metadata=shown_by_caller(proof),
+                wait_for_ready=True,
+            )
+        except grpc.RpcError as error:
+            stated = self._stated(error, known, proof)
+            raise stated from stated.__cause__
+        if not self._caller.accepts(proof, call.initial_metadata()):
+            raise self._doubt(known)
+        self.token = known.token
+        return _read(method, proof.signer(to_server=False).check(reply))
+
+    def _all(self, method: Method[Any, Reply], requests: Any, left: float) -> tuple[Reply, ...]:
+        call = self.stream(method, requests, _TRANSFER_S, wait=left)
+        try:
+            return tuple(call)
+        finally:
+            call.cancel()
+
+    def _stub(self, kind: str, path: str) -> Any:
         forks.check_grpc()
-        make = getattr(self._channel, method.kind)
-        deserialise = None if method.reply is bytes else decoder(method.reply)
-        return make(method.path, request_serializer=encode, response_deserializer=deserialise)
+        if not self._users:
+            raise UnavailableError(f"the connection to {self.address} was closed")
+        return getattr(self._channel, kind)(path)
+
+    def _proof(self, known: _Known, method: Method[Any, Any], request: bytes | None = None) -> Proof:
+        digest = () if request is None else (digest_of(request),)
+        return self._caller.proof(known.token, method.path, known.instance, *digest)
+
+    # ---- whom it talks to
+
+    def _meet(self, wait: float) -> _Known:
+        """The server, as it is known; said Hello to where it is not.
+
+        Raises:
+            UnavailableError: it cannot be reached, or does not prove itself.
+            PermissionDeniedError: it does not take the token.
+            FailedPreconditionError: it is another program, or another version of dsnb.
+        """
+        known = self._known
+        if known is not None:
+            return known
+        forks.check_grpc()
+        if not self._meeting.acquire(timeout=wait):
+            raise UnavailableError(f"nobody has answered at {self.address} yet")
+        try:
+            if self._known is None:
+                self._known = self._hello(wait)
+                self._hello_s, self._alone_since = _HELLO_S, None
+            return self._known
+        finally:
+            self._meeting.release()
+
+    def _hello(self, wait: float) -> _Known:
+        # The token is looked up for each attempt: the service may only just have begun, or begun anew with another.
+        token = self._given if self._given is not None else discovery.token_for(self.address)
+        proof = self._caller.proof(token, HELLO.path, "", digest_of(b"")) if token else None
+        self._alone_since = self._alone_since or time.monotonic()
+        try:
+            stub = self._stub(HELLO.kind, HELLO.path)
+            reply, call = stub.with_call(b"", timeout=min(wait, self._hello_s), metadata=shown_by_caller(proof))
+        except grpc.RpcError as error:
+            raise self._not_met(error, time.monotonic() - self._alone_since) from None
+        if proof is None or not self._caller.accepts(proof, call.initial_metadata()):
+            raise self._unproven("")
+        proof.signer(to_server=False).check(reply)
+        self.token = token
+        return _Known(token, proof.instance)
+
+    def _not_met(self, error: Any, waited: float) -> DsnbError:
+        """What a Hello was answered with, or why it was not."""
+        stated = error_from(error, self.address)
+        if not _of_transport(error, stated):
+            if self.token:  # somebody is in the place of the one that had proven itself
+                return self._unproven(stated.what)
+            if self._given is not None or waited > _TOKEN_S:
+                return stated
+            return UnavailableError(stated.what, did=stated.did, hint=stated.hint)
+        if isinstance(stated, DeadlineExceededError):
+            self._hello_s *= 2  # it may be slow
+        details = str(error.details())
+        self._reason = next((words for sign, words in _REASONS.items() if sign in details), "no answer")
+        if not self.token:
+            if _ANOTHER_PROGRAM in details:
+                return self._another_program()
+            self._announce_wait(waited)
+        return UnavailableError(f"nobody answers at {self.address} ({self._reason})")
+
+    def _another_program(self) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"what listens at {self.address} is no dsnb service, but another program",
+            did="nothing was sent to it",
+            hint=f"check the address; {_services()}",
+        )
+
+    def _announce_wait(self, waited: float) -> None:
+        if waited <= _SILENT_S or self._announced or sys.stderr is None:
+            return
+        self._announced = True
+        if discovery.serving(self.address) is None:  # else the address is right, and the service is busy
+            # No warning: that could be an error, and a client may well start before its service.
+            text = f"dsnb: nobody answers at {self.address} yet ({self._reason}); still trying ({_services()})\n"
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def _stated(self, error: Any, known: _Known, proof: Proof) -> DsnbError:
+        """The error that a failed call stands for, if it is the server that says so."""
+        stated = error_from(error, self.address)
+        proven = self._caller.accepts(proof, error.initial_metadata())
+        if proven:
+            self.token = known.token
+        return stated if proven or _of_transport(error, stated) else self._doubt(known, stated.what)
+
+    def _doubt(self, known: _Known, said: str = "") -> UnavailableError:
+        """Trust a server no longer that did not prove itself: it may be another instance, and is said Hello to next."""
+        if self._known is known and not self._instance:
+            self._known = None
+        return self._unproven(said)
+
+    def _unproven(self, said: str) -> UnavailableError:
+        says = f"; it says: {said}" if said else ""
+        return UnavailableError(
+            f"what answers at {self.address} does not prove that it is the server that is meant{says}",
+            did="its answer was dropped",
+            hint="the server has ended and another program has its port, or it was started again with another token",
+        )
 
     def _unreachable(self, timeout: float) -> UnavailableError:
+        reason = f" ({self._reason})" if self._reason else ""
         return UnavailableError(
-            f"nobody answers at {self.address}",
+            f"nobody answers at {self.address}{reason}",
             did=f"tried for {timeout:g} seconds",
             hint=f"{_hint_of_files()}check the address; `dsnb status` lists the services of this user; does the "
             "service run, and does no cell hold its interpreter?",
@@ -142,24 +343,156 @@ def _hint_of_files() -> str:
     return f"{files_open()}: a connection may need more; " if nearly_out_of_files() else ""
 
 
-_lock = threading.RLock()  # an iterator that is collected inside open_channel gives its channel back
-_channels: dict[tuple[str, str], Channel] = {}
+class Stream(Generic[Reply]):
+    """A streaming call under way: iterate it for replies, in one thread; `cancel` ends it, from any.
+
+    Nothing but the first message leaves before the server has proven itself, and nothing that comes before is given
+    out. Its errors are ours.
+    """
+
+    def __init__(
+        self, channel: Channel, method: Method[Any, Reply], requests: Any, timeout: float | None, known: _Known
+    ) -> None:
+        streams = method.kind.startswith("stream")
+        data = None if streams else _within_limit(encode(requests), method)
+        self._channel = channel
+        self._method = method
+        self._known = known
+        self._proof = channel._proof(known, method, data)
+        self._signer = None if method.bulk else self._proof.signer(to_server=False)
+        self._settled = threading.Event()
+        self._proven = False
+        # To gRPC one reply is a stream too; as such it can be had together with the metadata before it.
+        stub = channel._stub("stream_stream" if streams else "unary_stream", method.path)
+        self._call = stub(
+            self._sent(iter(requests)) if data is None else data,
+            timeout=timeout,
+            metadata=shown_by_caller(self._proof),
+        )
+
+    def __iter__(self) -> Iterator[Reply]:
+        return self
+
+    def __next__(self) -> Reply:
+        try:
+            if not self._proven:
+                self._prove()
+            data = next(self._call)
+        except grpc.RpcError as error:
+            self._settled.set()
+            stated = self._channel._stated(error, self._known, self._proof)
+            raise stated from stated.__cause__
+        except BaseException:  # the end, among them
+            self._settled.set()
+            raise
+        try:
+            return _read(self._method, data if self._signer is None else self._signer.check(data))
+        except DataLossError:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """End it, if it has not ended."""
+        self._settled.set()
+        self._call.cancel()
+
+    def _prove(self) -> None:
+        """Wait until the server has proven itself."""
+        if self._channel._caller.accepts(self._proof, self._call.initial_metadata()):
+            self._channel.token = self._known.token
+            self._proven = True
+            self._settled.set()
+            return
+        with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
+            self._call.exception(timeout=_VERDICT_S)
+        if self._call.done():
+            next(self._call, None)  # raises why it failed
+        self.cancel()
+        raise self._channel._doubt(self._known)
+
+    def _sent(self, requests: Iterator[Any]) -> Iterator[bytes]:
+        """The messages as they leave, in a thread of gRPC's."""
+        signer = self._proof.signer(to_server=True)
+        for number, request in enumerate(requests):
+            if number:
+                self._settled.wait()
+                if not self._proven:
+                    return
+            yield signer.sign(_within_limit(encode(request), self._method))
 
 
-def open_channel(target: str, token: str) -> Channel:
-    """The process's channel to a server, made if there is none.
+def _within_limit(data: bytes, method: Method[Any, Any]) -> bytes:
+    """A request, if the server takes one of its size.
 
     Raises:
+        InvalidArgumentError: it does not.
+    """
+    if len(data) + TAG_BYTES > MESSAGE_BYTES:
+        raise InvalidArgumentError(
+            f"a {method.name} request has {len(data):,} bytes, and a server takes {MESSAGE_BYTES:,}",
+            did="it was not sent",
+            hint="names, positions and specifications have to be small; data belong into the pipeline's elements",
+        )
+    return data
+
+
+def _read(method: Method[Any, Reply], data: bytes) -> Reply:
+    return data if method.reply is bytes else decode(method.reply, data)  # type: ignore[return-value]  # then it is bytes
+
+
+def _of_transport(error: Any, stated: DsnbError) -> bool:
+    """Whether an error may come from the connection: it tells nothing of the server but that it was not heard."""
+    if any(key == PAGE for key, _ in error.trailing_metadata() or ()):
+        return False
+    return isinstance(stated, UnavailableError | CancelledError | DeadlineExceededError)
+
+
+_REASONS = {
+    "Connection refused": "connection refused",
+    "Domain name not found": "there is no host of that name",
+    "Socket closed": "the connection is closed at once",
+}
+"""What gRPC says, and what it means."""
+_ANOTHER_PROGRAM = "Failed parsing HTTP/2"
+
+
+def _services() -> str:
+    """Which services could be meant."""
+    try:
+        found = discovery.running()
+    except OSError:
+        found = []
+    return "services of yours here: " + (", ".join(f"{c.name} ({c.target})" for c in found) or "none")
+
+
+_lock = threading.RLock()  # an iterator that is collected inside open_channel gives its channel back
+_channels: dict[Key, Channel] = {}
+
+
+def open_channel(target: str, token: str | None, instance: str = "") -> Channel:
+    """The process's channel to a server, made if there is none.
+
+    Args:
+        target: Where it listens.
+        token: What it is to prove to know; None to look it up by the address at each attempt to get to know it.
+        instance: The instance that it is to be; empty for whichever proves to know the token.
+
+    Raises:
+        InvalidArgumentError: the token is empty.
         FailedPreconditionError: the process was forked from one that had channels or servers.
     """
-    address = split_target(target)
+    given = None if token is None else check_token(token, "the token")
+    return _opened((split_target(target), given, instance))
+
+
+def _opened(key: Key) -> Channel:
     forks.uses_grpc()
     with _lock:
-        channel = _channels.get((address, token))
+        channel = _channels.get(key)
         if channel is not None:
             channel._users += 1
             return channel
-        channel = _channels[address, token] = Channel(address, token)
+        channel = _channels[key] = Channel(key)
         return channel
 
 
@@ -170,19 +503,19 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Channel] = {}
+        self._kept: dict[Key, Channel] = {}
         weakref.finalize(self, _give_back, self._kept)
 
-    def keep(self, targets: Iterable[str], token: str) -> None:
-        """Keep the channels to these servers, and no others any longer."""
-        wanted = {(split_target(target), token) for target in targets}
+    def keep(self, keys: Iterable[Key]) -> None:
+        """Keep the channels with these keys, and no others any longer."""
+        wanted = set(keys)
         with _lock:
             for key in wanted - self._kept.keys():
-                self._kept[key] = open_channel(*key)
+                self._kept[key] = _opened(key)
             for key in self._kept.keys() - wanted:
                 self._kept.pop(key).close()
 
 
-def _give_back(kept: dict[tuple[str, str], Channel]) -> None:
+def _give_back(kept: dict[Key, Channel]) -> None:
     while kept:
         kept.popitem()[1].close()

@@ -10,14 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import grpc
-
-from dsnb.errors import CancelledError, DeadlineExceededError, DsnbError, UnavailableError
-from dsnb.wire.channel import Channel
+from dsnb.errors import CancelledError, DataLossError, DeadlineExceededError, DsnbError, UnavailableError
+from dsnb.wire.channel import Channel, Stream
 from dsnb.wire.methods import Method
-from dsnb.wire.status import error_from
 
 Up = TypeVar("Up")
 Down = TypeVar("Down")
@@ -71,7 +68,7 @@ class ControlStream(Generic[Up, Down]):
         self._closing = threading.Event()
         self._let_go = False
         self._wants: SimpleQueue[int | None] = SimpleQueue()
-        self._call: Any = None
+        self._call: Stream[Down] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.connected = threading.Event()
         """Set while messages come."""
@@ -153,11 +150,10 @@ class ControlStream(Generic[Up, Down]):
                 self.broken_since = None
                 self.connected.set()
                 self._hand_over(message)
-        except grpc.RpcError as error:
-            stated = error_from(error, self._channel.address)
-            return None if isinstance(stated, (UnavailableError, CancelledError)) else stated
-        except ValueError:  # the channel was closed
+        except (UnavailableError, CancelledError, DataLossError):  # the last of a message that was damaged on its way
             return None
+        except DsnbError as error:
+            return error
         finally:
             wants.put(None)
             if self._call is not None:

@@ -25,6 +25,7 @@ from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, In
 from dsnb.processes import start_time
 from dsnb.wire import forks
 from dsnb.wire.addresses import split_target
+from dsnb.wire.security import token_of_environment
 
 _LOCK_S = 5.0
 _ASIDE = ".dsnb-connection-"
@@ -325,14 +326,18 @@ def forget(target: str, token: str) -> None:
 
 
 def token_for(target: str) -> str:
-    """The token for a bare address: from this process, a connection file or `DSNB_TOKEN`; empty if it is nowhere."""
+    """The token for a bare address: from this process, a connection file or `DSNB_TOKEN`; empty if it is nowhere.
+
+    Raises:
+        InvalidArgumentError: `DSNB_TOKEN` is set, and empty.
+    """
     address = split_target(target)
     forks.check_grpc()
     with _lock:
         if address in _here:
             return _here[address][-1]
     connection = serving(address)
-    return connection.token if connection is not None else os.environ.get("DSNB_TOKEN", "")
+    return connection.token if connection is not None else token_of_environment() or ""
 
 
 def _address(service: str) -> str:

@@ -35,6 +35,7 @@ class RegisterRequest:
     no_files: str = ""
     hinted: bool = False
     inexact: str = ""
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

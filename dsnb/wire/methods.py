@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from dsnb.dataclass import dataclass
 from dsnb.wire import messages as m
@@ -15,24 +15,33 @@ Kind = Literal["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Reply]):
-    """A remote call; a reply class of `bytes` stands for messages that their receiver decodes by itself."""
+    """A remote call; a reply class of `bytes` stands for messages that their receiver decodes by itself.
+
+    Attributes:
+        bulk: Whether its replies are too many bytes to be signed.
+    """
 
     service: str
     name: str
     request: type[Request]
     reply: type[Reply]
     kind: Kind = "unary_unary"
+    bulk: bool = False
 
     @property
     def path(self) -> str:
         return f"/{self.service}/{self.name}"
 
 
+MESSAGE_BYTES: Final = 4 << 20
+"""Bytes of a message that a server takes; what is larger goes in pieces."""
+
 _DISPATCHER = "dsnb.v1.Dispatcher"
 _WORKER = "dsnb.v1.Worker"
 
-REGISTER = Method(_DISPATCHER, "Register", m.RegisterRequest, m.RegisterReply)
-GET_DATASET = Method(_DISPATCHER, "GetDataset", m.DatasetRequest, m.DatasetReply)
+HELLO = Method(_DISPATCHER, "Hello", m.Empty, m.Empty)
+REGISTER = Method(_DISPATCHER, "Register", m.RegisterRequest, m.RegisterReply, "stream_unary")
+GET_DATASET = Method(_DISPATCHER, "GetDataset", m.DatasetRequest, m.DatasetReply, "unary_stream")
 PUT_BLOB = Method(_DISPATCHER, "PutBlob", m.BlobPiece, m.Empty, "stream_unary")
 GET_BLOB = Method(_DISPATCHER, "GetBlob", m.BlobRequest, m.BlobPiece, "unary_stream")
 JOIN = Method(_DISPATCHER, "Join", m.JoinRequest, m.JoinReply)
@@ -48,4 +57,4 @@ GET_SPLITS = Method(_DISPATCHER, "GetSplits", m.SplitsRequest, m.SplitsReply)
 STATUS = Method(_DISPATCHER, "Status", m.Empty, bytes)
 WATCH = Method(_DISPATCHER, "Watch", m.WatchRequest, bytes, "unary_stream")
 
-READ = Method(_WORKER, "Read", m.ReadRequest, bytes, "stream_stream")
+READ = Method(_WORKER, "Read", m.ReadRequest, bytes, "stream_stream", bulk=True)

@@ -1,30 +1,100 @@
-"""Tokens, and the version check that goes with them.
+"""Authentication: tokens, and the proof that both ends of a call know the same one.
 
-Whoever may register a dataset may run code on the workers, so every call carries the service's token. It travels in the
-metadata of a call, never in an argument list, a pickle or a fingerprint.
+A registered pipeline is code that workers run, so every service has a token, and every call proves that its caller
+knows it. The token itself is never sent: it is only the key of the proofs.
+
+Theory of operation. Each server has an *instance id*. A dispatcher makes one each time it starts to listen, so a
+dispatcher that is started again in its work folder, with the same token, has another id. A worker's id is its uid,
+which the dispatcher tells the readers. A call carries in its metadata a nonce, the digest of its request (if it sends a
+single one), and
+
+    HMAC-SHA256(token, "client" | method | instance id of the callee | nonce | digest)
+
+and the callee's initial metadata carry
+
+    HMAC-SHA256(token, "server" | its instance id | nonce)
+
+The caller drops any reply that comes without this proof, and sends nothing beyond the first message of a stream before
+it. If a caller does not know the dispatcher's instance id, the only call that it may make is Hello: the caller's proof
+then names no instance, and the answer tells the id. A process that takes the port of a dead server therefore receives
+the requests that were sent to the dead one, and learns nothing that it could use elsewhere; its answers count as no
+answers. The words "client" and "server" keep one side's proof from being used as the other's. Each part is preceded by
+its length, so that two different calls never give the same bytes.
+
+*Messages.* Every message except a single request (which the digest covers) ends in a tag over its number and its bytes:
+keyed BLAKE2b, which is twice as fast as SHA-256 on large messages. HMAC derives the key from the token for this call
+(method, instance id, nonce) and direction. A relay between the two ends can thus drop messages, end the call, or answer
+it with an error; it cannot change, repeat, reorder or add a message. This matters when a dispatcher comes back at
+another port and somebody else takes the old port and forwards the calls. The frames of a read have no tags, because
+hashing them would halve the throughput. A reader names the uid of the worker that it means, so no other worker can
+answer in its place; but anybody who can change the bytes of a plain connection can change elements. TLS prevents that.
+
+*Nonces.* A nonce has 24 bytes: a generation, 12 random bytes that stand for the caller, and a counter that the caller
+increments with each call. The server keeps a sliding window for each caller, as IPsec does: the highest counter, and a
+bit for each of the 1,023 below it. A counter that the window contains is refused, and so is one below the window. The
+memory for a caller is therefore constant. Windows are discarded by generation: when 1,024 callers have a window in the
+current generation, the next generation begins, and the windows of the generation before the last are discarded; a nonce
+of a discarded generation is refused as too old. A window is made only after the proof was checked, so only callers that
+know the token can cause one, and the proof names the instance, so that a call recorded at another instance fails. Each
+answer tells the current generation, and the caller uses it from then on. A caller that was idle for two generations is
+refused once, before anything was done, and repeats its call. No clock is involved: clocks differ between hosts, and a
+laptop's clock stands still while it sleeps.
+
+Hello is not counted. It names no instance and changes nothing; repeating a recorded Hello gives the recorded answer.
+
+*Resources of unauthenticated callers.* The proof is checked from the metadata alone, before any message is read and on
+no thread of its own. A refusal reads no message either. Whatever else the caller sends stays in the flow-control window
+of its connection, which `wire/server` keeps small.
+
+*Not covered.* Root, and other processes of the same user, which can read the connection files. Tokens that can be
+guessed: a recorded call allows an attacker to try tokens offline, so use `new_token` or a long random string. The
+requests and elements on a plain connection can be read by anybody who can capture its traffic: on loopback, root.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+import stat
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from itertools import count
+from typing import Any, Final
 
-import grpc
+from dsnb.errors import (
+    DataLossError,
+    DsnbError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError
-from dsnb.wire.status import abort
+PROTOCOL_VERSION: Final = "2"
+HELLO_PATH: Final = "/dsnb.v1.Dispatcher/Hello"
+VERSION_HEADER: Final = "dsnb-version"
+PROOF_HEADER: Final = "dsnb-proof-bin"
 
-PROTOCOL_VERSION = "1"
-_TOKEN = "dsnb-token"  # noqa: S105 - the name of a header
-_VERSION = "dsnb-version"
-_HINT = (
+TAG_BYTES: Final = 16
+"""By how much a signed message is longer."""
+
+VARIABLE: Final = "DSNB_TOKEN"
+_HINT: Final = (
     "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with --token-file; "
     "the process that started the service shows it as `svc.token`"
 )
+
+# ---- tokens
+
+_LONGEST: Final = 4096
+"""Bytes of a token file; what is longer is something else."""
 
 
 def new_token() -> str:
@@ -32,90 +102,422 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
+def check_token(token: str, where: str) -> str:
+    """A token without the white space around it, which files and shells add.
+
+    Args:
+        token: What was given.
+        where: What gave it, for the error, as in "the argument `token`".
+
+    Raises:
+        InvalidArgumentError: it is empty, which would let everybody in, or no text.
+    """
+    if not isinstance(token, str):
+        raise InvalidArgumentError(
+            f"{where} must be a string, got {type(token).__name__}", did="nothing was started", hint="leave it out"
+        )
+    given = str(token).strip()
+    if not given:
+        raise InvalidArgumentError(
+            f"{where} is empty, and an empty token would let everybody in",
+            did="nothing was started and nothing was sent",
+            hint="leave it out: a service makes a token, and its owner's other processes find it by its address",
+        )
+    if len(given) > _LONGEST or not given.isprintable():
+        raise InvalidArgumentError(
+            f"{where} has characters that cannot be printed, or more than {_LONGEST:,}",
+            did="nothing was started and nothing was sent",
+            hint="`svc.token` shows the token where the service was started",
+        )
+    return given
+
+
+def token_of_environment() -> str | None:
+    """The token in `DSNB_TOKEN`; None where the variable is not set.
+
+    Raises:
+        InvalidArgumentError: the variable is set, and empty.
+    """
+    given = os.environ.get(VARIABLE)
+    return None if given is None else check_token(given, f"the environment variable {VARIABLE}")
+
+
 def read_token_file(path: str | os.PathLike[str]) -> str:
-    """The token that a file holds."""
+    """The token that a file holds.
+
+    Raises:
+        NotFoundError: it cannot be read.
+        FailedPreconditionError: what is in it is no token.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        with open(path, "rb") as file:
+            data = file.read(_LONGEST + 1)
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except OSError as error:
         raise NotFoundError(
-            f"the token file {os.fspath(path)} cannot be read ({error.strerror})", hint="check the path"
+            f"the token file {os.fspath(path)!r} cannot be read ({error.strerror})",
+            did="nothing was started and nothing was sent",
+            hint="check the path",
         ) from error
+    token = data.decode(errors="surrogateescape").strip()  # which is not printable
+    if not token or len(data) > _LONGEST or not token.isprintable():
+        raise _no_token(os.fspath(path), data, regular=regular)
+    return token
+
+
+def _no_token(path: str, data: bytes, *, regular: bool) -> FailedPreconditionError:
+    if not data.strip():
+        what = "is empty" if regular else "is no file, and nothing can be read from it"
+    else:
+        what = "holds no token" if len(data) > _LONGEST or b"\0" not in data else "is damaged: it holds null bytes"
+    lost = regular and len(data) <= _LONGEST
+    return FailedPreconditionError(
+        f"the token file {path!r} {what}",
+        did="nothing was started: without a token everybody could run code here",
+        hint="a full disk or a power failure can leave it so; restore it, or remove it, and the service makes a new "
+        "token, which workers and trainers on other machines then need too"
+        if lost
+        else "name a file with one line, the token",
+    )
 
 
 def kept_token(path: str | os.PathLike[str]) -> str:
     """The token that a file holds; a new one is written where there is none, for its owner's eyes alone.
 
+    The file is there with its whole content or not at all, whenever this process or the machine stops.
+
     Raises:
         NotFoundError: the file can neither be read nor made.
+        FailedPreconditionError: what is in it is no token.
     """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return read_token_file(path)
+        if not os.path.lexists(path):
+            _write_new(os.fspath(path), new_token())
     except OSError as error:
         raise NotFoundError(
-            f"the token file {os.fspath(path)} cannot be made ({error.strerror})",
+            f"the token file {os.fspath(path)!r} cannot be made ({error.strerror})",
             did="nothing was started",
-            hint="check the path",
+            hint="check the path, and whether the disk is full",
         ) from error
-    token = new_token()
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(token)
-    return token
+    return read_token_file(path)
 
 
-def credentials(token: str) -> tuple[tuple[str, str], ...]:
-    """The metadata that a call must carry.
+def _write_new(path: str, token: str) -> None:
+    """Write a file that is not there yet; leaves the one alone that another process wrote meanwhile."""
+    folder = os.path.dirname(path) or "."
+    handle, aside = tempfile.mkstemp(dir=folder, prefix=".token-")  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(token)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            _link(aside, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
+    # The folder too: otherwise the name may be lost on power failure although the file's data survived.
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
-    Raises:
-        InvalidArgumentError: the token is none that can be sent.
+
+def _link(aside: str, path: str) -> None:
+    """Give a file its name, unless another one has it."""
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: there the last of two that begin at once wins
+        os.rename(aside, path)
+
+
+# ---- proofs
+
+_NONCE = struct.Struct(">I12sQ")
+_DIGEST_BYTES: Final = 32
+_NO_DIGEST: Final = bytes(_DIGEST_BYTES)
+_SHOWN = struct.Struct(f"{_NONCE.size}s{_DIGEST_BYTES}s32s")
+_ANSWER = struct.Struct(">32sI")
+_LONGEST_INSTANCE: Final = 64
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@lru_cache(maxsize=16)
+def _keyed(token: str) -> hmac.HMAC:
+    """An HMAC with this key, to be copied: to make one takes as long as to use it twice."""
+    return hmac.new(token.encode(), digestmod="sha256")
+
+
+def _mac(token: str, *parts: bytes) -> bytes:
+    mac = _keyed(token).copy()
+    mac.update(b"".join([len(part).to_bytes(4) + part for part in parts]))
+    return mac.digest()
+
+
+def digest_of(request: bytes) -> bytes:
+    """What a call says of its unary request."""
+    return hashlib.sha256(request).digest()
+
+
+class Signer:
+    """Signs the messages of one direction of one call, or checks them, in their order. Used by one thread at a time.
+
+    Args:
+        key: Of that direction of that call.
     """
-    if not token.isascii() or not (token + "x").isprintable():
-        # gRPC would call the server unreachable; the token itself is never shown.
-        raise InvalidArgumentError("the token has characters that cannot be sent", hint=_HINT)
-    return ((_TOKEN, token), (_VERSION, PROTOCOL_VERSION))
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._numbers = count()
+
+    def sign(self, message: bytes) -> bytes:
+        """The message with its tag."""
+        return message + self._tag(message)
+
+    def check(self, message: bytes) -> bytes:
+        """The message without its tag.
+
+        Raises:
+            DataLossError: it is not the next one that the other end signed.
+        """
+        body, tag = message[:-TAG_BYTES], message[-TAG_BYTES:]
+        if not hmac.compare_digest(self._tag(body), tag):
+            raise changed_on_its_way()
+        return body
+
+    def _tag(self, message: bytes) -> bytes:
+        tag = hashlib.blake2b(next(self._numbers).to_bytes(8), key=self._key, digest_size=TAG_BYTES)
+        tag.update(message)
+        return tag.digest()
 
 
-class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # the class takes no arguments when it runs
-    """Refuses calls without the token, or of another version of the protocol."""
+def changed_on_its_way() -> DataLossError:
+    """The error for a message that is not what was sent."""
+    return DataLossError(
+        "a message was damaged or changed on its way",
+        did="it was dropped, and its call was given up",
+        hint="what does it pass through on its way from one process to the other?",
+    )
 
-    def __init__(self, token: str) -> None:
+
+class Proof:
+    """What the two ends of one call show each other.
+
+    Args:
+        token: The key.
+        path: Of the method.
+        instance: Of the callee; empty in a Hello, until its answer has come.
+        nonce: Of this call.
+        digest: Of a unary request.
+    """
+
+    def __init__(self, token: str, path: str, instance: str, nonce: bytes, digest: bytes = _NO_DIGEST) -> None:
+        self.instance = instance
+        self.nonce = nonce
+        self.digest = digest
         self._token = token
+        self._path = path
 
-    def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
-        handler = continuation(call)
-        if handler is None:
-            return None
-        error = refusal(dict(call.invocation_metadata), self._token)
-        return handler if error is None else _refusal(handler, error)
+    @property
+    def client(self) -> bytes:
+        """What shows that the caller knows the token."""
+        instance = self.instance.encode()
+        return _mac(self._token, b"client", self._path.encode(), instance, self.nonce, self.digest)
 
+    @property
+    def server(self) -> bytes:
+        """What shows that the callee does."""
+        return _mac(self._token, b"server", self.instance.encode(), self.nonce)
 
-def refusal(shown: Mapping[str, Any], token: str) -> PermissionDeniedError | FailedPreconditionError | None:
-    """Why a caller who shows these credentials is not let in; None if he is."""
-    if not hmac.compare_digest(str(shown.get(_TOKEN, "")).encode(), token.encode()):
-        what = "the token is wrong" if shown.get(_TOKEN) else "the service wants a token and none was given"
-        return PermissionDeniedError(what, did="nothing was changed", hint=_HINT)
-    if shown.get(_VERSION) != PROTOCOL_VERSION:
-        return FailedPreconditionError(
-            f"the caller speaks version {shown.get(_VERSION)!s} of the protocol, this server {PROTOCOL_VERSION}",
-            hint="install the same version of dsnb on both sides",
-        )
-    return None
+    def signer(self, *, to_server: bool) -> Signer:
+        """For the messages of one direction."""
+        direction = b"messages to the server" if to_server else b"messages to the client"
+        return Signer(_mac(self._token, direction, self._path.encode(), self.instance.encode(), self.nonce))
 
 
-def _refusal(handler: Any, error: PermissionDeniedError | FailedPreconditionError) -> Any:
-    def refuse(_request: Any, context: grpc.ServicerContext) -> Any:
-        abort(context, error)
+# ---- the caller's end
 
-    def refuse_stream(_request: Any, context: grpc.ServicerContext) -> Any:
-        abort(context, error)
-        yield  # pragma: no cover - makes this a generator, as a streaming handler must be
 
-    # Built anew because a call that streams must be refused by a handler that streams.
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(refuse_stream if handler.response_streaming else refuse)
+class Caller:
+    """A caller of one server: its nonces. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._id = os.urandom(12)
+        self._counts = count(1)
+        self._generation = 1
+
+    def proof(self, token: str, path: str, instance: str, digest: bytes = _NO_DIGEST) -> Proof:
+        """The proof of a new call."""
+        return Proof(token, path, instance, _NONCE.pack(self._generation, self._id, next(self._counts)), digest)
+
+    def accepts(self, proof: Proof, answer: Iterable[tuple[str, Any]] | None) -> bool:
+        """Whether the callee's initial metadata prove that it is the one that was called.
+
+        The answer to a Hello tells its instance, which is then the proof's.
+        """
+        shown = dict(answer or ()).get(PROOF_HEADER)
+        if not isinstance(shown, bytes) or not _ANSWER.size <= len(shown) <= _ANSWER.size + _LONGEST_INSTANCE:
+            return False
+        server, generation = _ANSWER.unpack_from(shown)
+        hello = not proof.instance
+        if hello:
+            proof.instance = shown[_ANSWER.size :].decode(errors="replace")
+        if not proof.instance or not hmac.compare_digest(proof.server, server):
+            proof.instance = "" if hello else proof.instance
+            return False
+        self._generation = generation
+        return True
+
+
+def shown_by_caller(proof: Proof | None) -> Metadata:
+    """The metadata of a call; of one who knows no token without a proof."""
+    if proof is None:
+        return ((VERSION_HEADER, PROTOCOL_VERSION),)
+    shown = _SHOWN.pack(proof.nonce, proof.digest, proof.client) + proof.instance.encode()
+    return ((VERSION_HEADER, PROTOCOL_VERSION), (PROOF_HEADER, shown))
+
+
+# ---- the server's end
+
+
+class Refusal(Exception):
+    """Why a call is refused.
+
+    Attributes:
+        page: What the caller is told.
+        answer: The initial metadata; with the server's proof if the caller's was right.
+    """
+
+    def __init__(self, page: DsnbError, answer: Metadata = ()) -> None:
+        super().__init__(page.what)
+        self.page = page
+        self.answer = answer
+
+
+class Guard:
+    """Decides for one server which calls are let in, by their metadata. Thread-safe.
+
+    Args:
+        token: The server's, or what gives it: a worker's is that with which its dispatcher proved itself last, and
+            empty before.
+        instance: By what callers know this server; without it one is made, and told to who says Hello.
+    """
+
+    def __init__(self, token: str | Callable[[], str], instance: str = "") -> None:
+        self.instance = instance or secrets.token_hex(8)
+        self.hello = "" if instance else HELLO_PATH
+        self._token = token if callable(token) else lambda: token
+        self._nonces = Nonces()
+        self._lock = threading.Lock()
+
+    def admit(self, path: str, shown: Mapping[str, Any]) -> tuple[Proof, Metadata]:
+        """The proof of a call that is let in, and the initial metadata to answer it with.
+
+        Raises:
+            Refusal: it is not.
+        """
+        version, header = shown.get(VERSION_HEADER), shown.get(PROOF_HEADER)
+        if version != PROTOCOL_VERSION and (version, header) != (None, None):
+            raise Refusal(_other_version(str(version)))
+        if not isinstance(header, bytes) or len(header) < _SHOWN.size:
+            raise Refusal(_denied("the service wants a token and none was given"))
+        nonce, digest, client = _SHOWN.unpack_from(header)
+        named = header[_SHOWN.size :].decode(errors="replace")
+        if named != ("" if path == self.hello else self.instance):
+            raise Refusal(UnavailableError("the call is for another instance of this service"))
+        token = self._token()
+        if not token:
+            raise Refusal(UnavailableError("this worker has not joined its service yet"))
+        if not hmac.compare_digest(Proof(token, path, named, nonce, digest).client, client):
+            raise Refusal(_denied("the token is wrong"))
+        proof = Proof(token, path, self.instance, nonce, digest)
+        with self._lock:
+            fate = FRESH if path == self.hello else self._nonces.take(nonce)
+            generation = self._nonces.generation
+        answer = ((PROOF_HEADER, _ANSWER.pack(proof.server, generation) + self.instance.encode()),)
+        if fate == OLD:
+            raise Refusal(UnavailableError("the call's nonce is too old; a new one is taken"), answer)
+        if fate == SEEN:
+            raise Refusal(_denied("this call was made before, with the same nonce"), answer)
+        return proof, answer
+
+
+def _denied(what: str) -> PermissionDeniedError:
+    return PermissionDeniedError(what, did="nothing was changed", hint=_HINT)
+
+
+def _other_version(version: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"the caller speaks version {version[:20]} of the protocol, this server {PROTOCOL_VERSION}",
+        did="nothing was changed",
+        hint="install the same version of dsnb on both sides",
+    )
+
+
+FRESH: Final = "fresh"
+SEEN: Final = "seen"
+OLD: Final = "old"
+
+_CALLERS: Final = 1024
+_WIDTH: Final = 1024
+
+
+class _Window:
+    """The counts of one caller that were seen: its highest, and a bit for each of those below it."""
+
+    __slots__ = ("highest", "seen")
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self.seen = 0
+
+    def take(self, number: int) -> str:
+        above = number - self.highest
+        if above > 0:
+            self.seen = (self.seen << min(above, _WIDTH) | 1) & ((1 << _WIDTH) - 1)
+            self.highest = number
+            return FRESH
+        if -above >= _WIDTH:
+            return OLD
+        if self.seen >> -above & 1:
+            return SEEN
+        self.seen |= 1 << -above
+        return FRESH
+
+
+class Nonces:
+    """The nonces that a server has seen, in bounded memory; see the theory above.
+
+    Example:
+        >>> nonces, nonce = Nonces(), _NONCE.pack(1, b"twelve bytes", 1)
+        >>> nonces.take(nonce), nonces.take(nonce)
+        ('fresh', 'seen')
+    """
+
+    def __init__(self) -> None:
+        self.generation = 1
+        self._now: dict[bytes, _Window] = {}
+        self._before: dict[bytes, _Window] = {}
+
+    def take(self, nonce: bytes) -> str:
+        """Note a nonce whose proof was right; whether it is fresh, was seen, or is too old to tell."""
+        generation, caller, number = _NONCE.unpack(nonce)
+        if generation == self.generation:
+            windows = self._now
+        elif generation == self.generation - 1:
+            windows = self._before
+        else:
+            return OLD
+        window = windows.get(caller)
+        if window is None:
+            if len(windows) >= _CALLERS:
+                if windows is self._now:
+                    self.generation += 1
+                    self._before, self._now = self._now, {}
+                return OLD
+            window = windows[caller] = _Window()
+        return window.take(number)

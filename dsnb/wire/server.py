@@ -1,33 +1,53 @@
-"""A gRPC server with our habits: no shared ports, a token, errors as pages, threads on demand."""
+"""A gRPC server with our habits: no shared ports, proofs, errors as pages, threads on demand.
+
+gRPC asks `_Calls` for the handler of each call, on its one thread and before it reads any message. So who has not
+proven to know the token is refused there by the metadata alone, costs no memory beyond the window of its connection,
+and no thread but for a refusal that tells why.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
-from dsnb.errors import AlreadyExistsError, DsnbError
+from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError
 from dsnb.limits import check_files
 from dsnb.wire import forks
 from dsnb.wire.addresses import address_of, loopback
-from dsnb.wire.codec import decoder, encode
-from dsnb.wire.methods import Method
-from dsnb.wire.security import Guard
+from dsnb.wire.codec import decode, encode
+from dsnb.wire.messages import Empty
+from dsnb.wire.methods import HELLO, MESSAGE_BYTES, Method
+from dsnb.wire.security import Guard, Metadata, Proof, Refusal, changed_on_its_way, digest_of
 from dsnb.wire.status import abort, abort_unexpected
 from dsnb.wire.threads import OnDemandExecutor
 
 Request = TypeVar("Request")
-Handlers = Mapping[Method[Any, Any], Callable[[Any, grpc.ServicerContext], Any]]
+Handler = Callable[[Any, grpc.ServicerContext], Any]
+Handlers = Mapping[Method[Any, Any], Handler]
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server on a taken port starts, and the kernel deals out connections
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
+    # What anybody may have this server hold: calls that wait to be looked at, each with its metadata and the beginning
+    # of a message. One call too many is turned away, and made again. A message that is read may be larger: then its
+    # rest is asked for. Without probes, or a stranger could have the windows grow by sending much.
+    ("grpc.max_metadata_size", 2 << 10),
+    ("grpc.absolute_max_metadata_size", 4 << 10),
+    ("grpc.server.max_pending_requests", 256),
+    ("grpc.server.max_pending_requests_hard_limit", 512),
+    ("grpc.http2.lookahead_bytes", 16 << 10),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
+
+
+_REFUSALS: Final = 32
+"""Refusals that are told at a time, for each takes a thread for a moment; of more gRPC tells no reason."""
 
 
 class GrpcServer:
@@ -36,10 +56,10 @@ class GrpcServer:
     Args:
         name: For threads and errors, as in "dispatcher".
         handlers: What answers each method; streaming ones are generators.
-        token: What callers must show.
+        token: What callers must prove to know; or the guard that decides about them.
     """
 
-    def __init__(self, name: str, handlers: Handlers, token: str) -> None:
+    def __init__(self, name: str, handlers: Handlers, token: str | Guard) -> None:
         forks.uses_grpc()
         self._name = name
         self._executor = OnDemandExecutor(f"dsnb-{name}")
@@ -47,11 +67,9 @@ class GrpcServer:
         self._server = grpc.server(
             self._executor,  # type: ignore[arg-type]
             options=_OPTIONS,
-            interceptors=[Guard(token)],
         )
-        for method, handler in handlers.items():
-            generic = grpc.method_handlers_generic_handler(method.service, {method.name: _adapted(method, handler)})
-            self._server.add_generic_rpc_handlers((generic,))
+        guard = token if isinstance(token, Guard) else Guard(token)
+        self._server.add_generic_rpc_handlers((_Calls(handlers, guard),))
         self.port = 0
         self._beginning = threading.Lock()
         self._stopped = False
@@ -105,39 +123,97 @@ def until_broken(requests: Iterator[Request]) -> Iterator[Request]:
         yield request
 
 
-def _adapted(method: Method[Any, Any], handler: Callable[[Any, grpc.ServicerContext], Any]) -> Any:
-    make = getattr(grpc, f"{method.kind}_rpc_method_handler")
-    serialise = None if method.reply is bytes else encode
-    guard = _guarded_stream if method.kind.endswith("stream") else _guarded
-    return make(
-        guard(handler, method.name), request_deserializer=decoder(method.request), response_serializer=serialise
+class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the class takes no arguments when it runs
+    """Finds the handler of each call, for those whose callers have proven to know the token."""
+
+    def __init__(self, handlers: Handlers, guard: Guard) -> None:
+        self._guard = guard
+        self._handlers = {method.path: (method, handler) for method, handler in handlers.items()}
+        if guard.hello:
+            self._handlers[guard.hello] = HELLO, lambda _request, _context: Empty()
+        self._refusing = threading.BoundedSemaphore(_REFUSALS)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        path = handler_call_details.method
+        found = self._handlers.get(path)
+        try:
+            proof, answer = self._guard.admit(path, dict(handler_call_details.invocation_metadata))
+            if found is None:
+                raise Refusal(_unknown_call(path), answer)
+        except Refusal as refusal:
+            return self._refused(refusal) if found is not None or refusal.answer else None
+        method, handler = found
+        make = getattr(grpc, f"{method.kind}_rpc_method_handler")
+        call = _Call(method, handler, proof, answer)
+        made: grpc.RpcMethodHandler[Any, Any] = make(call.stream if method.kind.endswith("stream") else call.single)
+        return made
+
+    def _refused(self, refusal: Refusal) -> grpc.RpcMethodHandler[Any, Any] | None:
+        if not self._refusing.acquire(blocking=False):
+            return None
+
+        def refuse(_requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+            try:
+                if refusal.answer:
+                    context.send_initial_metadata(refusal.answer)
+                abort(context, refusal.page)
+            finally:
+                self._refusing.release()
+            raise AssertionError
+
+        # Of this kind whatever the call's is: one that takes a stream has nothing read for it.
+        return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+class _Call:
+    """One call that was let in: its requests and replies as they are on the wire, around the handler."""
+
+    def __init__(self, method: Method[Any, Any], handler: Handler, proof: Proof, answer: Metadata) -> None:
+        self._method = method
+        self._handler = handler
+        self._proof = proof
+        self._answer = answer
+        self._signer = None if method.bulk else proof.signer(to_server=False)
+
+    def single(self, request: Any, context: grpc.ServicerContext) -> bytes:
+        """Give one reply."""
+        try:
+            context.send_initial_metadata(self._answer)
+            return self._written(self._handler(self._read(request), context))
+        except Exception as error:  # the caller must learn of whatever happened
+            _give_up(context, error, self._method.name)
+            raise
+
+    def stream(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Give replies as they come."""
+        try:
+            context.send_initial_metadata(self._answer)
+            for reply in self._handler(self._read(request), context):
+                yield self._written(reply)
+        except Exception as error:  # the caller must learn of whatever happened
+            _give_up(context, error, self._method.name)
+            raise
+
+    def _read(self, request: Any) -> Any:
+        """The request, or the stream of them, as the handler takes it."""
+        if self._method.kind.startswith("stream"):
+            signer = self._proof.signer(to_server=True)
+            return (decode(self._method.request, signer.check(each)) for each in request)
+        if digest_of(request) != self._proof.digest:
+            raise changed_on_its_way()
+        return decode(self._method.request, request)
+
+    def _written(self, reply: Any) -> bytes:
+        data: bytes = reply if self._method.reply is bytes else encode(reply)
+        return data if self._signer is None else self._signer.sign(data)
+
+
+def _unknown_call(path: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"the server does not know this call, {path.rpartition('/')[2][:40]}",
+        did="nothing was changed",
+        hint="it is a worker where a dispatcher is meant, or another version of dsnb: check the address, or upgrade",
     )
-
-
-def _guarded(
-    handler: Callable[[Any, grpc.ServicerContext], Any], name: str
-) -> Callable[[Any, grpc.ServicerContext], Any]:
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return handler(request, context)
-        except Exception as error:  # the caller must learn of whatever happened
-            _give_up(context, error, name)
-            raise
-
-    return call
-
-
-def _guarded_stream(
-    handler: Callable[[Any, grpc.ServicerContext], Iterator[Any]], name: str
-) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        try:
-            yield from handler(request, context)
-        except Exception as error:  # the caller must learn of whatever happened
-            _give_up(context, error, name)
-            raise
-
-    return call
 
 
 def _give_up(context: grpc.ServicerContext, error: Exception, name: str) -> None:

@@ -113,7 +113,8 @@ def error_from(call: Any, address: str) -> DsnbError:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.FailedPreconditionError(
             f"the server at {address} does not know this call",
-            hint="it is another program or another version of dsnb; check the address, or upgrade both sides",
+            hint="it is another program, a worker where a dispatcher is meant, or another version of dsnb; "
+            "check the address, or upgrade both sides",
         )
     details = call.details() or code.name
     if os.strerror(errno.EMFILE) in details:

@@ -9,7 +9,7 @@ from typing import Any
 from dsnb.arguments import checked, milliseconds, nbytes, one_of, optional, path, port, text, whole
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.addresses import loopback, shown_token, split_target, target
+from dsnb.wire.addresses import loopback, split_target, target, token
 from dsnb.worker.host import memory_bytes
 
 MIB = 1 << 20
@@ -59,7 +59,7 @@ def _existing_folder(name: str, value: Any) -> str:
     heartbeat_interval_ms=optional(milliseconds, 500),
     dispatcher_timeout_ms=optional(milliseconds, 60_000),
     host=loopback,
-    token=optional(shown_token),
+    token=optional(token),
     name=optional(text),
     dispatcher_gone_ms=milliseconds,
     cross_trainer_cache_size_bytes=nbytes,
@@ -81,7 +81,8 @@ class WorkerConfig:
         port: 0 for a free one.
         host: The address to listen on; loopback only.
         protocol: "grpc".
-        token: The dispatcher's token; None to find it by the address (this user's connection files, `DSNB_TOKEN`).
+        token: The dispatcher's token; None to find it by the address (this user's connection files, `DSNB_TOKEN`),
+            anew whenever a connection is made.
         name: What it would like to be called; None for "w0", "w1" and so on.
         heartbeat_interval_ms: How often it reports when nobody watches.
         dispatcher_gone_ms: How long the dispatcher may be gone before a worker that nobody reads stops by itself.

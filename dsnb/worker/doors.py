@@ -9,6 +9,7 @@ import grpc
 
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ, Method
+from dsnb.wire.security import Guard
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.grpc import ReadService
 from dsnb.wire.transfer.handover import Endpoint
@@ -22,13 +23,13 @@ class Doors:
     Args:
         endpoint: The worker.
         config: Its settings.
-        token: What readers must show.
+        guard: Decides which readers are let in.
     """
 
-    def __init__(self, endpoint: Endpoint, config: WorkerConfig, token: str) -> None:
+    def __init__(self, endpoint: Endpoint, config: WorkerConfig, guard: Guard) -> None:
         self.admission = Admission(config.max_readers)
         self._grpc = ReadService(endpoint, self.admission)
-        self._shared_memory = SharedMemoryService(endpoint, token, config.shared_memory_size, self.admission)
+        self._shared_memory = SharedMemoryService(endpoint, guard, config.shared_memory_size, self.admission)
 
     @property
     def handlers(self) -> dict[Method[Any, Any], Callable[[Iterator[ReadRequest], grpc.ServicerContext], Any]]:

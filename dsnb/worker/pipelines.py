@@ -63,7 +63,8 @@ def builder(
         if known is not None:
             return known
         wanted = DatasetRequest(dataset_id=order.dataset_id)
-        definition = patience(lambda: channel.call(GET_DATASET, wanted, timeout=ATTEMPT_S)).definition
+        _, *pieces = patience(lambda: channel.fetch(GET_DATASET, wanted, timeout=ATTEMPT_S))
+        definition = b"".join(piece.definition for piece in pieces)
         blobs.check(order.definition, definition, "arrived")
         definitions.put(definition)
         return definition

@@ -20,6 +20,7 @@ from dsnb.wire.control import ControlStream
 from dsnb.wire.ending import Ending
 from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, SESSION
+from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.handover import Opening, Reading, Sink
@@ -67,9 +68,9 @@ class WorkerServer:
         self.config = config
         self.uid = uuid.uuid4().hex[:12]
         self.name = self._instance = ""
-        token = config.token if config.token is not None else discovery.token_for(config.dispatcher_address)
-        self._token = token
-        self._doors = Doors(self, config, token)
+        # Readers know this worker by its uid, and the token is that of the service which it has joined.
+        self._guard = Guard(lambda: self._channel.token if self._channel is not None else "", self.uid)
+        self._doors = Doors(self, config, self._guard)
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._disk = SpillLimit(config.spill_size_bytes)
@@ -114,16 +115,16 @@ class WorkerServer:
             )
         if self._server is not None:
             return
-        server = GrpcServer("worker", self._doors.handlers, self._token)
+        server = GrpcServer("worker", self._doors.handlers, self._guard)
         server.start(self.config.host, self.config.port)
         self._server = server
         atexit.register(self.stop)
         try:
             self._doors.open(self.uid)
-            self._channel = open_channel(self.config.dispatcher_address, self._token)
+            self._channel = open_channel(self.config.dispatcher_address, self.config.token)
             self._session = ControlStream(
                 "dsnb-worker-session",
-                open_channel(self.config.dispatcher_address, self._token),
+                open_channel(self.config.dispatcher_address, self.config.token),
                 SESSION,
                 report=self._report,
                 receive=self._obey,
@@ -137,9 +138,10 @@ class WorkerServer:
         except BaseException:  # Ctrl-C among them
             self.stop()
             raise
-        # A pipeline may itself read from the service; its pickle has the address and not the token.
-        discovery.remember(self.config.dispatcher_address, self._token)
-        self._remembered = True
+        if self.config.token is not None:
+            # A pipeline may itself read from the service; its pickle has the address and not the token.
+            discovery.remember(self.config.dispatcher_address, self.config.token)
+            self._remembered = True
 
     def _wait_registered(self, session: ControlStream[WorkerReport, WorkerOrder]) -> None:
         seconds = min(_REGISTER_S, self.config.dispatcher_timeout_ms / 1000)
@@ -177,8 +179,8 @@ class WorkerServer:
     def _stop(self, timeout: float) -> None:
         atexit.unregister(self.stop)
         local.withdraw(self.uid)
-        if self._remembered:
-            discovery.forget(self.config.dispatcher_address, self._token)
+        if self._remembered and self.config.token is not None:
+            discovery.forget(self.config.dispatcher_address, self.config.token)
         if self._session is not None:
             self._session.close()  # its last report tells how far the tasks came
         with self._lock:

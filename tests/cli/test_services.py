@@ -300,7 +300,7 @@ def test_a_wrong_token_is_refused(reading_command: str, tmp_path: Path) -> None:
 def test_a_token_file_that_is_missing_is_told(tmp_path: Path) -> None:
     code, _, err = run("status", "127.0.0.1:1", "--token-file", str(tmp_path / "nothing"))
     assert code == 1
-    assert f"the token file {tmp_path / 'nothing'} cannot be read" in err
+    assert f"the token file '{tmp_path / 'nothing'}' cannot be read" in err
 
 
 def test_output_that_nobody_reads_to_its_end_is_no_error() -> None:

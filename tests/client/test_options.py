@@ -133,7 +133,7 @@ def test_a_service_may_be_an_address_in_three_notations(service: Any) -> None:
 
 def test_a_service_object_brings_its_token() -> None:
     found = service_address("service", SimpleNamespace(target="grpc://127.0.0.1:5050", token="t"))
-    assert (found.address, found.find_token()) == ("127.0.0.1:5050", "t")
+    assert (found.address, found.token) == ("127.0.0.1:5050", "t")
 
 
 @pytest.mark.parametrize("service", [7, None, b"127.0.0.1:5050", ("grpc",), ("grpc", 7)])
@@ -155,9 +155,3 @@ def test_a_token_is_in_no_pickle_no_repr_and_no_comparison() -> None:
     assert "a-secret" not in repr(address)
     assert address == ServiceAddress(address="127.0.0.1:5050", token="another")
     assert pickle.loads(pickle.dumps(address)).token is None
-
-
-def test_a_token_that_was_not_given_is_found_by_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DSNB_TOKEN", "from the environment")
-    assert ServiceAddress(address="127.0.0.1:5050").find_token() == "from the environment"
-    assert ServiceAddress(address="127.0.0.1:5050", token="given").find_token() == "given"

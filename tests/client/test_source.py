@@ -46,13 +46,13 @@ def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cl
     dataset = distributed(cluster, dsnb.Dataset.range(3), data_transfer_protocol="grpc")
 
     def open_to() -> set[str]:
-        return {address for address, _ in channels._channels}
+        return {address for address, *_ in channels._channels}
 
     numbers(dataset)
     wait_for(lambda: open_to() == {cluster.address}, what="the worker's own connection alone to be left")
     numbers(dataset)
     used = dict(channels._channels)
-    assert {address for address, _ in used} == {cluster.address, cluster.workers[0].address}
+    assert {address for address, *_ in used} == {cluster.address, cluster.workers[0].address}
     numbers(dataset)
     assert channels._channels == used
     del dataset

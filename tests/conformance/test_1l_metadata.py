@@ -143,7 +143,7 @@ def test_line_201_metadata_come_back_as_they_went(service: Cluster) -> None:
             (dsnb.Dataset.range(3).filter(bool), UNKNOWN_CARDINALITY),
         ):
             dataset_id = dsnb.register_dataset(service.service, dataset, compression=None)
-            reply = channel.call(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
+            reply, *_ = channel.fetch(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
             assert (reply.dataset_id, reply.cardinality, reply.compression) == (dataset_id, cardinality, "NONE")
         _unknown(channel)
     finally:
@@ -152,4 +152,4 @@ def test_line_201_metadata_come_back_as_they_went(service: Cluster) -> None:
 
 def _unknown(channel: Channel) -> None:
     with pytest.raises(NotFoundError, match="Dataset id not-found not found"):
-        channel.call(GET_DATASET, DatasetRequest(dataset_id="not-found"))
+        channel.fetch(GET_DATASET, DatasetRequest(dataset_id="not-found"))

@@ -252,7 +252,7 @@ def test_a_blob_goes_up_and_comes_down_in_pieces(channel: Channel) -> None:
     pieces = [
         BlobPiece(digest=digest, nbytes=len(data), data=data[at : at + 700_000]) for at in range(0, len(data), 700_000)
     ]
-    channel.upload(PUT_BLOB, iter(pieces), timeout=10.0)
+    channel.upload(PUT_BLOB, lambda: iter(pieces), timeout=10.0)
     assert b"".join(piece.data for piece in channel.replies(GET_BLOB, BlobRequest(digest=digest))) == data
     with pytest.raises(dsnb.errors.DataLossError, match="arrived with"):
-        channel.upload(PUT_BLOB, iter(pieces[:-1]), timeout=10.0)
+        channel.upload(PUT_BLOB, lambda: iter(pieces[:-1]), timeout=10.0)

@@ -100,7 +100,7 @@ def _connection_files() -> list[str]:
 
 
 def _channels() -> list[tuple[str, int]]:
-    return [(address, id(channel)) for (address, _token), channel in channels._channels.items()]
+    return [(address, id(channel)) for (address, _token, _instance), channel in channels._channels.items()]
 
 
 KINDS = {

@@ -58,9 +58,13 @@ class Proxy:
                 self._begin(self._pass_on, here, there, 0.0)
                 self._begin(self._pass_on, there, here, self._bytes_s)
 
+    def _note(self, data: bytes) -> None:
+        """Learn what passes; for those who want to know."""
+
     def _pass_on(self, source: socket.socket, sink: socket.socket, bytes_s: float) -> None:
         with suppress(OSError):
             while data := source.recv(_PIECE):
+                self._note(data)
                 time.sleep(self._late_s + (len(data) / bytes_s if bytes_s else 0.0))
                 sink.sendall(data)
         for one in (source, sink):

@@ -16,8 +16,8 @@ from dsnb.errors import DeadlineExceededError, DsnbError, InvalidArgumentError, 
 from dsnb.wire import channel as channels
 from dsnb.wire.addresses import address_of, split_target
 from dsnb.wire.channel import Channel, Connections, open_channel
-from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, RegisterReply, RegisterRequest
-from dsnb.wire.methods import FORGET, GET_BLOB, PUT_BLOB, REGISTER
+from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest
+from dsnb.wire.methods import FORGET, GET_BLOB, PUT_BLOB, STATUS
 from tests.support.reading import at_once
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, channel_to, connected, port_of_nobody, serving
@@ -141,15 +141,22 @@ def test_a_channel_finds_a_server_again_that_was_restarted() -> None:
             assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
 
 
-def test_messages_may_be_larger_than_grpcs_own_limit() -> None:
-    """4 MB unless it is told otherwise; a captured array's pickle is more."""
+def test_a_reply_may_be_larger_than_grpcs_own_limit() -> None:
+    """4 MB unless it is told otherwise; the status of a service with very many jobs is more."""
 
-    def register(request: RegisterRequest, context: grpc.ServicerContext) -> RegisterReply:
-        return RegisterReply(dataset_id=request.definition.decode())
+    def status(request: Empty, context: grpc.ServicerContext) -> bytes:
+        return b"x" * 6_000_000
 
-    with connected({REGISTER: register}) as channel:
-        reply = channel.call(REGISTER, RegisterRequest(definition=b"x" * 6_000_000), timeout=30)
-    assert len(reply.dataset_id) == 6_000_000
+    with connected({STATUS: status}) as channel:
+        reply = channel.call(STATUS, Empty(), timeout=30)
+    assert len(reply) == 6_000_000
+
+
+def test_a_request_that_the_server_would_not_take_is_refused_before_it_is_sent() -> None:
+    with connected({FORGET: lambda request, context: pytest.fail("reached")}) as channel:
+        with pytest.raises(InvalidArgumentError, match=r"6,000,005 bytes, and a server takes 4,194,304") as caught:
+            channel.call(FORGET, ForgetRequest(job_name="x" * 6_000_000), timeout=30)
+        assert caught.value.did == "it was not sent"
 
 
 def test_an_upload_sends_a_stream_and_gets_one_reply() -> None:
@@ -160,8 +167,8 @@ def test_an_upload_sends_a_stream_and_gets_one_reply() -> None:
         return Empty()
 
     with connected({PUT_BLOB: put}) as channel:
-        pieces = (BlobPiece(data=bytes([number])) for number in range(3))
-        assert channel.upload(PUT_BLOB, pieces, timeout=10) == Empty()
+        pieces = [BlobPiece(data=bytes([number])) for number in range(3)]
+        assert channel.upload(PUT_BLOB, lambda: iter(pieces), timeout=10) == Empty()
     assert got == [b"\0", b"\1", b"\2"]
 
 
@@ -246,12 +253,12 @@ def test_a_kept_channel_is_the_next_users_too_until_another_one_is_kept_or_nobod
     connections = Connections()
     with serving({FORGET: answer}) as server, serving({FORGET: answer}) as other:
         with channel_to(address(server)) as first:
-            connections.keep([f"grpc://{address(server)}"], TOKEN)
+            connections.keep([first.key])
         with channel_to(address(server)) as second:
             assert second is first
             assert second.call(FORGET, ForgetRequest(), timeout=10) == Empty()
-        connections.keep([address(other)], TOKEN)
-        assert [*channels._channels] == [(address(other), TOKEN)]
+        connections.keep([(address(other), TOKEN, "")])
+        assert [*channels._channels] == [(address(other), TOKEN, "")]
         del connections
         assert channels._channels == {}
 

@@ -25,7 +25,7 @@ from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import until_broken
-from dsnb.wire.status import end_of_read, error_from
+from dsnb.wire.status import end_of_read
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.choice import Choice
@@ -223,14 +223,19 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
 
 
 class GrpcEndpoint:
-    """A worker that is reached by gRPC."""
+    """A worker that is reached by gRPC.
 
-    def __init__(self, address: str, token: str) -> None:
-        self._address = address
-        self._token = token
+    Args:
+        address: Where it listens.
+        token: The service's.
+        worker_uid: Which worker it is to be, as the dispatcher tells.
+    """
+
+    def __init__(self, address: str, token: str, worker_uid: str) -> None:
+        self._key = address, token, worker_uid
 
     def open(self, opening: Opening, sink: Sink) -> Reading:
-        return _GrpcReading(open_channel(self._address, self._token), opening, sink)
+        return _GrpcReading(open_channel(*self._key), opening, sink)
 
 
 class _GrpcReading:
@@ -243,7 +248,11 @@ class _GrpcReading:
         self._left = threading.Event()
         self._requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
         self._requests.put(opening.request())
-        self._call = channel.stream(READ, _until_none(self._requests))
+        try:
+            self._call = channel.stream(READ, _until_none(self._requests))
+        except BaseException:
+            channel.close()
+            raise
         self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
         self._thread.start()
 
@@ -270,10 +279,8 @@ class _GrpcReading:
         error: Exception = UnavailableError(f"{self._channel.address} ended the read")
         try:
             self._take()
-        except grpc.RpcError as failed:
-            error = end_of_read(error_from(failed, self._channel.address))
-        except (DsnbError, ValueError) as failed:  # a damaged message, or the channel was closed
-            error = failed
+        except DsnbError as failed:
+            error = end_of_read(failed)
         finally:
             self._requests.put(None)
             self._call.cancel()

@@ -20,7 +20,6 @@ from dsnb.errors import (
     DsnbError,
     FailedPreconditionError,
     NotFoundError,
-    PermissionDeniedError,
     ResourceExhaustedError,
     UnavailableError,
 )
@@ -37,6 +36,8 @@ from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading, Sink
 from tests.support.proxy import slow_link
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, serving
+
+UID = "the-worker"
 
 
 class Worker:
@@ -77,12 +78,12 @@ class _Told:
 class Reader(Sink):
     """A sink that keeps what it gets, with the reading that fills it."""
 
-    def __init__(self, target: str, token: str = TOKEN, **opening: Any) -> None:
+    def __init__(self, target: str, token: str = TOKEN, uid: str = UID, **opening: Any) -> None:
         self.pieces: list[Piece] = []
         self.notices: list[Any] = []
         self.errors: list[Exception] = []
         fields = {"task_id": "t", "client_id": "c", "trainer_id": "", "max_bytes": 1 << 20, **opening}
-        self.reading: Any = GrpcEndpoint(target, token).open(Opening(**fields), self)
+        self.reading: Any = GrpcEndpoint(target, token, uid).open(Opening(**fields), self)
 
     def deliver(self, piece: Piece) -> None:
         self.pieces.append(piece)
@@ -132,7 +133,7 @@ def server(worker: Worker) -> Iterator[GrpcServer]:
 @contextmanager
 def served(worker: Worker, max_streams: int = 100, port: int = 0) -> Iterator[GrpcServer]:
     service = ReadService(worker, Admission(max_streams))
-    with serving({READ: service.read}, port=port) as server:
+    with serving({READ: service.read}, port=port, instance=UID) as server:
         yield server
     service.stop()
 
@@ -262,9 +263,11 @@ def test_where_nobody_listens_a_reading_fails_as_unavailable(worker: Worker) -> 
         assert isinstance(reader.error(), UnavailableError)
 
 
-def test_a_wrong_token_ends_the_reading_as_such(server: GrpcServer, worker: Worker) -> None:
+def test_a_refusal_without_a_proof_is_no_word_of_the_worker(server: GrpcServer, worker: Worker) -> None:
     with reading(address(server), token="wrong") as reader:
-        assert isinstance(reader.error(), PermissionDeniedError)
+        error = reader.error()
+        assert isinstance(error, UnavailableError)
+        assert "does not prove that it is the server that is meant; it says: the token is wrong" in error.what
     assert worker.openings == []
 
 
@@ -301,7 +304,7 @@ def test_a_damaged_message_ends_the_reading_with_data_loss(messages: list[bytes]
     def read(requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
         yield from messages
 
-    with serving({READ: read}) as server, reading(address(server)) as reader:
+    with serving({READ: read}, instance=UID) as server, reading(address(server)) as reader:
         assert isinstance(reader.error(), DataLossError)
 
 
@@ -309,7 +312,7 @@ def test_a_worker_that_ends_the_stream_by_itself_is_told_as_unavailable() -> Non
     def read(requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
         yield frame_pb2.ReadReply(end=True).SerializeToString()
 
-    with serving({READ: read}) as server, reading(address(server)) as reader:
+    with serving({READ: read}, instance=UID) as server, reading(address(server)) as reader:
         assert isinstance(reader.error(), UnavailableError)
     assert reader.notices == ["end"]
 
@@ -412,7 +415,7 @@ def test_a_frame_that_is_damaged_on_its_way_is_an_error_and_no_wrong_array() -> 
         next(requests)
         yield bytes(damaged)
 
-    with serving({READ: read}) as server, reading(address(server), checksum=True) as reader:
+    with serving({READ: read}, instance=UID) as server, reading(address(server), checksum=True) as reader:
         error = reader.error()
     assert isinstance(error, DataLossError)
     assert "checksum" in str(error)
@@ -470,7 +473,7 @@ def taking(server: GrpcServer) -> Iterator[tuple[Callable[[int], None], Iterator
     """A reader that takes each message when it is asked to; with how it says that so many elements are consumed."""
     said: SimpleQueue[ReadRequest | None] = SimpleQueue()
     said.put(ReadRequest(task_id="t", client_id="c", max_bytes=1 << 20))
-    channel = open_channel(address(server), TOKEN)
+    channel = open_channel(address(server), TOKEN, UID)
     call = channel.stream(READ, iter(said.get, None))
     try:
         yield lambda count: said.put(ReadRequest(granted=1000, received=count, consumed=count, max_bytes=1 << 20)), call

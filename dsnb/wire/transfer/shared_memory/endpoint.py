@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import lru_cache
 
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.limits import said
 from dsnb.wire import forks
 from dsnb.wire.codec import encode
+from dsnb.wire.security import PROOF_HEADER, Caller, Proof, digest_of
 from dsnb.wire.status import end_of_read, error_of
 from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
 from dsnb.wire.transfer.headers import restore
-from dsnb.wire.transfer.shared_memory.line import Head, Kind, SharedMemoryRefused, connect, credentials_text, message
+from dsnb.wire.transfer.shared_memory.line import (
+    OPENING,
+    Head,
+    Kind,
+    SharedMemoryRefused,
+    connect,
+    message,
+    shown_text,
+)
 from dsnb.wire.transfer.shared_memory.views import Line
 
 _LEAVE_S = 2.0
@@ -24,7 +34,7 @@ class SharedMemoryEndpoint:
 
     Args:
         worker_uid: Which one.
-        token: For the worker.
+        token: The service's.
     """
 
     def __init__(self, worker_uid: str, token: str) -> None:
@@ -38,25 +48,39 @@ class SharedMemoryEndpoint:
             SharedMemoryRefused: there is no such worker on this host; what else goes wrong is told to the sink.
         """
         forks.check_grpc()
-        return _SharedReading(Line(connect(self._worker_uid)), opening, sink, credentials_text(self._token))
+        caller, request = _caller(self._worker_uid), encode(opening.request())
+        proof = caller.proof(self._token, OPENING, self._worker_uid, digest_of(request))
+        line = Line(connect(self._worker_uid))
+        return _SharedReading(line, opening.task_id, sink, caller, proof, request)
+
+
+@lru_cache(maxsize=256)
+def _caller(worker_uid: str) -> Caller:
+    """This process's caller of a worker."""
+    del worker_uid
+    return Caller()
 
 
 class _SharedReading:
     """One read of a task on this host. What comes is taken by who waits for it, or by a thread where nobody listens."""
 
-    def __init__(self, line: Line, opening: Opening, sink: Sink, shown: bytes) -> None:
+    def __init__(self, line: Line, task_id: str, sink: Sink, caller: Caller, proof: Proof, request: bytes) -> None:
         self._line = line
         self._sink = sink
+        self._caller = caller
+        self._proof = proof
+        self._proven = False
         self._left = threading.Event()
         self._over = False
         self._hearing = threading.Lock()
         self._ears = sink.ears
         self._thread: threading.Thread | None = None
-        line.say(message(Kind.OPEN, len(shown), text=shown + encode(opening.request())))
+        shown = shown_text(proof)
+        line.begin(message(Kind.OPEN, len(shown), text=shown + request))
         if self._ears is not None:
             self._ears.add(line.descriptor, self._hear)
             return
-        name = f"dsnb-read-{opening.task_id}"
+        name = f"dsnb-read-{task_id}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -127,7 +151,9 @@ class _SharedReading:
         pieces: list[Piece] = []
         try:
             for head, text, body in self._line.messages():
-                if head.kind == Kind.SLAB:
+                if not self._proven:
+                    self._take_proof(head, text)
+                elif head.kind == Kind.SLAB:
                     pieces.append(self._piece_in(head, text))
                 elif head.kind == Kind.BODY:
                     pieces.append(restore(text, head.d, body))
@@ -140,6 +166,19 @@ class _SharedReading:
             if pieces:  # most often nothing has come
                 self._sink.deliver_all(pieces)
         return True
+
+    def _take_proof(self, head: Head, text: bytes) -> None:
+        """Take the first message, before which nothing but the opening was sent.
+
+        Raises:
+            SharedMemoryRefused: it does not show that the other end is the worker.
+        """
+        if head.kind == Kind.REFUSED:
+            raise SharedMemoryRefused(text.decode(errors="replace"))
+        if head.kind != Kind.PROOF or not self._caller.accepts(self._proof, [(PROOF_HEADER, text)]):
+            raise SharedMemoryRefused("what answers in this process's host does not prove that it is the worker")
+        self._proven = True
+        self._line.trust()
 
     def _piece_in(self, head: Head, text: bytes) -> Piece:
         """What a notice of a slab says: the whole frame, or some of it."""

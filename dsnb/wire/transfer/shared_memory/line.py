@@ -7,23 +7,25 @@ file, so nothing is left behind, and a program in another container or on anothe
 from __future__ import annotations
 
 import enum
-import json
 import os
 import socket
 import struct
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from dsnb.errors import UnavailableError
 from dsnb.limits import explained
 from dsnb.wire import forks
-from dsnb.wire.security import credentials
+from dsnb.wire.security import PROOF_HEADER, VERSION_HEADER, Proof, shown_by_caller
 
 HEAD = struct.Struct("<BxxxIQQQQ")
 CHUNK = 1 << 16
 """Most bytes to take off a socket at once; many messages together."""
+
+OPENING: Final = "shared memory"
+"""What a proof for such a socket is of, so that it is of no use elsewhere."""
 
 _PEER = struct.Struct("iII")
 _CONNECT_S = 2.0
@@ -32,7 +34,7 @@ _CONNECT_S = 2.0
 class Kind(enum.IntEnum):
     """What a message is. `length` bytes follow its head, then the body's where it has one."""
 
-    OPEN = 1  # from the reader; follow: credentials and a ReadRequest, `a` bytes of it the former
+    OPEN = 1  # from the reader; follow: what it shows and a ReadRequest, `a` bytes of it the former
     CREDIT = 2  # a: granted, b: consumed, c: max_bytes, d: received
     RECALL = 3
     LEAVE = 4  # b: consumed
@@ -46,6 +48,7 @@ class Kind(enum.IntEnum):
     REFUSED = 12  # follow: why there is no shared memory here
     BYE = 13  # answers LEAVE
     PROGRESS = 14  # a: whole, b: base
+    PROOF = 15  # from the worker, first of all; follows: its proof
 
 
 class Head(NamedTuple):
@@ -136,17 +139,18 @@ def hang_up(connection: socket.socket) -> None:
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user, who is shown the token."""
+    """Whether the other end is a process of this user: only such processes may see elements here, or send them."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return bool(_PEER.unpack(peer)[1] == os.geteuid())
 
 
-def credentials_text(token: str) -> bytes:
-    """What a reader shows."""
-    return json.dumps(dict(credentials(token))).encode()
+def shown_text(proof: Proof) -> bytes:
+    """What a reader shows, as it is sent."""
+    shown = [part for _, part in shown_by_caller(proof)]
+    return b"\n".join(part if isinstance(part, bytes) else part.encode() for part in shown)
 
 
-def credentials_from(text: bytes) -> Mapping[str, str]:
+def shown_from(text: bytes) -> Mapping[str, Any]:
     """What a reader has shown."""
-    shown = json.loads(text)
-    return shown if isinstance(shown, dict) else {}
+    version, _, proof = text.partition(b"\n")
+    return {VERSION_HEADER: version.decode(errors="replace"), PROOF_HEADER: proof}

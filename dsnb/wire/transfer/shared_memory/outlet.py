@@ -23,6 +23,8 @@ SMALL = 32 << 10
 
 _PART = 256 << 10
 """A part of a frame has to be so large to be worth the whole frame's slab."""
+_STRANGER_BYTES = 256 << 10
+"""Most bytes to keep of a reader that has not proven itself; an opening has a few hundred."""
 _BUFFERS = 512
 """Most buffers in one call; the system takes 1,024."""
 
@@ -59,6 +61,7 @@ class ReaderOutlet(Sink):
         self.reading: Reading | None = None
         self.opening = False
         self.admitted = False
+        self._proven = False
         self._share = share
         self._wants_to_write = wants_to_write
         self._pool: Pool | None = None
@@ -110,6 +113,11 @@ class ReaderOutlet(Sink):
         self.send([message(Kind.FAIL, text=page_of(error, "Read"))])
 
     # ---- its beginning
+
+    def prove(self, proof: Any) -> None:
+        """Show it that this is the worker; it has shown that it may read."""
+        self._proven = True
+        self.send([message(Kind.PROOF, text=proof)])
 
     def refuse(self, why: str) -> None:
         """Tell it that there is no shared memory."""
@@ -216,7 +224,7 @@ class ReaderOutlet(Sink):
     # ---- hearing
 
     def receive(self) -> bool:
-        """Take in what has come; False when it is gone."""
+        """Take in what has come; False when it is gone, or sends more than it may before it has proven itself."""
         try:
             data = self.connection.recv(CHUNK)
         except BlockingIOError:
@@ -224,7 +232,7 @@ class ReaderOutlet(Sink):
         except OSError:
             return False
         self._heard += data
-        return bool(data)
+        return bool(data) and (self._proven or len(self._heard) <= _STRANGER_BYTES)
 
     def requests(self) -> Iterator[Request]:
         """What it has said, as far as it may be acted upon now."""

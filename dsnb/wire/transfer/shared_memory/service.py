@@ -19,18 +19,19 @@ from dsnb.limits import explained, said
 from dsnb.wire import forks
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import ReadRequest
-from dsnb.wire.security import refusal
+from dsnb.wire.security import PROOF_HEADER, Guard, Refusal, changed_on_its_way, digest_of
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.handover import Endpoint, Opening
 from dsnb.wire.transfer.shared_memory.line import (
     CHUNK,
+    OPENING,
     Kind,
-    credentials_from,
     hang_up,
     message,
     name_of,
     same_user,
+    shown_from,
 )
 from dsnb.wire.transfer.shared_memory.memory import supported
 from dsnb.wire.transfer.shared_memory.outlet import ReaderOutlet, Request
@@ -47,14 +48,14 @@ class SharedMemoryService:
 
     Args:
         endpoint: The worker.
-        token: What readers must show.
+        guard: Decides which readers are let in.
         size: Most bytes of memory; with 0 every reader is refused.
         admission: How many readers it serves.
     """
 
-    def __init__(self, endpoint: Endpoint, token: str, size: int, admission: Admission) -> None:
+    def __init__(self, endpoint: Endpoint, guard: Guard, size: int, admission: Admission) -> None:
         self._endpoint = endpoint
-        self._token = token
+        self._guard = guard
         self._size = size
         self._admission = admission
         self._openers = OnDemandExecutor("dsnb-open")
@@ -249,9 +250,17 @@ class SharedMemoryService:
             self._later(lambda: self._opened(reader))
 
     def _let_in(self, reader: ReaderOutlet, shown: bytes, said: bytes) -> None:
-        refused = refusal(credentials_from(shown), self._token)
-        if refused is not None:
-            raise refused
+        try:
+            proof, answer = self._guard.admit(OPENING, shown_from(shown))
+        except Refusal as refusal:
+            if not refusal.answer:
+                reader.refuse(refusal.page.what)
+                return
+            reader.prove(dict(refusal.answer)[PROOF_HEADER])
+            raise refusal.page from None
+        reader.prove(dict(answer)[PROOF_HEADER])
+        if digest_of(said) != proof.digest:
+            raise changed_on_its_way()
         pool = self._memory(reader)
         if pool is None:
             return

@@ -46,6 +46,8 @@ class Line:
         self._released: deque[tuple[int, int]] = deque()
         self._released_bytes = 0
         self._unsent: deque[bytes] = deque()
+        self._held: list[bytes] | None = []
+        """What waits for the worker's proof; None once it has come."""
         self._at_once = self._most = _AT_ONCE
         self._over = False
         self._heard = bytearray()
@@ -60,9 +62,26 @@ class Line:
 
     # ---- saying
 
+    def begin(self, word: bytes) -> None:
+        """Send the first message, which may be sent to whoever listens there."""
+        with self._lock:
+            self._unsent.append(word)
+            self._send()
+
+    def trust(self) -> None:
+        """Send what was said since, for the other end has proven that it is the worker."""
+        with self._lock:
+            if self._held is not None:
+                self._unsent.extend(self._held)
+                self._held = None
+                self._send()
+
     def say(self, *words: bytes) -> None:
         """Send messages, and what was released before them. Never blocks: what does not fit goes with the next."""
         with self._lock:
+            if self._held is not None:
+                self._held.extend(words)
+                return
             self._unsent.extend(words)
             self._send()
         self._tell_released()  # by then more may have died, whose callback found the lock taken

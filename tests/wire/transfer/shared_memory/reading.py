@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsnb.wire.ears import Ears
+from dsnb.wire.security import Guard
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.handover import Opening
 from dsnb.wire.transfer.shared_memory import views
@@ -34,7 +35,7 @@ class Door:
     def __init__(self, size: int = SIZE, limit: int = 10) -> None:
         self.worker = Worker()
         self.uid = f"test-{next(_uids)}"
-        self.service = SharedMemoryService(self.worker, TOKEN, size, Admission(limit))
+        self.service = SharedMemoryService(self.worker, Guard(TOKEN, self.uid), size, Admission(limit))
         self.service.start(self.uid)
 
     @property

@@ -13,7 +13,6 @@ from dsnb.errors import (
     DataLossError,
     DsnbError,
     NotFoundError,
-    PermissionDeniedError,
     ResourceExhaustedError,
     UnavailableError,
 )
@@ -223,6 +222,7 @@ def test_many_readers_at_once_come_and_go() -> None:
 
 def test_who_has_not_the_token_is_refused_and_shown_no_memory() -> None:
     with door() as there, reading(there, token="wrong") as reader:
-        assert isinstance(reader.error(), PermissionDeniedError)
+        assert isinstance(reader.error(), SharedMemoryRefused)
+        assert "the token is wrong" in str(reader.error())
         assert there.worker.openings == []
         assert there.service._pool is None
