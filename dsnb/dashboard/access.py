@@ -1,9 +1,8 @@
-"""Who may see a page, and who may press its buttons.
+"""Which pages are shown, and which of them may control the service.
 
-A page of another origin can make a browser ask our server, but cannot learn the key that stands in the address that was
-given to the user; another user of the machine can reach the port, but does not know the key either. So: with the key a
-page may be seen through whatever address it was reached by (a tunnel, Jupyter's proxy) and may control the service;
-without it a page is shown to this machine's own addresses alone, to look at.
+The address that the user gets contains a key. A page of another origin can make a browser send requests to our server,
+and another user of the machine can reach its port, but neither knows the key. So a page with the key is shown, whatever
+address it was reached by (a tunnel, Jupyter's proxy), and may control the service; a page without it shows nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from dsnb.dataclass import dataclass
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
-NO_KEY = "open the address that svc.dashboard() or `dsnb dashboard` gave, with its key, to control the service"
 ASKED_FOR = "it is served with --read-only"
 BEYOND = "it is served beyond this machine; `panel serve dashboard --address 127.0.0.1` serves it with controls"
 REPLAYED = "what it shows is over"
@@ -36,37 +34,25 @@ class Policy:
     """The rule of one server.
 
     Attributes:
-        key: What the address holds; empty where the server decides by other means whom it lets in.
-        read_only: Why nobody may control the service; empty if those with the key may.
+        key: The key in the address; empty for a server that only its owner can reach.
+        read_only: Why no page may control the service; empty if pages with the key may.
     """
 
     key: str = ""
     read_only: str = ""
 
-    def of(self, host: str, given: str) -> Access:
-        """What a page may do that was asked for under a host's name with a key."""
-        known = not self.key or hmac.compare_digest(self.key.encode(), given.encode())
-        if known:
-            return Access.LOOK if self.read_only else Access.CONTROL
-        return Access.LOOK if _name(host) in LOOPBACK else Access.REFUSED
-
-    def why_not(self, access: Access) -> str:
-        """Why a page may only look, in words."""
-        return "" if access is Access.CONTROL else self.read_only or NO_KEY
+    def of(self, given: str) -> Access:
+        """What a page that was requested with this key may do."""
+        if self.key and not hmac.compare_digest(self.key.encode(), given.encode()):
+            return Access.REFUSED
+        return Access.LOOK if self.read_only else Access.CONTROL
 
 
 def on_loopback(arguments: Sequence[str]) -> bool:
     """Whether a `panel serve` with these arguments listens on this machine alone.
 
-    Without `--address` it listens everywhere, but for a Unix socket, which has an owner instead of an address.
+    Without `--address` it listens everywhere.
     """
-    if "--unix-socket" in arguments:
-        return True
     given = [after for before, after in pairwise(arguments) if before == "--address"]
     given += [argument.removeprefix("--address=") for argument in arguments if argument.startswith("--address=")]
     return bool(given) and all(address in LOOPBACK for address in given)
-
-
-def _name(host: str) -> str:
-    """A host without its port."""
-    return host.rpartition("]")[0] + "]" if "]" in host else host.partition(":")[0]

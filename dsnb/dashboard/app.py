@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable
+from functools import cache
 
 import panel as pn
 
@@ -33,13 +35,11 @@ def application(
 
     def make() -> pn.Template:
         host, given = _asked()
-        access = rule.of(host, given)
+        access = rule.of(given)
         if access is Access.REFUSED:
             return refusal()
         welcome(host)
-        return page(
-            feed() if callable(feed) else feed, requests if access is Access.CONTROL else None, rule.why_not(access)
-        )
+        return page(feed() if callable(feed) else feed, requests if access is Access.CONTROL else None, rule.read_only)
 
     return make
 
@@ -47,15 +47,28 @@ def application(
 def serve_here() -> None:
     """Show the dashboard in the file that `panel serve` runs now.
 
-    The service is the one that `DSNB_SERVICE` names (a name or an address), or the only one that runs. The service can
-    be controlled from the page only if `--address` says that it is served on loopback.
+    The service is the one that `DSNB_SERVICE` names (a name or an address), or the only one that runs. Pages need a
+    key, which is printed when the first page is requested; with `--unix-socket` they need none, for only the socket's
+    owner can reach them. The service can be controlled from the page only if `--address` names a loopback address.
     """
     service = os.environ.get("DSNB_SERVICE") or None
     feed = shared_feed(service or "", source_for(service))
     requests = shared_requests(service or "", reach_of(service))
-    private = on_loopback(sys.orig_argv)  # Bokeh replaces `sys.argv` while it runs a file
-    policy = Policy(read_only="" if private else BEYOND)
+    arguments = sys.orig_argv  # Bokeh replaces `sys.argv` while it runs a file
+    if "--unix-socket" in arguments:
+        policy = Policy()
+    else:
+        policy = Policy(key=_printed_key(), read_only="" if on_loopback(arguments) else BEYOND)
     application(feed, requests, policy)().servable(title="dsnb")
+
+
+@cache
+def _printed_key() -> str:
+    """The key of this process's pages; printed once, for `panel serve` prints the address before this file runs."""
+    key = secrets.token_urlsafe(12)
+    sys.stderr.write(f"dsnb: open the dashboard with this at the end of its address: ?key={key}\n")
+    sys.stderr.flush()
+    return key
 
 
 def _asked() -> tuple[str, str]:

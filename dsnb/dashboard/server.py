@@ -74,7 +74,8 @@ class DashboardServer:
         self.address = address
         self.port = port_rule("port", port)
         self.feed = feed
-        self.policy = Policy(key=secrets.token_urlsafe(12), read_only=read_only)
+        # The same as before on this port, so that pages that are open go on when the dashboard is started again.
+        self.policy = Policy(key=_keys.get(port) or secrets.token_urlsafe(12), read_only=read_only)
         self._requests = Requests(reach) if reach is not None else None
         self._pages = self.feed if replay is None else lambda: Replay(replay)
         self._replays = replay is not None
@@ -87,7 +88,7 @@ class DashboardServer:
 
     @property
     def url(self) -> str:
-        """The page's address for a browser on this machine; its key lets one control the service."""
+        """The page's address for a browser on this machine; without its key nothing is shown."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}/?key={self.policy.key}"
 
@@ -157,6 +158,7 @@ class DashboardServer:
         server.start()
         assert server.port is not None  # it is None only on a Unix socket
         self.port = server.port
+        _keys[self.port] = self.policy.key
         forks.listens(self.port)
         # The port is known only now; a page of another origin must not get at the numbers.
         server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
@@ -238,6 +240,9 @@ async def _end_sessions(context: ApplicationContext) -> None:
             session.unsubscribe(connection)
         await context._discard_session(session, lambda _: True)
 
+
+_keys: dict[int, str] = {}
+"""The keys of the dashboards that this process has served, by port."""
 
 _running: list[tuple[Source | Feed, DashboardServer]] = []
 _running_lock = threading.RLock()

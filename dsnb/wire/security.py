@@ -40,15 +40,16 @@ answer tells the current generation, and the caller uses it from then on. A call
 refused once, before anything was done, and repeats its call. No clock is involved: clocks differ between hosts, and a
 laptop's clock stands still while it sleeps.
 
-Hello is not counted. It names no instance and changes nothing; repeating a recorded Hello gives the recorded answer.
+Hello is not counted. It names no instance and changes nothing, and a recorded Hello that is repeated gets the recorded
+answer.
 
 *Resources of unauthenticated callers.* The proof is checked from the metadata alone, before any message is read and on
 no thread of its own. A refusal reads no message either. Whatever else the caller sends stays in the flow-control window
 of its connection, which `wire/server` keeps small.
 
 *Not covered.* Root, and other processes of the same user, which can read the connection files. Tokens that can be
-guessed: a recorded call allows an attacker to try tokens offline, so use `new_token` or a long random string. The
-requests and elements on a plain connection can be read by anybody who can capture its traffic: on loopback, root.
+guessed: a recorded call allows an attacker to try tokens offline, so use `new_token` or a long random string. Requests
+and elements on a plain connection can be read by anybody who can capture its traffic; on loopback that is root.
 """
 
 from __future__ import annotations

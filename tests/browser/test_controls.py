@@ -95,12 +95,9 @@ def state_of(snapshot: Snapshot, name: str) -> str:
     return job.state if job else "gone"
 
 
-def test_a_page_without_the_key_may_only_look(
-    tab: Tab, service: dsnb.DataService, training: Training, served: Any
-) -> None:
-    training.begin("a", pause=0.02)
-    read_some(service, "a", 5)
-    tab.open(served.url.partition("?")[0])
-    tab.wait("document.querySelector('.lane[data-trainer=\"a\"]')")
-    assert tab.text("[data-field='read-only']") == "read-only"
+def test_a_page_without_the_key_shows_nothing(tab: Tab, service: dsnb.DataService, served: Any) -> None:
+    tab.page.goto(served.url.partition("?")[0])
+    assert "key" in tab.text("[data-card='refused']")
+    assert service.name not in tab.text("body").split()
+    assert tab.page.query_selector("[data-panel]") is None
     assert tab.page.query_selector("[data-do]") is None

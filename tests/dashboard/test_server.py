@@ -120,6 +120,30 @@ def page_through(url: str, host: str) -> str:
         return text
 
 
+def test_without_its_key_a_page_shows_nothing_to_other_users_of_this_machine(server: Any) -> None:
+    running = server.start_in_thread(source)
+    try:
+        bare = running.url.partition("?")[0]
+        for url in (bare, f"{bare}?key=", f"{bare}?key=guessed"):
+            text = page(url)
+            assert 'data-card="refused"' in text
+            assert 'data-panel="' not in text
+        assert running.feed.latest() is None, "nobody was let in, so the service need not be watched"
+        assert "data-panel" in page(running.url)
+    finally:
+        running.stop()
+
+
+def test_a_dashboard_that_is_started_again_on_its_port_has_the_same_key(server: Any) -> None:
+    first = server.start_in_thread(source)
+    first.stop()
+    second = server.start_in_thread(source, port=first.port)
+    try:
+        assert second.url == first.url
+    finally:
+        second.stop()
+
+
 def test_only_the_key_opens_a_page_from_elsewhere_and_its_websocket(server: Any) -> None:
     running = server.start_in_thread(source)
     try:
