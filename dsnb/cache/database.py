@@ -187,6 +187,9 @@ class Database:
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     if writable:
+        # Results may hold anything of the user's. SQLite's other files take over the mode of this one.
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         return _connection(path, "mode=rwc")
     reading = _connection(path, "mode=ro")
     try:

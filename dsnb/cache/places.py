@@ -116,6 +116,13 @@ def shelf_at(where: str, key: str, about: About, *, limit: int | None, expire_s:
 
 
 def without_password(where: str) -> str:
-    """A place as it may be shown."""
+    """A place as it may be shown: without the user's name and password, before the host or in the query.
+
+    Example:
+        >>> without_password("redis://:secret@host:6379/0"), without_password("redis://host/0?password=secret")
+        ('redis://host:6379/0', 'redis://host/0')
+    """
     scheme, mark, rest = where.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+    if not mark:
+        return where
+    return f"{scheme}{mark}{rest.rpartition('@')[2].partition('?')[0]}"

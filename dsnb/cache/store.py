@@ -184,7 +184,7 @@ class Store:
         with self._changing() as index:
             index.reserve(location)
         with _MAKE:
-            (self.directory / location).mkdir()
+            (self.directory / location).mkdir(mode=0o700)
         self._written.add(location)
         try:
             yield self.directory / location
@@ -208,6 +208,7 @@ class Store:
             with _SYNC:
                 os.fsync(descriptor)
 
+        os.chmod(folder, 0o700)  # an output that copies a folder gives this one the mode of the original
         return content_of(str(folder), sync)
 
     def add(self, entry: Entry, staged: Staged | None = None) -> bool:

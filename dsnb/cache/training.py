@@ -136,7 +136,7 @@ class LocalTrainingCache(TrainingCache):
     def _made(self) -> Store:
         doing = f"opening the cache {str(self.directory)!r}"
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             return Store(self.directory, self.name, int(self.max_size * _MEBIBYTE))
         except DsnbError:  # some of them are OSErrors too
             raise

@@ -122,7 +122,8 @@ def _ports() -> Finding:
 
 def _proxies(environment: dict[str, str]) -> Finding:
     """GRPC sends calls to a proxy that the environment names, calls to this machine included."""
-    proxy = next((f"{name}={environment[name]}" for name in PROXIES if environment.get(name)), "")
+    # Without the user's name and password, which the address of a proxy may contain.
+    proxy = next((f"{name}={environment[name].rpartition('@')[2]}" for name in PROXIES if environment.get(name)), "")
     if not proxy:
         return Finding(name="proxies", level="ok", text="none in the environment")
     spared = environment.get("no_grpc_proxy") or environment.get("no_proxy") or ""

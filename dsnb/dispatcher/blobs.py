@@ -38,7 +38,7 @@ class BlobStore:
         self._folder = folder
         self._blobs: dict[str, bytes | bytearray | Path] = {}
         if folder is not None:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True, mode=0o700)
             files.sweep(str(folder), _SWEEP)
             self._blobs = {path.name: path for path in folder.iterdir() if _is_digest(path.name)}
 

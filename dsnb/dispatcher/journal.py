@@ -17,6 +17,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -60,6 +61,10 @@ class Journal:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        if path is not None:
+            # SQLite's other files take over its mode. Only a new one: to close a file gives up all locks on it.
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         self._connection = sqlite3.connect(
             str(path or ":memory:"), timeout=0.2, isolation_level=None, check_same_thread=False
         )

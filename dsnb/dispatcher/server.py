@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -210,7 +211,9 @@ def _ports(config: DispatcherConfig) -> list[int]:
 def _note_port(config: DispatcherConfig, port: int) -> None:
     if config.work_dir is not None and config.fault_tolerant_mode is not False:
         with suppress(OSError):  # a convenience; what cannot be done without has been kept
-            Path(config.work_dir, "port").write_text(str(port), encoding="ascii")
+            handle = os.open(Path(config.work_dir, "port"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                file.write(str(port))
 
 
 def _begin(config: DispatcherConfig) -> tuple[str, Desk]:

@@ -12,10 +12,12 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import field
+from typing import Any, Generic, TypeVar
 
 import grpc
 
+from dsnb.dataclass import dataclass
 from dsnb.errors import (
     CancelledError,
     DataLossError,
@@ -71,10 +73,11 @@ Key = tuple[str, str | None, str]
 """Address, token and instance of a channel; see `open_channel`."""
 
 
-class _Known(NamedTuple):
-    """A server that has proven itself, or whose instance somebody trusted has told."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A server that has proven itself, or whose instance the dispatcher told."""
 
-    token: str
+    token: str = field(repr=False)
     instance: str
 
 

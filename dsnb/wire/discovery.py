@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Connection:
 
     name: str
     target: str
-    token: str
+    token: str = field(repr=False)
     pid: int
     started: str
     lasting: bool = False
@@ -55,7 +55,7 @@ class Reached:
 
     name: str
     target: str
-    token: str
+    token: str = field(repr=False)
 
 
 _KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str, "lasting": bool}
@@ -210,9 +210,13 @@ def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = 
 
 
 def _parse(path: Path) -> Connection | None:
-    """What a connection file says, whether its process lives or not; None for any other file."""
+    """What a connection file says, whether its process lives or not; None for any other file.
+
+    A file of another user is none: in a folder that others may write to, it would lead pipelines to that user's server.
+    """
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            fields = json.loads(file.read()) if os.fstat(file.fileno()).st_uid == os.geteuid() else None
     except (OSError, ValueError, RecursionError):  # not there, not readable by us, or not written by us
         return None
     if not isinstance(fields, dict) or {key: type(value) for key, value in fields.items()} != _KINDS:

@@ -48,7 +48,7 @@ class Cache(Unchanged):
         classes: What named tuples and dataclasses are to be of that are read back.
     """
 
-    where: str | None
+    where: str | None = field(repr=False)
     memory: Memory
     limit: int | None = None
     expire_s: float | None = None
