@@ -452,8 +452,9 @@ def _denied(what: str) -> PermissionDeniedError:
 
 
 def _other_version(version: str) -> FailedPreconditionError:
+    told = version if len(version) < 6 and version.isalnum() else "(unknown)"  # an older one's words may hold its token
     return FailedPreconditionError(
-        f"the caller speaks version {version[:20]} of the protocol, this server {PROTOCOL_VERSION}",
+        f"the caller speaks version {told} of the protocol, this server {PROTOCOL_VERSION}",
         did="nothing was changed",
         hint="install the same version of dsnb on both sides",
     )

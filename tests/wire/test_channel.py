@@ -17,7 +17,8 @@ from dsnb.wire import channel as channels
 from dsnb.wire.addresses import address_of, split_target
 from dsnb.wire.channel import Channel, Connections, open_channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest
-from dsnb.wire.methods import FORGET, GET_BLOB, PUT_BLOB, STATUS
+from dsnb.wire.methods import FORGET, GET_BLOB, HELLO, PUT_BLOB, STATUS
+from tests.security.between import Impostor
 from tests.support.reading import at_once
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, channel_to, connected, port_of_nobody, serving
@@ -293,3 +294,77 @@ def test_what_a_server_says_of_its_trouble_is_told_when_it_lasts() -> None:
     with connected({FORGET: full}) as channel, pytest.raises(UnavailableError, match="journal cannot") as error:
         channel.call(FORGET, ForgetRequest(), timeout=0.3)
     assert error.value.hint == "make room"
+
+
+# ---- a server that is replaced by somebody else
+
+
+def test_nothing_beyond_the_first_message_is_sent_before_the_server_has_proven_itself() -> None:
+    """The channel knows the server that was there; whoever has its port now gets a name, and no content."""
+
+    def put(pieces: Iterator[BlobPiece], context: grpc.ServicerContext) -> Empty:
+        list(pieces)
+        return Empty()
+
+    def pieces() -> Iterator[BlobPiece]:
+        yield BlobPiece(digest="a-name", nbytes=20)
+        for _ in range(3):
+            yield BlobPiece(data=b"what-is-in-the-array")
+
+    with serving({PUT_BLOB: put}) as server, channel_to(address(server)) as channel:
+        assert channel.upload(PUT_BLOB, pieces, timeout=10) == Empty()
+        server.stop(0)
+        replies = {"PutBlob": [b""], "Hello": [b""]}
+        with Impostor(server.port, lambda path: replies[path.rpartition("/")[2]]) as impostor:
+            with pytest.raises(UnavailableError, match="does not prove that it is the server that is meant"):
+                channel.upload(PUT_BLOB, pieces, timeout=3)
+            assert b"a-name" in impostor.shown
+            assert b"what-is-in" not in impostor.shown
+            assert TOKEN.encode() not in impostor.shown
+            assert impostor.paths[:2] == [PUT_BLOB.path, HELLO.path]
+        with serving({PUT_BLOB: put}, port=server.port):
+            assert channel.upload(PUT_BLOB, pieces, timeout=30) == Empty()
+
+
+def test_what_a_stranger_answers_is_dropped_whatever_it_is() -> None:
+    with serving({FORGET: answer}) as server, channel_to(address(server)) as channel:
+        channel.call(FORGET, ForgetRequest(), timeout=10)
+        server.stop(0)
+
+        def deny(path: str) -> list[bytes]:
+            raise RuntimeError("of the stranger's")
+
+        for replies in (deny, lambda path: [b""], lambda path: [b"\xff" * 100], lambda path: []):
+            with Impostor(server.port, replies), pytest.raises(UnavailableError):
+                channel.call(FORGET, ForgetRequest(), timeout=1)
+        with serving({FORGET: answer}, port=server.port):
+            assert channel.call(FORGET, ForgetRequest(), timeout=30) == Empty()
+
+
+def test_a_stream_whose_server_says_nothing_for_a_proof_is_given_up_by_who_cancels_it() -> None:
+    handlers = {GET_BLOB: lambda request, context: iter([BlobPiece(data=b"x")])}
+    with serving(handlers) as server, channel_to(address(server)) as channel:
+        assert [piece.data for piece in channel.replies(GET_BLOB, BlobRequest())] == [b"x"]
+        server.stop(0)
+        over = threading.Event()
+
+        def silent(path: str) -> list[bytes]:
+            over.wait(60)
+            return []
+
+        with Impostor(server.port, silent, lambda shown: over.wait(60) or ()):
+            stream = channel.stream(GET_BLOB, BlobRequest(), timeout=30)
+            ended: list[Exception] = []
+
+            def read() -> None:
+                try:
+                    next(stream)
+                except DsnbError as error:
+                    ended.append(error)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            stream.cancel()
+            reader.join(30)
+            over.set()
+            assert len(ended) == 1

@@ -158,6 +158,7 @@ class Line:
             self._over = True
             if self._mapping is not None:
                 self._mapping.rest()
+            self._drop_descriptors()  # that came without the message that says what they are
         self._tell_released()
 
     def _close(self) -> None:
@@ -249,8 +250,11 @@ class Line:
             self._most = size // 8
             self._at_once = min(_AT_ONCE, self._most)
         finally:
-            while self._descriptors:
-                os.close(self._descriptors.pop())
+            self._drop_descriptors()
+
+    def _drop_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 _NOTHING: Bytes = np.empty(0, np.uint8)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -16,9 +21,23 @@ from dsnb.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from dsnb.wire.codec import encode
+from dsnb.wire.security import Caller, digest_of
 from dsnb.wire.transfer.handover import Opening, Piece
-from dsnb.wire.transfer.shared_memory.line import SharedMemoryRefused
+from dsnb.wire.transfer.shared_memory.line import (
+    HEAD,
+    OPENING,
+    Kind,
+    SharedMemoryRefused,
+    connect,
+    hang_up,
+    head_of,
+    message,
+    name_of,
+    shown_text,
+)
 from tests.support.waiting import wait_for
+from tests.wire.serving import TOKEN
 from tests.wire.transfer.shared_memory.reading import BIG, MIB, Door, SharedReader, data, door, reading
 from tests.wire.transfer.shared_memory.test_memory import file_size_limit, room_for
 from tests.wire.transfer.test_grpc import piece_of
@@ -226,3 +245,110 @@ def test_who_has_not_the_token_is_refused_and_shown_no_memory() -> None:
         assert "the token is wrong" in str(reader.error())
         assert there.worker.openings == []
         assert there.service._pool is None
+
+
+class Stranger:
+    """A process of this user that has taken a worker's name on this host."""
+
+    def __init__(self, uid: str, *replies: bytes, descriptor: int = -1) -> None:
+        self.heard = bytearray()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(name_of(uid))
+        self._listener.listen(1)
+        self._replies, self._descriptor = replies, descriptor
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            self.heard += connection.recv(1 << 16)
+            for reply in self._replies:
+                descriptors = [self._descriptor] if self._descriptor >= 0 else []
+                socket.send_fds(connection, [reply], descriptors)
+            connection.settimeout(10)
+            with suppress(OSError):
+                while data := connection.recv(1 << 16):
+                    self.heard += data
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        message(Kind.WELCOME, 1 << 20),
+        message(Kind.PROOF, text=bytes(52)),
+        message(Kind.FAIL, text=b"[]"),
+        message(Kind.END),
+        message(Kind.BODY, b=10, text=b"x") + bytes(10),
+        message(Kind.REFUSED, text=b"\xff"),
+    ],
+    ids=["welcome", "a wrong proof", "an error", "an end", "elements", "a refusal"],
+)
+def test_who_has_a_workers_name_without_its_proof_is_told_nothing_and_believed_nothing(reply: bytes) -> None:
+    uid = f"stolen-{os.getpid()}"
+    with memfd(1 << 20) as descriptor, Stranger(uid, reply, descriptor=descriptor) as stranger:
+        reader = SharedReader(uid)
+        reader.reading.credit(7_777_777, 3, 1 << 20)
+        error = reader.error()
+        assert isinstance(error, SharedMemoryRefused)
+        assert reader.pieces == []
+        assert reader.notices == []
+        reader.reading.leave(0)
+        head = head_of(stranger.heard)
+        assert (head.kind, len(stranger.heard)) == (Kind.OPEN, HEAD.size + head.length), "nothing but the opening"
+        assert TOKEN.encode() not in stranger.heard
+
+
+@contextmanager
+def memfd(size: int) -> Iterator[int]:
+    descriptor = os.memfd_create("dsnb-test")
+    os.ftruncate(descriptor, size)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def test_an_opening_that_was_recorded_is_refused_when_it_is_sent_again() -> None:
+    with door() as there:
+        uid = there.uid.replace("test", "rest")  # as long
+        with Stranger(uid) as stranger:
+            reader = SharedReader(uid)
+            wait_for(lambda: len(stranger.heard) > HEAD.size, what="the opening")
+            opening = bytes(stranger.heard)
+            reader.reading.leave(0)
+        with connect(there.uid) as line:
+            line.sendall(opening.replace(uid.encode(), there.uid.encode()))
+            line.settimeout(10)
+            assert head_of(line.recv(1 << 16)).kind == Kind.REFUSED
+            hang_up(line)
+        caller, request = Caller(), encode(Opening(task_id="t", client_id="c", trainer_id="", max_bytes=1).request())
+        shown = shown_text(caller.proof(TOKEN, OPENING, there.uid, digest_of(request)))
+        made = message(Kind.OPEN, len(shown), text=shown + request)
+        kinds = []
+        for _ in range(2):
+            with connect(there.uid) as line:
+                line.sendall(made)
+                line.settimeout(10)
+                data = line.recv(1 << 16)
+                first = head_of(data)
+                rest = data[HEAD.size + first.length :] or line.recv(1 << 16)
+                kinds.append((first.kind, head_of(rest).kind))
+                hang_up(line)
+        assert kinds == [(Kind.PROOF, Kind.WELCOME), (Kind.PROOF, Kind.FAIL)]
+        assert len(there.worker.openings) == 1
+
+
+def test_a_stranger_that_sends_without_end_is_hung_up_on() -> None:
+    with door() as there, connect(there.uid) as line:
+        line.settimeout(10)
+        with pytest.raises(OSError):
+            line.sendall(message(Kind.OPEN)[:5] + b"\xff" * (64 << 20))
+        hang_up(line)
