@@ -176,15 +176,19 @@ class DispatchServer:
     def _listen(self) -> GrpcServer:
         """Listen where it was asked for; else where the last one of its work folder did, for others look there."""
         ports = _ports(self.config)
+        taken = 0
         while True:
             server = GrpcServer("dispatcher", self._service.handlers(), self.token)
             try:
-                server.start(self.config.host, ports.pop(0))
+                server.start(self.config.host, ports[0])
             except AlreadyExistsError:
-                if not ports:
+                if len(ports) == 1:
                     raise
+                taken = ports.pop(0)
             else:
                 _note_port(self.config, server.port)
+                if taken:
+                    self.announce(_moved(taken, server.port), "warning")
                 return server
 
     def _tick(self) -> None:
@@ -206,6 +210,13 @@ def _ports(config: DispatcherConfig) -> list[int]:
     except (OSError, ValueError):
         return [0]
     return [last, 0] if 0 < last < 65536 else [0]
+
+
+def _moved(taken: int, port: int) -> str:
+    return (
+        f"port {taken}, where this service listened before, is taken by another process, so it listens on {port}; "
+        f"workers and readers that know only the old address wait there in vain"
+    )
 
 
 def _note_port(config: DispatcherConfig, port: int) -> None:

@@ -1,7 +1,7 @@
 """Channels to a server: shared within the process, calls with deadlines, errors of ours.
 
-A channel is not trusted because it is connected: gRPC reconnects by itself, and whoever has the port by then gets the
-next call. So the server proves itself in each call (`wire/security`), and what comes without a proof is dropped.
+A connection alone proves nothing: gRPC reconnects by itself, and the next call goes to whatever process has the port by
+then. So the server proves itself in each call (`wire/security`), and answers without a proof are dropped.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Channel:
         return self._tried(lambda left: self._all(method, request, left), timeout)
 
     def stream(
-        self, method: Method[Request, Reply], requests: Any, timeout: float | None = None, *, wait: float = _HELLO_S
+        self, method: Method[Request, Reply], requests: Any, timeout: float | None = None, *, wait: float = 2 * _HELLO_S
     ) -> Stream[Reply]:
         """Start a streaming call.
 
@@ -141,7 +141,7 @@ class Channel:
             method: The call.
             requests: What is sent: an iterator, or the one request of a call that sends no stream.
             timeout: Seconds until the call must be over; None for none.
-            wait: Seconds that it may take to get to know the server.
+            wait: Seconds that it may take to get the server's identity, where that is not known.
 
         Raises:
             UnavailableError: the server cannot be reached; it is not tried again.
@@ -209,6 +209,8 @@ class Channel:
                 metadata=shown_by_caller(proof),
                 wait_for_ready=True,
             )
+        except ValueError as error:
+            raise self._closed() from error
         except grpc.RpcError as error:
             stated = self._stated(error, known, proof)
             raise stated from stated.__cause__
@@ -227,8 +229,12 @@ class Channel:
     def _stub(self, kind: str, path: str) -> Any:
         forks.check_grpc()
         if not self._users:
-            raise UnavailableError(f"the connection to {self.address} was closed")
+            raise self._closed()
         return getattr(self._channel, kind)(path)
+
+    def _closed(self) -> UnavailableError:
+        """The error for a call on a channel that all users have closed; gRPC raises a ValueError."""
+        return UnavailableError(f"the connection to {self.address} was closed")
 
     def _proof(self, known: _Known, method: Method[Any, Any], request: bytes | None = None) -> Proof:
         digest = () if request is None else (digest_of(request),)
@@ -237,7 +243,7 @@ class Channel:
     # ---- whom it talks to
 
     def _meet(self, wait: float) -> _Known:
-        """The server, as it is known; said Hello to where it is not.
+        """The server's identity, asked for with a Hello if it is not known.
 
         Raises:
             UnavailableError: it cannot be reached, or does not prove itself.
@@ -266,6 +272,8 @@ class Channel:
         try:
             stub = self._stub(HELLO.kind, HELLO.path)
             reply, call = stub.with_call(b"", timeout=min(wait, self._hello_s), metadata=shown_by_caller(proof))
+        except ValueError as error:
+            raise self._closed() from error
         except grpc.RpcError as error:
             raise self._not_met(error, time.monotonic() - self._alone_since) from None
         if proof is None or not self._caller.accepts(proof, call.initial_metadata()):
@@ -319,7 +327,7 @@ class Channel:
         return stated if proven or _of_transport(error, stated) else self._doubt(known, stated.what)
 
     def _doubt(self, known: _Known, said: str = "") -> UnavailableError:
-        """Trust a server no longer that did not prove itself: it may be another instance, and is said Hello to next."""
+        """Forget the identity of a server that did not prove it: another instance may answer, to a Hello."""
         if self._known is known and not self._instance:
             self._known = None
         return self._unproven(said)
@@ -367,11 +375,14 @@ class Stream(Generic[Reply]):
         self._proven = False
         # To gRPC one reply is a stream too; as such it can be had together with the metadata before it.
         stub = channel._stub("stream_stream" if streams else "unary_stream", method.path)
-        self._call = stub(
-            self._sent(iter(requests)) if data is None else data,
-            timeout=timeout,
-            metadata=shown_by_caller(self._proof),
-        )
+        try:
+            self._call = stub(
+                self._sent(iter(requests)) if data is None else data,
+                timeout=timeout,
+                metadata=shown_by_caller(self._proof),
+            )
+        except ValueError as error:
+            raise channel._closed() from error
 
     def __iter__(self) -> Iterator[Reply]:
         return self

@@ -244,7 +244,8 @@ _SHOWN = struct.Struct(f"{_NONCE.size}s{_DIGEST_BYTES}s32s")
 _ANSWER = struct.Struct(">32sI")
 _LONGEST_INSTANCE: Final = 64
 
-Metadata = tuple[tuple[str, str | bytes], ...]
+Metadata = tuple[tuple[str, Any], ...]
+"""Names with text, or with bytes where the name ends in "-bin"."""
 
 
 @lru_cache(maxsize=16)

@@ -103,8 +103,8 @@ def test_panel_serves_the_folder_of_a_checkout(tab: Tab, service: dsnb.DataServi
         wait_for(lambda: answers(port) or panel.popen.poll() is not None, what="panel serve to listen", timeout=30)
         tab.page.goto(f"http://127.0.0.1:{port}/dashboard")
         assert "key" in tab.text("[data-card='refused']")
-        key = wait_for(lambda: re.search(r"\?key=(\S+)", panel.stderr), what="the key to be printed")
-        tab.open(f"http://127.0.0.1:{port}/dashboard?key={key[1]}")
+        [key] = wait_for(lambda: re.findall(r"\?key=(\S+)", panel.stderr), what="the key to be printed")
+        tab.open(f"http://127.0.0.1:{port}/dashboard?key={key}")
         wait_for(lambda: tab.state() == "live", what="the page to find the service", timeout=20)
         assert tab.text("[data-field='service']") == service.name
         assert tab.strangers() == []

@@ -118,7 +118,7 @@ class Relay(Place):
         self.calls: list[tuple[str, Shown, list[bytes]]] = []
         """Path, metadata and messages of each call, to be made again."""
         self._change, self._change_request = change, change_request
-        self._channel = grpc.insecure_channel(upstream, options=[("grpc.use_local_subchannel_pool", 1)])
+        self._channel: Any = grpc.insecure_channel(upstream, options=[("grpc.use_local_subchannel_pool", 1)])
         super().__init__(port)
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ def proofs(token: str) -> list[Any]:
 
 
 @contextmanager
-def channel_of_its_own(address: str) -> Iterator[grpc.Channel]:
+def channel_of_its_own(address: str) -> Iterator[Any]:
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(address, options=options) as channel:
         yield channel
@@ -126,11 +126,11 @@ def send_one(address: str, method: str, data: bytes, shown: Any) -> None:
         channel.unary_unary(method)(data, metadata=shown, timeout=60)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_large_message_of_a_stranger_is_not_read(server: tuple[str, int], method: str) -> None:
+def test_a_large_message_of_a_stranger_is_not_read(server: tuple[str, int]) -> None:
     address, pid = server
-    data = bytes(300 * MIB)
-    for shown in proofs("x" * 32):
+    data = bytes(128 * MIB)
+    ways = [(method, ()) for method in METHODS] + [(METHODS[0], shown) for shown in proofs("x" * 32)]
+    for method, shown in ways:
         with Watched(pid) as watched:
             send_one(address, method, data, shown)
         watched.check()
@@ -138,7 +138,7 @@ def test_a_large_message_of_a_stranger_is_not_read(server: tuple[str, int], meth
 
 def test_many_connections_with_large_messages_at_once_are_not_read(server: tuple[str, int]) -> None:
     address, pid = server
-    data = bytes(50 * MIB)
+    data = bytes(32 * MIB)
     with Watched(pid) as watched:
         at_once([lambda: send_one(address, METHODS[0], data, ())] * 24)
     watched.check()
@@ -150,7 +150,7 @@ def test_streams_without_an_end_are_not_read(server: tuple[str, int]) -> None:
     def pour(method: str) -> Callable[[], None]:
         def run() -> None:
             with channel_of_its_own(address) as channel:
-                pieces = (bytes(MIB) for _ in range(200))
+                pieces = (bytes(MIB) for _ in range(60))
                 with pytest.raises(grpc.RpcError):
                     list(channel.stream_stream(method)(pieces, metadata=proofs("x")[3], timeout=60))
 
@@ -188,8 +188,7 @@ def test_connections_that_say_little_or_nothing_cost_little(server: tuple[str, i
             connection.settimeout(0.2)
             with suppress(OSError):
                 connection.sendall(beginnings[number % len(beginnings)])
-        with suppress(OSError):
-            connection.recv(1)
+                connection.recv(1)
     watched.check()
 
 

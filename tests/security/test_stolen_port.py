@@ -252,7 +252,8 @@ def test_calls_that_were_recorded_are_refused_when_they_are_made_again(tmp_path:
 
 def made_again(target: str, path: str, shown: list[tuple[str, Any]], messages: list[bytes]) -> bool:
     """Whether a recorded call is answered."""
-    with grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    made: Any = grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
+    with made as channel:
         call = channel.stream_stream(path)(iter(messages), metadata=shown, timeout=20)
         try:
             list(call)
@@ -303,3 +304,16 @@ def test_many_threads_may_share_a_channel_while_its_server_is_started_again(tmp_
             assert all(at_once([restart, *[ask] * 6]))
         finally:
             kept.close()
+
+
+def test_a_service_that_finds_its_port_taken_says_so(tmp_path: Path) -> None:
+    config = dsnb.DispatcherConfig(work_dir=tmp_path / "work")
+    with dsnb.DispatchServer(config) as first:
+        port = int(first.target.rpartition(":")[2])
+        assert first.status().events == ()
+    with socket.create_server(("127.0.0.1", port)), dsnb.DispatchServer(config) as second:
+        assert second.target != first.target
+        [event] = [event for event in second.status().events if event.level == "warning"]
+        assert event.text.startswith(f"port {port}, where this service listened before, is taken by another process")
+    with dsnb.DispatchServer(config) as third:
+        assert third.target == second.target

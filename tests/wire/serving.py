@@ -76,7 +76,7 @@ class BareCaller:
         self.target = target
         self.token = token
         self.caller = Caller()
-        self.channel = grpc.insecure_channel(target, options=[("grpc.max_send_message_length", -1)])
+        self.channel: Any = grpc.insecure_channel(target, options=[("grpc.max_send_message_length", -1)])
         self.instance = ""
 
     def __enter__(self) -> BareCaller:
