@@ -84,7 +84,7 @@ def evil_replies(definition: bytes, address: str) -> Callable[[str], list[bytes]
     task = TaskInfo(task_id=EVIL, worker="w9", worker_uid="u", address=address, incarnation=1)
     replies: dict[str, list[Any]] = {
         "Session": [evil_order()],
-        "GetDataset": [DatasetReply(dataset_id="d", definition=definition, nbytes=len(definition))],
+        "GetDataset": [DatasetReply(dataset_id="d", definition=definition)],
         "GetTask": [evil_order().start[0]],
         "GetSplits": [SplitsReply(first=0, end=0, done=True)],
         "Follow": [ClientUpdate(state=True, tasks=(task,), finished=True, cancelled_by="nobody")],
