@@ -68,12 +68,13 @@ def replace(path: str, data: bytes, steps: Steps) -> None:
     sync_folder(os.path.dirname(path), steps.folder)
 
 
-def replace_loosely(path: str, data: bytes | bytearray, point: Point) -> None:
+def replace_loosely(path: str, data: bytes | bytearray, point: Point, mode: int = 0o666) -> None:
     """As `replace`, for what nothing rests on: a crash of the host may leave the file old, empty or away."""
     aside = _aside(path)
     try:
-        with open(aside, "wb", buffering=0) as file:
-            write_all(file.fileno(), [data])
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb", buffering=0):
+            write_all(descriptor, [data])
         with point:
             os.replace(aside, path)
     except BaseException:

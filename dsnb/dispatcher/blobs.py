@@ -113,7 +113,7 @@ class BlobStore:
     def _write(self, path: Path, data: bytes | bytearray) -> Path:
         # Written aside and renamed: a file with a digest's name is complete, whenever this process dies.
         try:
-            files.replace_loosely(str(path), data, _NAME)
+            files.replace_loosely(str(path), data, _NAME, mode=0o600)
         except OSError as error:
             raise files.page(error, f"keeping a pipeline in {path.parent}", "it was not registered") from error
         return path
