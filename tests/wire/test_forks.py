@@ -43,7 +43,7 @@ def check_parent():
 HANDLES = """
 ACTS = {
     "status": service.status, "scale": lambda: service.scale(2), "dashboard": service.dashboard,
-    "start": lambda: dsnb.start(), "connect": lambda: dsnb.connect(), "iter": lambda: iter(there),
+    "start": lambda: dsnb.start(), "connect": lambda: dsnb.connect(), "iter": lambda: iter(there).start(),
     "next": lambda: drain(elements), "next of a local one": lambda: drain(local),
     "register": lambda: dsnb.register_dataset(service, numbers),
     "dispatcher": lambda: dsnb.DispatchServer(),
