@@ -140,6 +140,7 @@ class ElementIterator(Iterator[Any]):
             raise
         raise StopIteration
 
+    @checked()
     def start(self) -> Self:
         """Begin before the first `next`: join the job, so that workers produce while this process does other things.
 
