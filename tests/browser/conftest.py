@@ -157,7 +157,7 @@ class Training:
             thread.join(20)
 
     def _read(self, batches: dsnb.Dataset, pause: float) -> None:
-        with iter(batches) as elements:
+        with iter(batches).start() as elements:
             while not self._end.wait(pause):
                 with suppress(dsnb.DataLossWarning):  # an error here, and a slow one reads on behind it
                     next(elements)

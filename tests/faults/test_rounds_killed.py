@@ -120,7 +120,7 @@ def test_a_consumer_that_was_killed_is_named_and_its_successor_goes_on_with_the_
         (mine, _) = numbers_in_rounds(2, cluster.service)
         environment = {"DSNB_TOKEN": cluster.dispatcher.token}
         arguments = ["-c", CONSUMER, cluster.dispatcher.target, "1", "2"]
-        elements = iter(mine)
+        elements = iter(mine).start()
         try:
             with PythonProcess([*arguments, "stay"], env=environment, stdin=True) as process:
                 wait_until_all_read(cluster.status)

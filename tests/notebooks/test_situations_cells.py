@@ -95,7 +95,7 @@ def test_a_cell_is_interrupted_in_start(kernel: Kernel, isolation: str) -> None:
 def test_a_cell_is_interrupted_in_stop(kernel: Kernel) -> None:
     """While it waits for user code, which Python cannot stop."""
     kernel.run("service = dsnb.start(workers=2)" + GATE + "read = dsnb.Dataset.range(4).map(lambda x: gate.wait(60))")
-    kernel.run("elements = iter(read.apply(dsnb.distribute('parallel_epochs', service)))")
+    kernel.run("elements = iter(read.apply(dsnb.distribute('parallel_epochs', service))).start()")
     wait_for(lambda: kernel.run("print(gate.visits())") != "0\n", what="user code to run")
     kernel.run(
         "import threading\ndef tell():\n    while not service.stopped:\n        time.sleep(0.01)\n"
@@ -119,7 +119,9 @@ def test_a_cell_is_interrupted_while_a_thread_worker_runs_user_code(kernel: Kern
         "    done.open()\n    return x\n"
         "slow = dsnb.Dataset.range(2).map(busy).apply(dsnb.distribute('distributed_epoch', service))\n"
     )
-    cell = kernel.begin("elements = iter(slow); entered.wait(); print('READING', flush=True)\nprint(next(elements))")
+    cell = kernel.begin(
+        "elements = iter(slow).start(); entered.wait(); print('READING', flush=True)\nprint(next(elements))"
+    )
     cell.wait_for("READING")
     kernel.interrupt()
     assert cell.wait(15).error.startswith("KeyboardInterrupt")

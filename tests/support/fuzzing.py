@@ -531,7 +531,7 @@ _WRONG: dict[str, list[str]] = {
              "--hold=-1", "--hold=inf", "--isolation=fork"],
     "dispatcher": ["--port=-1", "--port=70000", "--host=0.0.0.0", "--host=nowhere", "--host=", "--name=a/b", "--name=",
                    "--consumer-timeout-ms=0", "--consumer-timeout-ms=nan", "--worker-address=", "--work-dir=",
-                   "--record=", "--record=nowhere/run.db", "--record=."],
+                   "--record=", "--record=no-such-folder/run.db", "--record=."],
     "worker": ["--dispatcher=x:y:z", "--dispatcher=nobody", "--dispatcher=grpc://a://b:1", "--port=70000",
                "--host=8.8.8.8", "--worker-address=x:y:z", "--worker-address=", "--cache-bytes=-1", "--cache-bytes=0",
                "--cache-bytes=lots",

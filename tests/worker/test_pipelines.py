@@ -91,16 +91,16 @@ class Damaging:
         self._channel = channel
         self.address = channel.address
 
-    def call(self, method: Any, request: Any, **more: Any) -> Any:
-        reply = self._channel.call(method, request, **more)
-        return replace(reply, definition=flipped(reply.definition))
+    def fetch(self, method: Any, request: Any, **more: Any) -> Any:
+        known, *pieces = self._channel.fetch(method, request, **more)
+        return [known, *(replace(piece, definition=flipped(piece.definition)) for piece in pieces)]
 
     def replies(self, method: Any, request: Any) -> Iterator[Any]:
         return (replace(piece, data=flipped(piece.data)) for piece in self._channel.replies(method, request))
 
 
 def flipped(data: bytes) -> bytes:
-    return data[:-1] + bytes([data[-1] ^ 1])
+    return data[:-1] + bytes([data[-1] ^ 1]) if data else data  # as it is in a first message
 
 
 def test_a_blob_or_definition_that_arrives_damaged_is_an_error_and_no_pipeline(
