@@ -217,8 +217,10 @@ class Producer(threading.Thread):
 
     def _gather_early(self, began: float) -> None:
         """Gather what a pull has so far that takes long; the pull then ends with the call that is being made."""
-        self._pulling = None
         run = self.stage.early() if self.stage is not None else []
+        if run is None:
+            return  # its calls have not begun, as on a busy machine or behind a slow source: it is looked at again
+        self._pulling = None
         if run:
             self._gather(run, began)
 

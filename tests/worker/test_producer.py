@@ -12,6 +12,7 @@ import pytest
 from dsnb.elements.frame import Frame
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.engine.in_place import CallsInPlace, Made
 from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, Limits, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for
@@ -267,6 +268,40 @@ def test_it_tells_up_to_where_what_was_made_will_be(produce: Produce) -> None:
     shelf = made_of(produce, Dataset.range(5000).map(failing_at(40)))
     assert shelf.on_their_way == sorted(shelf.on_their_way)
     assert shelf.on_their_way[-1] == 5000
+
+
+def test_what_a_run_has_is_handed_on_although_it_began_late(produce: Produce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the machine is busy, or the source is slow: the run was looked at before its first call."""
+    gate, looks, last = threading.Event(), list[bool](), 0
+    make, take = CallsInPlace.make, CallsInPlace.take
+
+    def begins_late(calls: CallsInPlace, run: list[Any]) -> Made:
+        if 5001 in run:
+            looks.clear()
+            wait_for(lambda: looks, what="somebody to look")
+        return make(calls, run)
+
+    def noted(calls: CallsInPlace) -> list[Any] | None:
+        found = take(calls)
+        looks.append(True)
+        return found
+
+    def slow_in_a_long_run(x: int) -> int:
+        nonlocal last
+        last = int(x)
+        if x == 5001:
+            gate.wait(30.0)
+        return int(x)
+
+    monkeypatch.setattr(CallsInPlace, "make", begins_late)
+    monkeypatch.setattr(CallsInPlace, "take", noted)
+    shelf = Shelf()
+    produce(Dataset.range(6000).map(slow_in_a_long_run), shelf)
+    wait_for(lambda: sum(frame.count for frame in shelf.frames) == 5001, what="all that are ready")
+    assert last == 5001
+    gate.set()
+    wait_for(lambda: shelf.ended, what="the end")
+    assert plain(shelf.elements) == list(range(6000))
 
 
 def test_what_a_run_has_is_handed_on_although_its_next_element_never_comes(produce: Produce) -> None:

@@ -199,6 +199,7 @@ class CallingStage(Stage):
                 run = run[: len(out)]
             if out:
                 return run, out, None
+            want = 1  # somebody looked already, and nothing that is there may wait for another call
         return [], [], None
 
     def next_inputs(self, want: int) -> list[Any]:
@@ -256,10 +257,10 @@ class ResultsStage(CallingStage):
         self._beside, self._in_place = None, CallsInPlace(self.function.extend)
         return True
 
-    def early(self) -> list[Any]:
+    def early(self) -> list[Any] | None:
         """The results so far."""
         out = self._in_place.take() if self._in_place is not None else []
-        return kept(out) if self._unguarded else out
+        return kept(out) if out and self._unguarded else out
 
 
 def call_once(function: UserFunction, element: Any) -> Any:

@@ -75,9 +75,14 @@ class CallsInPlace:
         except BaseException as error:  # noqa: BLE001 - in the place of an element, as on a thread of its own
             return error
 
-    def take(self) -> list[Any]:
-        """What the run has so far that goes on now, and end it with the call that is being made; from any thread."""
+    def take(self) -> list[Any] | None:
+        """What the run has so far that goes on now, and end it with the call that is being made; from any thread.
+
+        None where no calls are being made.
+        """
         with self._lock:
+            if not self._left:
+                return None
             first, self._taken = self._taken, len(self._out)
             # Up to the call that is being made: a few more where it is over at this moment, which does no harm.
             del self._left[self._taken + 1 :]

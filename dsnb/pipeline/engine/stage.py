@@ -178,10 +178,10 @@ class Stage:
         """
         return False
 
-    def early(self) -> list[Any]:
+    def early(self) -> list[Any] | None:
         """Elements that the pull which goes on now has so far; it will not give them again. From another thread.
 
-        They come behind those of all pulls that are over.
+        They come behind those of all pulls that are over. None while the pull makes no calls: it may begin some.
         """
         return []
 

@@ -72,10 +72,10 @@ class GeneratorStage(Stage):
         self._beside, self._in_place = None, CallsInPlace(self._extend)
         return True
 
-    def early(self) -> list[Any]:
+    def early(self) -> list[Any] | None:
         """What it yielded so far."""
         out = self._in_place.take() if self._in_place is not None else []
-        return kept(out) if self._plain else out
+        return kept(out) if out and self._plain else out
 
     def produce(self, want: int) -> Run:
         """The next elements; after an error of the generator's comes the end."""
@@ -112,6 +112,7 @@ class GeneratorStage(Stage):
             self.elements += made.taken
             if made.out or made.failure is not None or not (made.cut or made.taken == want):
                 return made.out, made.failure
+            want = 1  # somebody looked already, and nothing that is there may wait for another element
         return [], None
 
     def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:

@@ -12,6 +12,7 @@ import pytest
 
 from dsnb.errors import CancelledError
 from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.engine.in_place import CallsInPlace
 from dsnb.pipeline.engine.stage import Run, Stage
 from tests.pipeline.driving import context, drain, failing_at, plain, run
 from tests.support.waiting import wait_for
@@ -99,6 +100,27 @@ def test_what_a_pull_has_so_far_is_taken_once(bench: Make, name: str) -> None:
     assert plain(one.rest()) == list(range(31, 100))
     assert held.seen == list(range(100))
     assert len(held.threads) == 1
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_pull_that_was_taken_whole_goes_on_with_a_single_call(bench: Make, name: str) -> None:
+    """It is looked at once: what a longer run had would wait for the run's slowest call."""
+    held, taken = Held(5), list[Any]()
+    one = bench(PIPELINES[name](held))
+    calls: CallsInPlace = one.stage._in_place  # type: ignore[attr-defined]
+    extend = calls._extend
+
+    def looked_at_in_the_last_moment(out: list[Any], left: list[Any]) -> BaseException | None:
+        failure = extend(out, left)
+        if not taken:
+            taken.extend(one.stage.early() or ())
+        return failure
+
+    calls._extend = looked_at_in_the_last_moment
+    assert plain(list(one.pull(4).result(30.0))) == [4]
+    assert plain(taken) == [0, 1, 2, 3]
+    held.doors[5].set()
+    assert plain(one.rest()) == list(range(5, 100))
 
 
 def test_a_pull_goes_on_where_everything_it_made_was_taken(bench: Make) -> None:
