@@ -49,6 +49,8 @@ class Liveness:
     """Until when each client must be heard of."""
     unread: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when an iteration has had no client."""
+    empty_handed: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    """The clients that came to the end of each pass and had not one element of it."""
     unused: dict[str, float] = field(default_factory=dict)
     """Since when a job has had no client."""
     unread_datasets: dict[str, float] = field(default_factory=dict)

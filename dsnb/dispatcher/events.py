@@ -67,10 +67,11 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndSeen:
-    """A client has read these tasks to their end and asks what is left."""
+    """A client has read these tasks to their end and asks what is left. It had `elements`; -1 where that is unknown."""
 
     client_id: str
     ended: tuple[str, ...]
+    elements: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

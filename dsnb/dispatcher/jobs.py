@@ -110,7 +110,17 @@ def end_seen(core: Context, event: e.EndSeen) -> bool:
         # A task that ends early is dropped, so its own worker must say that nothing of it is on its way to anybody.
         if task is not None and not task.refused:
             end_task(core, task_id)
-    return core.state.iteration(client.job, client.number).finished
+    finished = core.state.iteration(client.job, client.number).finished
+    if finished and not event.elements:
+        core.live.empty_handed.setdefault((client.job, client.number), set()).add(client.client_id)
+    return finished
+
+
+def read_alone(core: Context, client: Client) -> bool:
+    """Whether no other client had elements of a pass that is over, and none of them was lost."""
+    iteration = core.state.iteration(client.job, client.number)
+    had_nothing = core.live.empty_handed.get((client.job, client.number), set()) - {client.client_id}
+    return iteration.joined - len(had_nothing) == 1 and not iteration.losses
 
 
 def forget(core: Context, event: e.ForgetJob) -> None:
@@ -214,6 +224,7 @@ def free(core: Context, job: Job, iteration: Iteration) -> None:
     """Let go of all that is held for a pass, here and at its workers."""
     core.live.unread.pop((job.name, iteration.number), None)
     core.live.rounds.pop((job.name, iteration.number), None)
+    core.live.empty_handed.pop((job.name, iteration.number), None)
     for task_id in list(iteration.tasks):
         drop_task(core, task_id)
 

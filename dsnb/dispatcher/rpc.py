@@ -10,7 +10,7 @@ from contextlib import suppress
 import grpc
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import positions
+from dsnb.dispatcher import jobs, positions
 from dsnb.dispatcher.control import control
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.desk import Desk, Mailbox, Message
@@ -175,12 +175,13 @@ class DispatcherService:
             known = self._desk.core.state.clients.get(request.client_id)
             if known is not None and known.cancelled:
                 return m.EndReply(cancelled_by=known.cancelled)
-            finished = self._desk.handle(e.EndSeen(client_id=request.client_id, ended=request.ended))
+            elements = request.farewell.elements if request.farewell is not None else -1
+            finished = self._desk.handle(e.EndSeen(client_id=request.client_id, ended=request.ended, elements=elements))
             client = self._desk.core.state.clients[request.client_id]
             if not finished:
                 return m.EndReply(tasks=self._desk.task_infos(client.job, client.number))
             iteration = self._desk.core.state.iteration(client.job, client.number)
-            sole = iteration.read_by_one_alone
+            sole = jobs.read_alone(self._desk.core, client)
             # Where others read, the workers must hear first from this one what it consumed, and then that it is gone.
             if len(iteration.clients) == 1 and request.farewell is not None:
                 position = positions.tell(self._desk.core, request.client_id)

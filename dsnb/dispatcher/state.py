@@ -85,11 +85,6 @@ class Iteration:
     """Whether it began at a reading position; then a worker may have several tasks of it."""
     rounds: Rounds | None = None
 
-    @property
-    def read_by_one_alone(self) -> bool:
-        """Whether all elements that it gave went to one client, and none was lost."""
-        return self.joined == 1 and not self.losses
-
 
 @dataclass(slots=True)
 class Job:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.jobs import PASSES_KEPT
+from dsnb.dispatcher.jobs import PASSES_KEPT, read_alone
 from dsnb.dispatcher.membership import JOBS_KEPT
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from dsnb.wire.messages import PassPosition
-from tests.dispatcher.simulation import CONFIG, Service
+from tests.dispatcher.simulation import CONFIG, Service, SimClient
 
 
 def test_clients_of_one_name_share_a_pass_and_its_tasks() -> None:
@@ -69,19 +69,37 @@ def test_a_pass_is_known_to_be_one_client_s_alone_if_no_other_ever_joined_and_no
     worker = service.add_worker("w")
     dataset = service.register(20)
 
-    def alone(name: str) -> bool:
-        return service.core.state.iteration(name, 0).read_by_one_alone
+    def alone(client: SimClient) -> bool:
+        return read_alone(service.core, service.core.state.clients[client.client_id])
 
-    service.join(dataset, "one")
+    one = service.join(dataset, "one")
     service.finish(worker, service.task(worker))
     service.close(service.join(dataset, "two"))
-    service.join(dataset, "two")
-    service.join(dataset, "lost")
+    two = service.join(dataset, "two")
+    lost = service.join(dataset, "lost")
     service.ask(service.task(worker))
     service.remove(worker)
-    assert (alone("one"), alone("two"), alone("lost")) == (True, False, False)
+    assert (alone(one), alone(two), alone(lost)) == (True, False, False)
     service.restart()
-    assert (alone("one"), alone("two"), alone("lost")) == (True, False, False)
+    assert (alone(one), alone(two), alone(lost)) == (True, False, False)
+
+
+@pytest.mark.parametrize("elements", [0, 3, -1])
+def test_who_reads_beside_another_one_that_had_nothing_reads_alone(elements: int) -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(20)
+    other, last = (service.join(dataset, "train") for _ in range(2))
+    task = service.task(worker)
+    service.finish(worker, task)
+
+    def at_end(client: SimClient, elements: int) -> bool:
+        """Let a client come to the end with so many elements; whether it read alone."""
+        service.call(e.EndSeen(client_id=client.client_id, ended=(task.task_id,), elements=elements))
+        return read_alone(service.core, service.core.state.clients[client.client_id])
+
+    assert not at_end(other, elements), "the last one may still get some"
+    assert at_end(last, 0) is (elements == 0)
 
 
 def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_over() -> None:
