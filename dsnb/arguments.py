@@ -99,7 +99,7 @@ def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callabl
                 raise
             raise
 
-    # It is of the function's own module, where doctest and the like look for the functions of a module.
+    # With the function's own globals: doctest takes a function for a module's only if its globals are the module's.
     made = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
     return wraps(function)(made)
 

@@ -30,7 +30,7 @@ class JobReader(Stage):
 class ServiceStage(Stage):
     """A source whose elements come from a service.
 
-    Building a pipeline makes no job: whoever iterates may never read, or read another part of the pipeline first.
+    Building a pipeline joins no job: its iterator may never be read, or be read only in another part of the pipeline.
 
     Args:
         join: Joins the job; returns the stage that reads it. Called again if it failed.

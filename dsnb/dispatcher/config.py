@@ -30,14 +30,18 @@ def _addresses(name: str, value: Any) -> tuple[str, ...]:
 _ADDRESSES = 'pass a list of addresses: ["localhost:%port%", "otherhost:5050"]'
 
 
+_CHECK_MS, _COLLECT_MS, _LOST_MS = 200, 600_000, 10_000
+"""Defaults, also for None, which the original takes for them."""
+
+
 @checked(
     port=port,
     protocol=optional(one_of("grpc"), "grpc"),
     work_dir=optional(path),
     worker_addresses=_addresses,
-    job_gc_check_interval_ms=optional(milliseconds, 200),
-    job_gc_timeout_ms=optional(_until_collected, 600_000),
-    worker_timeout_ms=optional(milliseconds, 10_000),
+    job_gc_check_interval_ms=optional(milliseconds, _CHECK_MS),
+    job_gc_timeout_ms=optional(_until_collected, _COLLECT_MS),
+    worker_timeout_ms=optional(milliseconds, _LOST_MS),
     host=loopback,
     token=optional(token),
     name=service_name,
@@ -54,8 +58,8 @@ class DispatcherConfig:
         port: 0 for a free one; with a `work_dir`, the one that was had last, if it is free.
         host: The address to listen on; loopback only.
         protocol: "grpc".
-        token: What every caller must know; None for a random one. Make it long and random: whoever has recorded a
-            call can try tokens on it.
+        token: The secret that every caller must know; None for a random one. Make it long and random: an attacker
+            who has recorded a call can try tokens on it.
         name: The service's name, for people.
         work_dir: A folder, made if it is not there, that belongs to this service alone: its token, and all that lets a
             dispatcher that is started again in it carry on where the last one was. None for a service that ends with
@@ -89,9 +93,9 @@ class DispatcherConfig:
     work_dir: str | os.PathLike[str] | None = None
     fault_tolerant_mode: bool | None = None
     worker_addresses: Sequence[str] | None = ()
-    job_gc_check_interval_ms: int = 200
-    job_gc_timeout_ms: int = 600_000
-    worker_timeout_ms: int = 10_000
+    job_gc_check_interval_ms: int = _CHECK_MS
+    job_gc_timeout_ms: int = _COLLECT_MS
+    worker_timeout_ms: int = _LOST_MS
     _: KW_ONLY  # those before stand in the original's order
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)

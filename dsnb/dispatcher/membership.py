@@ -310,5 +310,5 @@ def _keeps_splits(core: Context, job: Job) -> bool:
 
 
 def _awaits_readers(core: Context, job: Job) -> bool:
-    """Whether a pass of a job is kept half read, for whoever goes on with it."""
+    """Whether a job has a half-read pass that is kept for its next reader."""
     return _keeps_splits(core, job) and not all(iteration.finished for iteration in job.iterations.values())

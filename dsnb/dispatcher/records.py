@@ -77,7 +77,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlaced:
-    """A worker that was let in by another fixed list, or by none, has this place in the one that holds now."""
+    """The place of a known worker in the present list of workers; it joined under another list, or under none."""
 
     uid: str
     place: int

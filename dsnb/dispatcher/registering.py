@@ -1,7 +1,7 @@
 """Registering pipelines: the same pipeline has one id, and an id keeps the pipeline that it was first given.
 
 Readers of an id may be anywhere and come at any time. So a pipeline that is registered under the id of another one is
-not registered: whoever registers it gets the id, and the first operation that differs.
+not registered: its caller gets the id, and is told the first operation that differs.
 """
 
 from __future__ import annotations

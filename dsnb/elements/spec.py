@@ -196,7 +196,7 @@ def spec_of(element: Any) -> Any:
 
 
 def spec_rule(name: str, value: Any) -> Any:
-    """An element spec: `TensorSpec`s, nested in tuples, dicts and the like."""
+    """An element spec: a `TensorSpec`, or a structure of them as elements have it."""
     try:
         leaves = flatten(value)
     except (InvalidArgumentError, RecursionError) as error:

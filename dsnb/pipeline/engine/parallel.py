@@ -140,7 +140,7 @@ class ParallelCalls:
     def _add_thread(self, number: int) -> None:
         name = f"dsnb-{self._function.operation}-{number}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)
-        start(thread)  # under the lock, so that whoever closes joins none that has not begun
+        start(thread)  # under the lock: `close` cannot join a thread that has not begun
         self._threads.append(thread)
         self._running += 1
 

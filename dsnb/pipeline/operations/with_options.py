@@ -14,7 +14,7 @@ from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 
 def options_rule(name: str, value: Any) -> Options:
     """Settings of a pipeline."""
-    rule = instance(Options, hint="pass dsnb.Options(writable=True) or the like")
+    rule = instance(Options, hint="pass an Options object, as in dsnb.Options(writable=True)")
     options: Options = rule(name, value)
     return options
 
