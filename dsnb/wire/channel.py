@@ -445,7 +445,7 @@ def _within_limit(data: bytes, method: Method[Any, Any]) -> bytes:
         raise InvalidArgumentError(
             f"a {method.name} request has {len(data):,} bytes, and a server takes {MESSAGE_BYTES:,}",
             did="it was not sent",
-            hint="names, positions and specifications have to be small; data belong into the pipeline's elements",
+            hint="keep names, positions and specifications small; large data go into the pipeline's elements",
         )
     return data
 

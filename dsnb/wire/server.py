@@ -1,8 +1,8 @@
 """A gRPC server with our habits: no shared ports, proofs, errors as pages, threads on demand.
 
-gRPC asks `_Calls` for the handler of each call, on its one thread and before it reads any message. So who has not
-proven to know the token is refused there by the metadata alone, costs no memory beyond the window of its connection,
-and no thread but for a refusal that tells why.
+gRPC asks `_Calls` for the handler of each call, on its one thread and before it reads any message. A caller that has not
+proven that it knows the token is refused there, by the metadata alone. It costs no memory beyond the window of its
+connection, and a thread only for the moment in which a refusal says why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Services that were stopped in this process: nobody has to wait for them to find out that they do not answer."""
+"""Services that were stopped in this process: calls to them are refused at once, and need not wait for an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _stopped: dict[str, str] = {}
 
 
 def note_stopped(target: str, name: str) -> None:
-    """Learn that a service was stopped here, and that nobody will start it again on its own account."""
+    """Learn that a service was stopped here; it does not start again by itself."""
     with _lock:
         _stopped.pop(split_target(target), None)
         _stopped[split_target(target)] = name
