@@ -1,7 +1,7 @@
 """A gRPC server with our habits: no shared ports, proofs, errors as pages, threads on demand.
 
-gRPC asks `_Calls` for the handler of each call, on its one thread and before it reads any message. A caller that has not
-proven that it knows the token is refused there, by the metadata alone. It costs no memory beyond the window of its
+gRPC asks `_Calls` for the handler of each call, on its one thread and before it reads any message. A caller that has
+not proven that it knows the token is refused there, by the metadata alone. It costs no memory beyond the window of its
 connection, and a thread only for the moment in which a refusal says why.
 """
 
