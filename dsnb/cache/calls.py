@@ -358,7 +358,7 @@ def _check_function(function: Any) -> None:
     ):
         if is_such(function):
             raise InvalidArgumentError(
-                f"`function`: {function.__name__} is {name}, which is used up when it was read once",
+                f"`function`: {function.__name__} is {name}, which can be read only once",
                 hint="return a list, or an array",
             )
 

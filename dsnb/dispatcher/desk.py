@@ -145,7 +145,7 @@ class Desk:
         self._changed.notify_all()
 
     def _archive(self, records: Iterable[Record]) -> None:
-        """Keep no more in the ledger of jobs that are archived, or gone, than the state does."""
+        """Drop from the ledger what the state no longer keeps of archived and dropped jobs."""
         for record in records:
             if isinstance(record, PassArchived) and (job := self.core.state.jobs.get(record.job)) and job.archived:
                 self.ledger.archive(record.job)
@@ -157,7 +157,7 @@ class Desk:
             self.journal.compact(self.core.state)
 
     def keep_blobs_of_datasets(self) -> None:
-        """Let all blobs go that no dataset has."""
+        """Drop the blobs that no dataset uses."""
         datasets = self.core.state.datasets.values()
         self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
 

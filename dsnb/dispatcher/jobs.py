@@ -230,7 +230,7 @@ def free(core: Context, job: Job, iteration: Iteration) -> None:
 
 
 def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
-    """Free a pass that nobody reads. That one is finished is kept, so that reading it again finds it empty."""
+    """Free a pass that nobody reads. A finished one is remembered as such: reading it again finds it empty."""
     free(core, job, iteration)
     if iteration.finished:
         archive(core, job, PASSES_KEPT)
@@ -239,7 +239,7 @@ def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
 
 
 def archive(core: Context, job: Job, kept: int) -> None:
-    """Keep no more than that they are over of the finished passes that nobody reads, but of the newest few."""
+    """Keep the newest few finished passes that nobody reads; of the others, only that they are over."""
     done = [number for number, it in sorted(job.iterations.items()) if it.finished and not it.clients and not it.tasks]
     for number in done[: max(0, len(done) - kept)]:
         core.live.unread.pop((job.name, number), None)

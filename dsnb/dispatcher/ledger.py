@@ -73,7 +73,7 @@ class JobTotals:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What is kept of the reports of a job that was long ago."""
+    """What is kept of the reports of an archived job."""
 
     produced: int = 0
     consumed: int = 0

@@ -298,7 +298,7 @@ def _collect(core: Context) -> None:
 
 
 def _archive(core: Context) -> None:
-    """Keep all of the newest jobs that nobody reads, and of those before them only that their passes are over."""
+    """Keep the newest jobs that nobody reads whole; of older ones, only that their passes are over."""
     there = [job for name in core.live.unused if (job := core.state.jobs[name]).iterations]
     for job in there[: max(0, len(there) - JOBS_KEPT)]:
         jobs.archive(core, job, kept=0)

@@ -81,7 +81,7 @@ def _inexact(core: Context, job: Job, tasks: list[Task]) -> str:
 
 
 def at_beginning(position: PassPosition) -> bool:
-    """Whether nothing was had: a pass that begins there is like any other that begins."""
+    """Whether a position is the very beginning: a pass from there is a new one."""
     return not position.tasks and not position.providers
 
 

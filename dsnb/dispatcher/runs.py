@@ -83,7 +83,7 @@ class Numbers:
         return self.runs[-1][1] - 1 if self.runs else -1
 
     def add(self, number: int) -> None:
-        """Have one more number.
+        """Add a number.
 
         Example:
             >>> numbers = Numbers([(0, 3), (4, 5)])
@@ -94,7 +94,7 @@ class Numbers:
         self.runs = _joined([*self.runs, (number, number + 1)])
 
     def discard(self, number: int) -> None:
-        """Have a number no more.
+        """Remove a number.
 
         Example:
             >>> numbers = Numbers([(0, 3)])

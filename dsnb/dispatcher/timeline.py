@@ -137,7 +137,7 @@ class Timeline:
         task.open.setdefault(record.provider, deque()).append(run)
 
     def _make_room(self) -> None:
-        """Forget the runs of the jobs that began first of those that have no task any more, but of the newest few."""
+        """Keep the runs of the newest few jobs that have no tasks any more; forget those of older ones."""
         at_work = {task.job for task in self._tasks.values()}
         over = [job for job in self._jobs if job not in at_work]
         for job in over[: max(0, len(over) - JOBS_KEPT)]:
