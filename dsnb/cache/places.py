@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 from typing import Any
@@ -62,6 +63,9 @@ def _require(url: str, package: str) -> None:
             did="nothing was recorded",
             hint=f"pip install 'dsnb[{package}]'",
         )
+    # Now, and not with the first element: Ctrl-C in the middle of an import leaves a package that cannot be imported
+    # any more in this process.
+    importlib.import_module(package)
 
 
 def _check_protocols(name: str, url: str) -> None:

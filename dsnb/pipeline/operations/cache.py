@@ -28,6 +28,7 @@ from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 from dsnb.pipeline.operations.cache_splits import SplitCacheStage
 from dsnb.pipeline.splits import FileSource, SplitProvider, split_providers
+from dsnb.wire.threads import shielded
 
 CHUNK_BYTES: Final = 16 << 20
 LEASE_S: Final = 5.0
@@ -245,7 +246,10 @@ class CacheStage(Stage):
             lease_s=operation.lease_s,
         )
         self._lends = context.copied_later
-        self._reader = Reader(operation.shelf(), plan, copied_later=context.copied_later)
+        # An iterator is built by its first `next`, so Ctrl-C may come at any moment of this.
+        self._reader = shielded(
+            lambda: Reader(operation.shelf(), plan, copied_later=context.copied_later), lambda late: late.close()
+        )
         if self._asks is not None:
             self._asks.add_notes(operation.named_files)
 
