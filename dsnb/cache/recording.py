@@ -160,6 +160,11 @@ def encode(record: Record) -> bytes:
     return b"%s\n%s\n" % (line, xxhash.xxh3_64_hexdigest(line).encode())
 
 
+def is_whole(data: bytes) -> bool:
+    """Whether the end of a record is there; what is damaged may be whole."""
+    return data.count(b"\n") == 2 and data.endswith(b"\n")
+
+
 @lru_cache(maxsize=512)  # each pass over a recording asks for its records again, twice
 def decode(data: bytes) -> Record:
     """The record that `encode` wrote.

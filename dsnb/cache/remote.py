@@ -17,6 +17,7 @@ import contextlib
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -30,7 +31,7 @@ from dsnb.cache.backends import Unwritable, over_limit
 from dsnb.cache.frames import decode as decode_frame
 from dsnb.cache.frames import digest_of, encode
 from dsnb.cache.places import without_password
-from dsnb.cache.recording import Chunk, Piece, Place, decode
+from dsnb.cache.recording import Chunk, Piece, Place, decode, is_whole
 from dsnb.cache.removal import is_key
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, UnavailableError
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 _BETWEEN: Final = b"\n"
 _ASKED: Final = "asked"
+_PART_S: Final = 1.0
+"""How long a record may be visible in part; then it is damaged."""
 _FILE: Final = re.compile(r"about\.json|\d{6,}/(manifest|log/\d{8,}|data/[0-9a-f]{24}|beat/(\d+|asked))")
 """The files of a pipeline's recordings, by their names in its folder."""
 
@@ -151,9 +154,18 @@ class RemoteStore:
         if self._manifest is None:
             data = self._folder.read("manifest") if not slot else None
             self._manifest = [] if data is None else [part + _BETWEEN for part in data.split(_BETWEEN * 2)[:-1]]
-        found = self._manifest[slot] if slot < len(self._manifest) else self._log.read(f"{slot:08d}")
+        found = self._manifest[slot] if slot < len(self._manifest) else self._record(f"{slot:08d}")
         if found is not None:
             self._count(found)
+        return found
+
+    def _record(self, name: str) -> bytes | None:
+        """A record of the log. A store that writes in place, as a folder does, may show the beginning of it first."""
+        found = self._log.read(name)
+        until = time.monotonic() + _PART_S
+        while found is not None and not is_whole(found) and time.monotonic() < until:
+            time.sleep(_PART_S / 100)
+            found = self._log.read(name)
         return found
 
     def claim(self, slot: int, record: bytes) -> bool:

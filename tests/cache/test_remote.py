@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,21 @@ def test_what_is_damaged_or_gone_is_recorded_anew(tmp_path: Path, url: str) -> N
     before = os.path.getsize(calls)
     check(list(squares(calls, url)))
     assert os.path.getsize(calls) == before
+
+
+@pytest.mark.parametrize("url", ["file"], indirect=True)
+def test_a_record_that_another_process_is_writing_is_waited_for(tmp_path: Path, url: str) -> None:
+    """A file that is written in place is there before it is whole."""
+    calls = tmp_path / "calls"
+    check(list(squares(calls, url).take(7)), 7)
+    newest = Path(max(files_of(url, "log")))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[: len(whole) // 2])
+    finishing = threading.Timer(0.2, newest.write_bytes, [whole])
+    finishing.start()
+    check(list(squares(calls, url)))  # a CacheWarning would be an error
+    finishing.join()
+    assert os.path.getsize(calls) == N, "nothing was lost"
 
 
 def test_a_limit_ends_the_recording_and_not_the_pass(tmp_path: Path, url: str) -> None:
