@@ -111,7 +111,18 @@ def test_nothing_overflows_from_phone_to_wall(
     for width in (400, 700, 1000, 1280, 1600, 2000):
         tab.page.set_viewport_size({"width": width, "height": 1000})
         tab.wait(f"innerWidth === {width}")
-        wait_for(lambda: not too_wide(tab), what=f"all to fit {width} pixels")  # laid out within a frame or two
+        found: list[str] = []
+
+        def fits(found: list[str] = found) -> bool:
+            found[:] = too_wide(tab)
+            return not found
+
+        try:
+            wait_for(fits, what=f"all to fit {width} pixels", timeout=30.0)  # laid out within a frame or two
+        except AssertionError as error:
+            tab.page.screenshot(path=artefacts / f"{theme}-{width}-too-wide.png", full_page=True)
+            error.add_note(f"too wide are {found}")
+            raise
         tab.page.screenshot(path=artefacts / f"{theme}-{width}.png", full_page=True)
     assert tab.complaints == []
 

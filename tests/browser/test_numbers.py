@@ -72,12 +72,13 @@ def at_rest(now: Snapshot) -> Numbers:
     job = the_job(now)
     told = counters(now) | {
         "header  pass": job.iteration + 1,
-        "cards  skipped": sum(trainer.skipped for trainer in job.trainers),
         "cards  rate": 0,
         f"jobs {job.name} pass": job.iteration + 1,
         f"jobs {job.name} clients": job.clients,
         f"jobs {job.name} rate": 0,
     }
+    skipped = sum(trainer.skipped for trainer in job.trainers)
+    told |= {"cards  skipped": skipped} if skipped else {}  # the card says "every trainer gets every element" else
     told |= splits(job)
     for worker in now.workers:
         told |= {f"workers {worker.name} {field}": 0 for field in ("busy", "rate")}
