@@ -184,9 +184,14 @@ def beside(error: Exception) -> Exception:
     return error
 
 
+def is_beside(error: Exception) -> bool:
+    """Whether an error was marked so; one of the user's never is."""
+    return bool(getattr(error, "dsnb_beside", False))
+
+
 def stands_in_place(error: Exception) -> bool:
     """Whether an error that a pipeline raised stands in an element's place."""
-    return not isinstance(error, CancelledError) and not getattr(error, "dsnb_beside", False)
+    return not isinstance(error, CancelledError) and not is_beside(error)
 
 
 def warn(text: str, kind: type[Warning]) -> None:

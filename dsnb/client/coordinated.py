@@ -115,7 +115,7 @@ class RoundsTable(TaskTable):
         for hold in self._holds.values():
             with self._inbox.changed:
                 turns = self._inbox.rounds.turns(hold.info.task_id)
-                hold.account.consumed = max(hold.account.consumed, turns.consumed)
+                hold.account.consumed = hold.account.taken = max(hold.account.consumed, turns.consumed)
                 hold.buffered_bytes = 0
                 hold.fill(turns.nbytes)
         self._top_up(time.monotonic())
@@ -321,8 +321,8 @@ class CoordinatedStage(JobReader):
                 self._table.follow(updates)
                 if retry:
                     self._table.try_refused()
-                for hold, error in failed:
-                    self._keep(hold.info.task_id, self._table.broken(hold, error))
+                for sink, error in failed:
+                    self._keep(sink.hold.info.task_id, self._table.broken(sink, error))
                 due = self._table.tend(time.monotonic())
                 self._table.acknowledge()
             except Exception as error:  # noqa: BLE001 - the user's thread raises it

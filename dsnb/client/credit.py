@@ -23,6 +23,8 @@ class Account:
 
     granted: int = 0
     received: int = 0
+    taken: int = 0
+    """Those that left this reader's buffer; its operations may hold some of them."""
     consumed: int = 0
     ended: bool = False
     recalling: bool = False
@@ -34,7 +36,7 @@ class Account:
     @property
     def outstanding(self) -> int:
         """Elements that count against the allowance."""
-        return (self.received if self.ended else self.granted) - self.consumed
+        return (self.received if self.ended else self.granted) - self.taken
 
     @property
     def unused(self) -> int:
@@ -57,9 +59,9 @@ def top_up(accounts: Sequence[Account], limit: int | None, now: float) -> list[A
     """
     open_ones = [account for account in accounts if not (account.ended or account.recalling or account.away)]
     if limit is None:
-        low = [account for account in open_ones if account.granted - account.consumed < _UNLIMITED // 2]
+        low = [account for account in open_ones if account.granted - account.taken < _UNLIMITED // 2]
         for account in low:
-            account.granted = account.consumed + _UNLIMITED
+            account.granted = account.taken + _UNLIMITED
         return low
     free = limit - sum(account.outstanding for account in accounts)
     share = max(1, limit // max(1, len(open_ones)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from dsnb.client.credit import Account
 from dsnb.wire.ears import Ears
-from dsnb.wire.messages import ClientUpdate, TaskInfo
+from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
+from dsnb.wire.ranges import prefix
 from dsnb.wire.transfer.handover import Piece, Reading, Sink
 
 FIRST_BYTES = 128 << 10
@@ -21,6 +23,10 @@ for a late reader, and go together."""
 
 _HEAR_EVERY = 16
 """Pieces after which a reader looks for more at the latest: they may be another task's."""
+
+
+_MOST_RANGES: Final = 1 << 16
+"""Ranges of a task that are remembered. Most tasks have one; readers that share a task have one for each piece."""
 
 
 class Hold:
@@ -44,13 +50,32 @@ class Hold:
         """What the worker knows of a consumer of a coordinated read."""
         self.told = 0
         """Up to where the worker was told what is consumed."""
+        self.told_taken = 0
         self.untold_bytes = 0
         self.buffered_bytes = 0
         self.newest_bytes = 0
         """Of the piece that came last."""
         self.was_full = False
         """Whether as much as may be was on its way, since `max_bytes` was last raised."""
+        self.damaged = 0
+        """How many messages arrived damaged since the last that did not."""
+        self.received = ReceivedRanges()
+        """What arrived of the task's present sequence."""
+        self.consumed_cell: memoryview | None = None
+        """Where the worker looks up what was consumed if this process dies; None where messages have to tell."""
         self._inbox = inbox
+
+    def holding(self) -> TaskHolding:
+        """What this reader consumed of the task, and what it has of it to consume; under the inbox's lock."""
+        consumed, held = self.received.split(self.account.received - self.account.consumed)
+        return TaskHolding(
+            task_id=self.info.task_id,
+            incarnation=self.info.incarnation,
+            received=self.account.received,
+            consumed=_index_ranges((first, end) for first, end in consumed if end > self.info.needed_from),
+            held=_index_ranges(held),
+            untold=self.account.consumed - self.told if self.transfer == "grpc" else 0,  # others look it up
+        )
 
     def fill(self, nbytes: int) -> None:
         """Count bytes that arrived."""
@@ -66,11 +91,39 @@ class Hold:
         return TaskSink(self, self._inbox)
 
 
+class ReceivedRanges:
+    """The elements of a task that arrived, as ranges in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._ranges: deque[list[int]] = deque(maxlen=_MOST_RANGES)
+
+    def add(self, first: int, count: int) -> None:
+        """Note elements that arrived."""
+        last = self._ranges[-1] if self._ranges else None
+        if last is not None and last[1] == first:
+            last[1] += count
+        else:
+            self._ranges.append([first, first + count])
+
+    def split(self, held: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """All but the last `held` elements, and those, each in the order of arrival."""
+        listed = [(first, end) for first, end in self._ranges]
+        return prefix(listed, sum(end - first for first, end in listed) - held)
+
+    def clear(self) -> None:
+        """Begin anew: the task's elements are numbered from 0 again."""
+        self._ranges.clear()
+
+
+def _index_ranges(pairs: Iterable[tuple[int, int]]) -> tuple[IndexRange, ...]:
+    return tuple(IndexRange(first=first, end=end) for first, end in pairs)
+
+
 class TaskSink(Sink):
     """Takes what one reading delivers."""
 
     def __init__(self, hold: Hold, inbox: Inbox) -> None:
-        self._hold = hold
+        self.hold = hold
         self._inbox = inbox
         self.current = True
 
@@ -86,12 +139,15 @@ class TaskSink(Sink):
         """Take what comes together. Nothing is no sign of life: a task that is idle may lose its credit to another."""
         with self._inbox.lock:
             if self.current and pieces:
-                account = self._hold.account
+                account = self.hold.account
                 account.active_at = time.monotonic()
+                account.ended = False  # what another reader left may come after the end
+                self.hold.damaged = 0
                 for piece in pieces:
                     account.received += piece.count
-                    self._hold.fill(piece.nbytes // piece.count * piece.count)
-                    self._inbox.put(self._hold, piece)
+                    self.hold.received.add(piece.index, piece.count)
+                    self.hold.fill(piece.nbytes // piece.count * piece.count)
+                    self._inbox.put(self.hold, piece)
                 self._inbox.stir_up()
 
     def end(self) -> None:
@@ -107,19 +163,19 @@ class TaskSink(Sink):
     def progress(self, whole: int, base: int) -> None:
         with self._inbox.lock:
             if self.current:
-                self._inbox.progress(self._hold, whole, base)
+                self._inbox.progress(self.hold, whole, base)
 
     def fail(self, error: Exception) -> None:
         with self._inbox.lock:
             if self.current:
                 self.current = False
-                self._inbox.failed.append((self._hold, error))
+                self._inbox.failed.append((self, error))
                 self._inbox.stir_up()
 
     def _say(self, change: Callable[[Account], None]) -> None:
         with self._inbox.lock:
             if self.current:
-                change(self._hold.account)
+                change(self.hold.account)
                 self._inbox.stir_up()
 
 
@@ -133,7 +189,7 @@ class Inbox:
         self._listening = False
         self._looked = 0
         self.pieces: deque[tuple[Hold, Piece]] = deque()
-        self.failed: deque[tuple[Hold, Exception]] = deque()
+        self.failed: deque[tuple[TaskSink, Exception]] = deque()
         self.updates: deque[ClientUpdate] = deque()
         self.refusal: Exception | None = None
         self.cancelled = False
@@ -204,6 +260,14 @@ class Inbox:
             self._forget_pieces()
             if self.ears is not None:
                 self.ears.close()
+
+    def start_over(self) -> None:
+        """Forget all that came: it belongs to other readers now."""
+        with self.lock:
+            self._forget_pieces()
+            self.failed.clear()
+            self.updates.clear()
+            self.refusal = None
 
     def _forget_pieces(self) -> None:
         self.pieces.clear()

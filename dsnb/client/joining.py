@@ -9,12 +9,15 @@ from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.errors import DsnbError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control import ControlStream
-from dsnb.wire.messages import ClientReport, ClientUpdate, JoinReply, JoinRequest, PassPosition
+from dsnb.wire.messages import ClientReport, ClientUpdate, JoinReply, JoinRequest, PassPosition, TaskHolding
 from dsnb.wire.methods import FOLLOW, JOIN
 
 _SHORT_PASS_S = 0.03
 """A pass that is over within this time needs no control stream. A reader that shares a cache has one from the first, to
 hear at once of what it loses."""
+
+_LEASE = 0.75
+"""The part of the client time-out after which a client that has reported nothing asks whether it was given up."""
 
 Following = ControlStream[ClientReport, ClientUpdate]
 
@@ -27,6 +30,8 @@ def join(
     position: PassPosition | None = None,
     *,
     unfinished: bool = False,
+    before: JoinReply | None = None,
+    holdings: tuple[TaskHolding, ...] = (),
 ) -> JoinReply:
     """Ask for one pass of a job.
 
@@ -37,13 +42,15 @@ def join(
         repetition: Which pass of its dataset object it is.
         position: Where to begin; None for at the beginning.
         unfinished: Whether to join the next pass that is not over, if that one is.
+        before: What it was told when it joined before, if it was given up since.
+        holdings: What it had consumed then.
 
     Raises:
         DsnbError: what the dispatcher says of the caller's mistake.
     """
     request = JoinRequest(
         dataset_id=dataset_id,
-        job_name=options.job_name,
+        job_name=before.job_name if before is not None else options.job_name,
         mode=options.mode.name,
         cached=options.cached,
         trainer_id=options.trainer_id,
@@ -55,6 +62,9 @@ def join(
         consumers=options.consumers,
         consumer=options.consumer,
         unfinished=unfinished,
+        rejoins=before.client_id if before is not None else "",
+        iteration=before.iteration if before is not None else 0,
+        holdings=holdings,
     )
     return channel.call(JOIN, request)
 
@@ -80,6 +90,7 @@ def follow(
         receive=receive,
         interval_s=joined.report_ms / 1000,
         delay_s=0.0 if prompt else _SHORT_PASS_S,
+        lease_s=_LEASE * joined.client_timeout_ms / 1000,
         failed=failed,
     )
 

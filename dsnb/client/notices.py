@@ -16,6 +16,16 @@ from dsnb.wire.messages import JoinReply
 from dsnb.wire.transfer import local
 
 
+def warn_back(seconds: float, given_back: int) -> None:
+    """Say that a reader was taken for gone, and goes on."""
+    errors.warn(
+        f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was taken for gone; it "
+        f"goes on now. {given_back:,} elements that it had received and not consumed went back for others to read. "
+        "Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it more time",
+        DsnbWarning,
+    )
+
+
 def warn_empty(joined: JoinReply) -> None:
     """Say that a pass is over."""
     errors.warn(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from dsnb.client import notices
+from dsnb.client.acknowledging import INTERVAL_S, ack_thread
+from dsnb.client.consumption import Consumption
 from dsnb.client.inbox import Hold
-from dsnb.client.joining import JobClock, follow, join
+from dsnb.client.joining import Following, JobClock, follow, join
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.resume import Marks, Resumed, limits_of
 from dsnb.client.service_stage import JobReader
@@ -24,10 +28,20 @@ from dsnb.errors import (
     UnavailableError,
     beside,
 )
-from dsnb.pipeline.engine.stage import Run
+from dsnb.pipeline.engine.bookmarks import no_position
+from dsnb.pipeline.engine.stage import Run, Tracking
 from dsnb.wire import discovery
 from dsnb.wire.channel import Connections, open_channel
-from dsnb.wire.messages import ClientReport, ClientUpdate, EndRequest, JoinReply, PassPosition, PositionRequest
+from dsnb.wire.messages import (
+    ClientReport,
+    ClientUpdate,
+    EndRequest,
+    JoinReply,
+    PassPosition,
+    PositionRequest,
+    TaskHolding,
+    TaskInfo,
+)
 from dsnb.wire.methods import CONFIRM_END, POSITION
 from dsnb.wire.transfer.handover import Piece
 
@@ -37,12 +51,19 @@ _SHORTLY_S = 0.02
 """How long a reader that has nothing left waits before it tells of the last that it consumed. The word wakes a thread
 of the worker, and should not do so when a slow pipeline is about to have its next element."""
 
+_AWAY_S = 2.0
+"""How long a dispatcher that does not answer is asked whether this reader was given up."""
+
 _NOBODY_S = 30.0
 """How long a reader waits with no worker, or with none that can be reached, before it says so."""
 
 
 class ReadStage(JobReader):
     """One pass of one client over a dataset of a service.
+
+    Threads: the user's pulls. The control stream's thread takes in what the dispatcher says, and answers at once when a
+    task is being reassigned. A thread of the process tells workers what was consumed while the user's is busy
+    (`acknowledging`), and opens tasks again; whatever opens and closes tasks does so under `_tending`.
 
     Args:
         service: Where the dispatcher is.
@@ -72,18 +93,13 @@ class ReadStage(JobReader):
         connections: Connections | None = None,
     ) -> None:
         super().__init__("from the service")
+        self._service, self._dataset_id = service, dataset_id
         self._connections = connections
         self.place = place
         self._options = options
         self._behind = resumed.behind if resumed is not None else 0
         self._channel = open_channel(service.address, service.token)
-        try:
-            position = resumed.position if resumed else None
-            joined = join(self._channel, dataset_id, options, repetition, position, unfinished=unfinished)
-            self._inbox = inbox_for(options, joined.tasks, resumed)
-        except BaseException:
-            self._channel.close()
-            raise
+        joined = self._join(repetition, resumed, unfinished=unfinished)
         self._joined, self._client_id, self.iteration = joined, joined.client_id, joined.iteration
         self._marks, self._sole = Marks(joined.iteration, self._behind, on_end), False
         self._losses_heard, self._instance, self._job = joined.losses, joined.instance, joined.job_name
@@ -96,7 +112,14 @@ class ReadStage(JobReader):
         self._hold: Hold | None = None
         self._origin = (0, 0)
         self._rest: Sequence[Any] = ()
-        self._at = self._handed = self._unit = self._yielded = 0
+        self._at = self._unit = 0
+        self._consumption = Consumption(self._tasks)
+        self._tending = threading.RLock()
+        self._closing = self._came_back = False
+        self._acknowledge_at = 0.0
+        self._halted: tuple[TaskInfo, ...] = ()
+        self._last_holdings: tuple[TaskHolding, ...] = ()
+        self._client_timeout_s = joined.client_timeout_ms / 1000
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
         self._active_ns = self._decode_ns = 0
@@ -104,16 +127,29 @@ class ReadStage(JobReader):
         self._reachable_at = time.monotonic()
         self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
-        self._control = follow(
-            service,
+        self._control = self._followed(joined)
+        self._begin(joined)
+        self._connection = discovery.serving(service.address)
+
+    def _join(self, repetition: int, resumed: Resumed | None, *, unfinished: bool) -> JoinReply:
+        position = resumed.position if resumed else None
+        try:
+            joined = join(self._channel, self._dataset_id, self._options, repetition, position, unfinished=unfinished)
+            self._inbox = inbox_for(self._options, joined.tasks, resumed)
+        except BaseException:
+            self._channel.close()
+            raise
+        return joined
+
+    def _followed(self, joined: JoinReply) -> Following:
+        return follow(
+            self._service,
             joined,
-            prompt=options.cached,
+            prompt=self._options.cached,
             report=self._report,
             receive=self._hear,
             failed=self._inbox.refuse,
         )
-        self._begin(joined)
-        self._connection = discovery.serving(service.address)
 
     def _begin(self, joined: JoinReply) -> None:
         try:
@@ -146,8 +182,9 @@ class ReadStage(JobReader):
     def produce(self, want: int) -> Run:
         """The next elements that any task delivered; waits for them."""
         assert not self._behind, "elements that are behind for good are wanted again"
-        self._confirm()
-        self._check_cancelled()
+        if not self._consumption.tracked:
+            self._confirm_all()
+        self._check_present()
         while self._at >= len(self._rest):
             if self._ended or not self._next_piece():
                 return []
@@ -156,10 +193,19 @@ class ReadStage(JobReader):
         self._at += len(run)
         if self._at == len(self._rest):
             self._rest, self._at = (), 0  # whose last element is dropped by its user is then free at once
-        self._handed = len(run)
-        if self._handed == 1 and self._hold is not None and self._tasks.pressing(self._hold, self._unit):
-            self._confirm()  # whoever pulls one hands it on at once: its credit need not wait for the next pull
+        assert self._hold is not None
+        self._consumption.hand_out(self._hold, len(run), self._unit)
         return run
+
+    def track(self, *, held: bool = False) -> Tracking:
+        """Learn of each element when the user has it."""
+        self._consumption.tracked, self._consumption.held_behind = True, held
+        return _Tracking(self)
+
+    @property
+    def present(self) -> bool:
+        """Whether the dispatcher counts this reader in, as far as can be known without asking it."""
+        return self._inbox.refusal is None and not self._control.lapsed
 
     def skip(self, count: int) -> int:
         """What is behind for good is left out by the tasks; the rest is read."""
@@ -168,7 +214,13 @@ class ReadStage(JobReader):
         return free + super().skip(count - free)
 
     def bookmark(self, behind: int) -> dict[str, Any]:
-        """What it takes to go on behind the first elements; see `client/resume`."""
+        """What it takes to go on behind the first elements; see `client/resume`.
+
+        Raises:
+            FailedPreconditionError: there is no exact position in this pass.
+        """
+        if self._came_back:
+            raise no_position("this reader was taken for gone in this pass, and came back to it")
         return self._marks.behind(behind, self._position, self._tasks.received_of_ended(), ended=self._ended)
 
     def _position(self) -> PassPosition:
@@ -179,7 +231,8 @@ class ReadStage(JobReader):
     def _note(self, at: int, count: int, *, failed: bool = False) -> None:
         (incarnation, index), hold = self._origin, self._hold
         assert hold is not None
-        self._marks.history.add(hold.info.task_id, incarnation, index + at, count, failed=failed)
+        sequence = min(incarnation, hold.info.sequence)  # a task that was taken over goes on counting
+        self._marks.history.add(hold.info.task_id, sequence, index + at, count, failed=failed)
 
     def may_be_taken_by_others(self) -> bool:
         """Unless the service knows that this client alone read the pass, and that nothing of it was lost."""
@@ -192,19 +245,85 @@ class ReadStage(JobReader):
 
     def release(self, unread: int) -> None:
         """Leave the job and all its tasks; what was not consumed goes back to them."""
-        self._handed = max(0, self._handed - unread)
-        self._confirm()
+        if self._ended or not self._consumption.tracked:
+            self._confirm_all(0 if self._ended else unread)
         self._active_ns = self._clock() - self._began
         kept, self._connections = self._connections, None  # a stage that is over may be kept for long
         if self._ended and kept is not None:
             kept.keep((self._channel.key, *self._tasks.channels()))
         try:
-            self._tasks.close()
+            with self._tending:
+                self._closing = True
+                self._last_holdings = self._tasks.consumed_holdings()
+                self._tasks.close()
             self._control.close(let_go=self._last_position is not None)
         finally:
+            ack_thread.forget(self)
             self._channel.close()
             self._rest, self._hold = (), None
+            self._consumption.start_over(self._tasks)
             self._inbox.clear()
+
+    def _check_present(self) -> None:
+        """See that the dispatcher still counts this reader in, before it hands anything out.
+
+        Raises:
+            CancelledError: the job was cancelled.
+        """
+        self._check_cancelled()
+        if not self.present:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        """Join the pass again if this reader was given up: it was stopped, or something held its interpreter.
+
+        Raises:
+            NotFoundError: the pass is gone.
+        """
+        with self._tending:
+            if self._inbox.refusal is None and not self._given_up():
+                return
+            if self._ended or isinstance(self._inbox.refusal, CancelledError):
+                return
+            if self._inbox.refusal is not None and not isinstance(self._inbox.refusal, NotFoundError):
+                raise copy(self._inbox.refusal)
+            if self._consumption.held_behind:  # operations of this process have it, and will hand it on
+                self._confirm_all()
+            given_back, holdings = self._tasks.buffered(), self._tasks.consumed_holdings()
+            self._tasks.close()
+            self._control.close(let_go=True)
+            joined = join(self._channel, self._dataset_id, self._options, before=self._joined, holdings=holdings)
+            self._take_place(joined, holdings)
+        notices.warn_back(self._client_timeout_s, given_back)
+
+    def _given_up(self) -> bool:
+        """Whether the dispatcher does not know this reader any more; it is not, where it cannot be asked."""
+        try:
+            self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_AWAY_S)
+        except NotFoundError:
+            return True
+        except DsnbError:
+            pass
+        self._control.renew()
+        return False
+
+    def _take_place(self, joined: JoinReply, holdings: tuple[TaskHolding, ...]) -> None:
+        """Begin anew as another client of the same pass."""
+        self._came_back = True
+        lost, before = self._tasks.lost, self._client_id
+        self._joined, self._client_id, self._instance = joined, joined.client_id, joined.instance
+        self._losses_heard, self._halted = min(self._losses_heard, joined.losses), ()  # the others are yet to come
+        self._inbox.start_over()
+        self._rest, self._at, self._hold = (), 0, None
+        limits = limits_of(self._options, None)
+        self._tasks = TaskTable(
+            self._inbox, joined.client_id, limits, self._channel.token, joined.instance, holdings, before
+        )
+        self._tasks.lost = lost
+        self._consumption.start_over(self._tasks)
+        self._control = self._followed(joined)
+        self._ended = joined.finished
+        self._begin(joined)
 
     def _check_cancelled(self) -> None:
         """End at once where the job was cancelled, whatever has come already.
@@ -217,19 +336,59 @@ class ReadStage(JobReader):
 
     # ---- pieces
 
-    def _confirm(self) -> None:
-        """What was handed out before is consumed now."""
-        if self._handed and self._hold is not None:
-            self._yielded += self._handed
-            self._tasks.consumed(self._hold, self._handed, self._unit * self._handed)
-            self._handed = 0
-            if self._options.max_outstanding_requests:
-                self._tasks.settle(time.monotonic())
+    def user_consumed(self, elements: int, errors: int) -> None:
+        """The user has consumed so many more elements, and had errors in the places of others."""
+        self._consumption.confirm(elements + errors)
+        now = time.monotonic()
+        if self._options.max_outstanding_requests:
+            self._tasks.settle(now)
+        elif now >= self._acknowledge_at:
+            self._acknowledge_at = now + INTERVAL_S
+            self._tasks.tell_consumed(timely=True)
+        else:
+            self._acknowledge_soon()
+
+    def _confirm_all(self, unread: int = 0) -> None:
+        if self._consumption.confirm_all(unread) and self._options.max_outstanding_requests:
+            self._tasks.settle(time.monotonic())
+
+    def _acknowledge_soon(self) -> None:
+        if not self._closing:
+            ack_thread.call_soon(self)
+
+    def acknowledge(self) -> bool:
+        """Tell workers what was consumed, and see to the tasks; called by another thread while the user's is busy."""
+        if not self._tending.acquire(blocking=False):
+            return False  # the user's thread sees to it
+        try:
+            if not self._closing:
+                self._acknowledge_at = time.monotonic() + INTERVAL_S
+                self._tasks.tell_consumed(timely=True)
+                self._follow_quietly()
+        except Exception as error:  # noqa: BLE001 - the user's thread raises it
+            self._lasting.append(error)
+        finally:
+            self._tending.release()
+        return False
+
+    def _follow_quietly(self) -> None:
+        """Open and close tasks as the dispatcher says; what the user must hear of is left for the user's thread."""
+        with self._inbox.lock:
+            updates = list(self._inbox.updates)
+            self._inbox.updates = deque(replace(u, state=False, tasks=()) for u in updates if u.losses or u.losing)
+            cancelled = self._inbox.cancelled or self._inbox.refusal is not None
+        if cancelled:
+            return
+        for update in updates:
+            if update.state:
+                self._tasks.set_tasks(update.tasks)
+        self._tasks.tend(time.monotonic())
 
     def _next_piece(self) -> bool:
         """Take the next piece; False at the end of the pass."""
         try:
-            found = self._inbox.next() or self._wait()
+            with self._tending:
+                found = self._inbox.next() or self._wait()
         except Exception as error:
             beside(error)
             raise
@@ -244,9 +403,8 @@ class ReadStage(JobReader):
         try:
             self._rest = piece.elements()
         except Exception:
-            self._handed = piece.count
             self._note(0, piece.count, failed=True)
-            self._confirm()
+            self._consumption.hand_out(hold, piece.count, self._unit)
             raise
         finally:
             self._decode_ns += time.perf_counter_ns() - began
@@ -284,6 +442,8 @@ class ReadStage(JobReader):
         """Act on what has come, or wait a little for something to come; False when the pass is over."""
         now = time.monotonic()
         self._hear_news()
+        if self._ended:  # this reader came back to a pass that others had read to its end
+            return False
         due = self._tasks.tend(now)
         with self._inbox.lock:
             if self._inbox.ready or self._inbox.cancelled:
@@ -309,9 +469,11 @@ class ReadStage(JobReader):
             self._inbox.failed.clear()
             refusal = self._inbox.refusal
         self._check_cancelled()
-        if refusal is not None and not self._tasks.all_ended:
+        if isinstance(refusal, NotFoundError) and not self._tasks.all_ended:
+            self._come_back()
+        elif refusal is not None and not self._tasks.all_ended:
             raise copy(refusal)  # a traceback on what is kept here would keep the iterator, which is in its frames
-        self._lasting += [lasting for hold, error in failed if (lasting := self._tasks.broken(hold, error))]
+        self._lasting += [lasting for sink, error in failed if (lasting := self._tasks.broken(sink, error))]
         self._tasks.follow(updates)
 
     def _confirmed_end(self, now: float) -> bool:
@@ -319,7 +481,7 @@ class ReadStage(JobReader):
         if now < self._confirm_at:
             return False
         farewell = self._report(0, leaving=True)
-        request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_ids(), farewell=farewell)
+        request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_tasks(), farewell=farewell)
         try:
             with self._asking:
                 reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
@@ -327,7 +489,7 @@ class ReadStage(JobReader):
         except UnavailableError:
             return self._end_unconfirmed(now)
         except NotFoundError:
-            return True  # all known tasks have ended, and this reader was given up meanwhile
+            return self._ended_given_up()
         except DsnbError:
             self._ended = True  # told once: whether there would have been more is not known
             raise
@@ -336,10 +498,19 @@ class ReadStage(JobReader):
             self._inbox.refuse(notices.cancelled(self._job, reply.cancelled_by))
             return False
         if reply.finished or self._tasks.any_given_up:  # what will not come to this reader is not waited for
-            return True
+            with self._inbox.lock:
+                return not self._inbox.ready
         self._tasks.set_tasks(reply.tasks)
         self._confirm_at = now + _CONFIRM_S
         return self._options.local and self._tasks.all_ended  # the pass may go on elsewhere
+
+    def _ended_given_up(self) -> bool:
+        """Whether the pass is over for a reader that was given up: others may have what it had not consumed."""
+        try:
+            self._come_back()
+        except NotFoundError:
+            return True  # the pass is gone, so it was over
+        return self._ended
 
     def _end_unconfirmed(self, now: float) -> bool:
         """Whether the pass is over as far as can be known without the dispatcher, which may be on its way back."""
@@ -360,7 +531,7 @@ class ReadStage(JobReader):
             UnavailableError: neither dispatcher nor workers can be reached, or the service is known to have ended.
         """
         broken_since = self._control.broken_since
-        if len(self._tasks) and (broken_since is None or self._tasks.any_open):
+        if self._tasks.any_worker and (broken_since is None or self._tasks.any_open):
             self._reachable_at = now
             return
         ended = discovery.ending(self._connection) if self._connection and broken_since is not None else ""
@@ -377,6 +548,11 @@ class ReadStage(JobReader):
     # ---- the control stream
 
     def _hear(self, update: ClientUpdate) -> None:
+        if update.state:
+            self._halted = tuple(task for task in update.tasks if task.halted)
+            if self._halted:
+                self._control.report_now()
+            self._acknowledge_soon()
         if update.collect:
             self._tasks.tell_consumed()
             self._control.report_now(update.collect)
@@ -391,7 +567,7 @@ class ReadStage(JobReader):
     def _report(self, number: int, leaving: bool) -> ClientReport:
         return ClientReport(
             client_id=self._client_id,
-            elements=self._yielded,
+            elements=self._consumption.consumed,
             wait_ns=self._waits.ns,
             decode_ns=self._decode_ns,
             active_ns=self._active_ns or self._clock() - self._began,
@@ -400,4 +576,24 @@ class ReadStage(JobReader):
             leaving=leaving,
             losses_heard=self._losses_heard,
             instance=self._instance,
+            holdings=self._holdings() if leaving else self._tasks.fence(self._halted),
         )
+
+    def _holdings(self) -> tuple[TaskHolding, ...]:
+        """What this reader consumed, for the dispatcher: workers that die now have not told it."""
+        return self._last_holdings if self._closing else self._tasks.consumed_holdings()
+
+
+class _Tracking(Tracking):
+    """What a reader learns from the end of its pipeline."""
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, reader: ReadStage) -> None:
+        self._reader = reader
+
+    def consumed(self, elements: int, errors: int) -> None:
+        self._reader.user_consumed(elements, errors)
+
+    def valid(self) -> bool:
+        return self._reader.present

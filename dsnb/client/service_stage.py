@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsnb.errors import CancelledError, beside
-from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.stage import Run, Stage, Tracking
 from dsnb.wire.threads import shielded
 
 
@@ -87,6 +87,10 @@ class ServiceStage(Stage):
             return reader.pull(want)
         finally:
             self.wait_ns = self._waited_before + reader.wait_ns
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """Learn of each element when the user has it. Asked for behind the first element, and so of its reader."""
+        return self._reading().track(held=held)
 
     def skip(self, count: int) -> int:
         """Leave elements out; those that are behind for good without joining."""

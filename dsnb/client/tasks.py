@@ -8,19 +8,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dsnb import errors
 from dsnb.client import notices
 from dsnb.client.credit import IDLE_S, to_recall, top_up
 from dsnb.client.inbox import Hold, Inbox, TaskSink
-from dsnb.client.options import ReadOptions, ShardingPolicy
+from dsnb.client.options import ReadOptions
 from dsnb.client.transfers import not_available, transfer_protocol, way_to
 from dsnb.elements.compression import installed
-from dsnb.errors import DataLossWarning, NotFoundError, ResourceExhaustedError, UnavailableError
+from dsnb.errors import (
+    DataLossError,
+    DataLossWarning,
+    DeadlineExceededError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from dsnb.monitor.words import plural
 from dsnb.wire.channel import Key
-from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo
+from dsnb.wire.messages import ClientUpdate, EndedTask, Loss, TaskHolding, TaskInfo
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.handover import Opening, Reading
+from dsnb.wire.transfer.handover import FIRST_GRANT, Opening, Reading
 from dsnb.wire.transfer.shared_memory.line import SharedMemoryRefused
 
 BUFFER_BYTES = 16 << 20
@@ -33,7 +42,13 @@ takes slabs, and the fewer there are, the more of them stay in the processor's c
 ATTEMPTS = 30
 """How often to try a worker that the dispatcher names and that was never heard of here; half a minute."""
 
+_REFUSED_ATTEMPTS = 7
+"""How often to try shared memory that was asked for and is not there: for 3 s, in which a dead worker is missed."""
+
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+_MOST_DAMAGED = 5
+"""Messages in a row that may arrive damaged before a task is given up: then the connection is not to blame."""
 
 
 class TaskTable:
@@ -45,9 +60,22 @@ class TaskTable:
         options: What was asked for.
         token: For the workers.
         instance: The service's, of which workers must be.
+        before: What this reader consumed before it was given up and came back.
+        client_before: Who it was then.
     """
 
-    def __init__(self, inbox: Inbox, client_id: str, options: ReadOptions, token: str, instance: str = "") -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        client_id: str,
+        options: ReadOptions,
+        token: str,
+        instance: str = "",
+        before: tuple[TaskHolding, ...] = (),
+        client_before: str = "",
+    ) -> None:
+        self._before = {holding.task_id: holding for holding in before}
+        self._client_before = client_before
         self.lost = 0
         self.last_loss = ""
         self._inbox = inbox
@@ -73,6 +101,11 @@ class TaskTable:
         return bool(self._holds) and all(hold.account.ended for hold in self._holds.values())
 
     @property
+    def any_worker(self) -> bool:
+        """Whether any task has a worker at present."""
+        return any(not hold.info.halted for hold in self._holds.values())
+
+    @property
     def any_given_up(self) -> bool:
         """Whether something will not come that others may still read."""
         return any(hold.given_up for hold in self._holds.values())
@@ -82,9 +115,35 @@ class TaskTable:
         infos = [hold.info for hold in self._holds.values() if hold.transfer == "grpc"]
         return {(info.address, self._token, info.worker_uid) for info in infos}
 
-    def ended_ids(self) -> tuple[str, ...]:
+    def ended_tasks(self) -> tuple[EndedTask, ...]:
         """The tasks that told this reader of their end."""
-        return tuple(task_id for task_id, hold in self._holds.items() if hold.account.ended and not hold.given_up)
+        return tuple(
+            EndedTask(task_id=task_id, incarnation=hold.info.incarnation, received=hold.account.received)
+            for task_id, hold in self._holds.items()
+            if hold.account.ended and not hold.given_up
+        )
+
+    def consumed_holdings(self) -> tuple[TaskHolding, ...]:
+        """What this reader consumed of each task."""
+        with self._inbox.lock:
+            holds = list(self._holds.values())
+            return tuple(replace(hold.holding(), received=hold.account.consumed, held=()) for hold in holds)
+
+    def buffered(self) -> int:
+        """Elements that this reader has and did not consume."""
+        return sum(hold.account.received - hold.account.consumed for hold in self._holds.values())
+
+    def fence(self, halted: Sequence[TaskInfo]) -> tuple[TaskHolding, ...]:
+        """Take nothing more of tasks that are being reassigned; what this reader has of each. From any thread."""
+        holdings = []
+        with self._inbox.lock:
+            for info in halted:
+                hold, sink = self._holds.get(info.task_id), self._sinks.get(info.task_id)
+                if sink is not None:
+                    sink.current = False
+                known = hold.holding() if hold is not None else TaskHolding(task_id=info.task_id)
+                holdings.append(replace(known, incarnation=info.incarnation))
+        return tuple(holdings)
 
     def received_of_ended(self) -> dict[str, int]:
         """How many elements came of each task that told this reader of its end. From any thread."""
@@ -102,20 +161,22 @@ class TaskTable:
         for update in updates:
             if update.state:
                 self.set_tasks(update.tasks)
-        # A worker of a DYNAMIC job that was done with its splits took nothing along.
-        dynamic = self._options.mode is ShardingPolicy.DYNAMIC
-        losses = [loss for update in updates for loss in update.losses if loss.splits or not dynamic]
-        if self._options.local:  # what others read, others lose
-            losses = [loss for loss in losses if loss.task_id in held or loss.task_id in self._holds]
-        self.lost += sum(max(1, loss.splits) for loss in losses)
+        losses = [loss for update in updates for loss in update.losses if self._concerns(loss, held)]
+        self.lost += sum(loss.elements if loss.elements >= 0 else loss.splits for loss in losses)
         for loss in losses:
             self._announce(loss)
         if any(update.losing for update in updates):
             notices.warn_losing(self._options)
 
+    def _concerns(self, loss: Loss, held: set[str]) -> bool:
+        """Whether this reader is one of those that elements did not reach."""
+        if loss.trainer_id not in ("", self._options.trainer_id):
+            return False
+        return not self._options.local or loss.task_id in held or loss.task_id in self._holds
+
     def set_tasks(self, tasks: tuple[TaskInfo, ...]) -> None:
         """Read these tasks and no others; of them only local workers' where that was asked for."""
-        named = {task.task_id: task for task in tasks if not self._options.local or local.find(task.worker_uid)}
+        named = {task.task_id: task for task in tasks if self._may_read(task)}
         for task_id in self._holds.keys() - named.keys():
             self._close(task_id)
         share = BUFFER_BYTES // max(1, len(named))
@@ -125,18 +186,27 @@ class TaskTable:
                 self._holds[task_id] = Hold(self._inbox, info, share)
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
                 self._disconnect(hold)
+                if hold.info.sequence != info.sequence:
+                    hold.received.clear()
                 hold.info = info
                 hold.attempts, hold.retry_at, hold.refused = 0, 0.0, ""
-                if hold.given_up:  # what comes now is another worker's
-                    hold.account.ended = hold.given_up = False
+                hold.account.ended = hold.given_up = False  # what comes now is another worker's
         self._inbox.follow(list(self._holds.values()))
 
+    def _may_read(self, task: TaskInfo) -> bool:
+        """Whether a worker has it that this reader reads from, or will perhaps."""
+        waits = task.halted and task.task_id in self._holds
+        return not self._options.local or waits or local.find(task.worker_uid) is not None
+
     def _announce(self, loss: Loss) -> None:
-        what = (
-            f"{loss.splits} split(s) that it had in hand will not come"
-            if loss.splits
-            else "its pass over the data ended early or begins again"
-        )
+        if loss.elements > 0:
+            what = f"{plural(loss.elements, 'element')} of its part did not arrive and will not come"
+        elif loss.splits and loss.elements:
+            what = f"{plural(loss.splits, 'split')} did not arrive whole and will not come"
+        else:
+            what = "" if loss.again else "the rest of its part will not come"
+        if loss.again:
+            what = f"{what}; its part begins again".removeprefix("; ")
         job = f" (job {self._options.job_name!r})" if self._options.job_name else ""
         self.last_loss = f"worker {loss.worker} {loss.reason}{job}: {what}"
         self.warn(f"{self.last_loss}; reading goes on with the others")
@@ -151,7 +221,7 @@ class TaskTable:
         """Open what should be open, move credit; returns when to look again at the latest."""
         due = now + 1.0
         for hold in self._holds.values():
-            if hold.reading is None and not hold.account.ended:
+            if hold.reading is None and not hold.account.ended and not hold.info.halted:
                 if hold.retry_at <= now:
                     self._open(hold, now)
                 due = min(due, hold.retry_at or due)
@@ -164,7 +234,7 @@ class TaskTable:
         try:
             hold.reading = self._begin(hold, sink)
         except (UnavailableError, NotFoundError) as error:
-            lasting = self.broken(hold, error)
+            lasting = self._broken(hold, error)
             if lasting is not None:
                 raise lasting from None
             if not hold.retry_at:  # there is another way, to be taken at once
@@ -179,6 +249,7 @@ class TaskTable:
         if checked and link.transfer == "local":
             link.why += "; checksum=True has nothing to check: references are passed"
         hold.transfer = link.transfer
+        before = self._before.pop(hold.info.task_id, TaskHolding())
         opening = Opening(
             task_id=hold.info.task_id,
             client_id=self._client_id,
@@ -192,24 +263,40 @@ class TaskTable:
             compression=self._options.compression,
             codecs=installed(),
             checksum=self._options.checksum,
+            had=tuple(number for part in before.consumed for number in (part.first, part.end)),
+            had_count=before.received,
+            client_before=self._client_before,
             link=link,
         )
-        return endpoint.open(opening, sink)
+        reading = endpoint.open(opening, sink)
+        hold.consumed_cell = reading.consumed_cell
+        if hold.consumed_cell is not None:
+            hold.consumed_cell[0] = account.consumed
+        return reading
 
-    def broken(self, hold: Hold, error: Exception) -> Exception | None:
+    def broken(self, sink: TaskSink, error: Exception) -> Exception | None:
         """A reading broke: try again later if it may heal. Else the error that the reader's user must hear of."""
-        hold.reading = None
+        if self._sinks.get(sink.hold.info.task_id) is not sink:
+            return None  # another reading has taken its place since
+        return self._broken(sink.hold, error)
+
+    def _broken(self, hold: Hold, error: Exception) -> Exception | None:
+        hold.reading = hold.consumed_cell = None
         with self._inbox.lock:
             hold.account.let_go()
             hold.account.away = True
-        if isinstance(error, ResourceExhaustedError):
+        if isinstance(error, ResourceExhaustedError | DeadlineExceededError):
             hold.retry_at = math.inf  # it may heal, but nobody knows when
             return error
+        if isinstance(error, DataLossError) and hold.damaged < _MOST_DAMAGED:
+            hold.damaged += 1  # the worker still has what did not arrive
+            hold.retry_at = 0.0
+            return None
         if isinstance(error, SharedMemoryRefused):
             if not self._options.protocol:
                 hold.refused, hold.retry_at = error.what, 0.0
                 return None
-            if not hold.attempts and not hold.account.received:  # it never worked, so it is not the worker that left
+            if hold.attempts >= _REFUSED_ATTEMPTS and not hold.account.received:  # it never worked
                 return self._give_up(hold, not_available("shared_memory", error.what))
         hold.attempts += 1
         if not isinstance(error, (UnavailableError, NotFoundError)):
@@ -250,21 +337,19 @@ class TaskTable:
 
     # ---- what the reader consumed
 
-    def consumed(self, hold: Hold, count: int, nbytes: int) -> None:
-        """Count elements as consumed; the worker is told when it pays."""
+    def consumed(self, hold: Hold, count: int) -> None:
+        """Count elements as consumed: they do not come again if this process dies."""
         hold.account.consumed += count
+        cell = hold.consumed_cell
+        if cell is not None:
+            cell[0] = hold.account.consumed
+
+    def taken(self, hold: Hold, count: int, nbytes: int) -> None:
+        """Count elements as out of the buffer; the worker is told when it pays."""
+        hold.account.taken += count
         hold.untold_bytes += nbytes
-        with self._inbox.lock:
-            hold.buffered_bytes -= nbytes
         if hold.untold_bytes >= self._bearable(hold):
             self._tell(hold)
-
-    def pressing(self, hold: Hold, nbytes: int) -> bool:
-        """Whether a worker should learn that so many bytes are consumed before the reader comes for more.
-
-        Where it need not, one message tells of that and of the slab that is free by then.
-        """
-        return not self._may_wait_for(hold) or 2 * (hold.untold_bytes + nbytes) >= hold.max_bytes
 
     def _bearable(self, hold: Hold) -> int:
         """Bytes that may be consumed without the worker's knowing; it may send more as long as they are not all."""
@@ -272,7 +357,12 @@ class TaskTable:
 
     def _may_wait_for(self, hold: Hold) -> bool:
         limited = self._options.max_outstanding_requests or self._options.trainer_id
-        return hold.transfer == "shared_memory" and not limited
+        return hold.transfer == "shared_memory" and not limited and not self._at_fair_share(hold)
+
+    @staticmethod
+    def _at_fair_share(hold: Hold) -> bool:
+        """Whether the worker may hold elements back until it learns what was consumed; see `worker.window`."""
+        return hold.account.received - hold.told_taken >= FIRST_GRANT + hold.told_taken
 
     def settle(self, now: float) -> None:
         """Grant what has become free and tell all workers what was consumed."""
@@ -299,20 +389,26 @@ class TaskTable:
         alone = len(self._holds) == 1 and hold.transfer == "grpc"
         return max(hold.share_bytes, hold.newest_bytes + 1) if alone else hold.share_bytes
 
-    def tell_consumed(self) -> None:
-        """Tell all workers what was consumed. From any thread: the counters only grow."""
+    def tell_consumed(self, *, timely: bool = False) -> None:
+        """Tell all workers what was consumed. From any thread: the counters only grow.
+
+        Args:
+            timely: Whether to leave out those that look it up themselves if this process dies.
+        """
         for hold in list(self._holds.values()):
-            if hold.told < hold.account.consumed:
+            if hold.told < hold.account.consumed and not (timely and hold.consumed_cell is not None):
                 self._tell(hold, grant=False)
 
     def _tell(self, hold: Hold, *, grant: bool = True) -> None:
         account = hold.account
-        hold.told = account.consumed
-        hold.untold_bytes = 0
+        hold.told, hold.told_taken = account.consumed, account.taken
+        freed, hold.untold_bytes = hold.untold_bytes, 0
+        with self._inbox.lock:
+            hold.buffered_bytes -= freed
         if hold.reading is not None:
             # Not while credit is on its way back: what is granted only grows there, and would be given out again.
             granted = account.granted if grant and not account.recalling else 0
-            hold.reading.credit(granted, account.consumed, hold.max_bytes, account.received)
+            hold.reading.credit(granted, account.consumed, hold.max_bytes, account.received, account.taken)
 
     # ---- the end
 
@@ -330,7 +426,7 @@ class TaskTable:
             if sink is not None:
                 sink.current = False
             hold.account.let_go()
-        reading, hold.reading = hold.reading, None
+        reading, hold.reading, hold.consumed_cell = hold.reading, None, None
         if reading is not None:
             reading.leave(hold.account.consumed)
 

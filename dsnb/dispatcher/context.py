@@ -7,9 +7,10 @@ from dataclasses import field
 
 from dsnb.dataclass import dataclass
 from dsnb.dispatcher.config import DispatcherConfig
-from dsnb.dispatcher.events import Instruction
+from dsnb.dispatcher.events import Instruction, Progress
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State
+from dsnb.wire.messages import TaskHolding
 
 
 @dataclass(slots=True)
@@ -60,6 +61,31 @@ class Liveness:
     ticked: float = 0.0
     rounds: dict[tuple[str, int], list[Standing]] = field(default_factory=dict)
     """Where the consumers of coordinated passes are."""
+    progress: dict[str, Progress] = field(default_factory=dict)
+    """How far each task is, as its worker last said."""
+    holdings: dict[str, dict[str, TaskHolding]] = field(default_factory=dict)
+    """What clients told of tasks that are halted."""
+    broken: set[str] = field(default_factory=set)
+    """Clients whose connection broke; they may come back, or be dead."""
+    over: set[str] = field(default_factory=set)
+    """Clients that were told that their pass is over for them, and so hold nothing of it."""
+    undisturbed: set[tuple[str, int]] = field(default_factory=set)
+    """Passes that nobody left early: what a client says of their end needs no confirmation by the workers."""
+    released: dict[str, int] = field(default_factory=dict)
+    """The number of the last release that each worker obeyed."""
+    to_release: dict[str, int] = field(default_factory=dict)
+    """The number of the last release that each worker was told of."""
+
+    def forget_worker(self, uid: str) -> None:
+        """Let go of what is kept of a worker that is gone."""
+        for table in (self.workers, self.released, self.to_release):
+            table.pop(uid, None)
+
+    def forget_client(self, client_id: str) -> None:
+        """Let go of what is kept of a client that is gone."""
+        self.clients.pop(client_id, None)
+        self.broken.discard(client_id)
+        self.over.discard(client_id)
 
     def postpone(self, seconds: float) -> None:
         """Make all deadlines later."""

@@ -96,7 +96,7 @@ def remove(core: Context, event: e.RemoveWorker) -> str:
         return "gone"
     by = f" by {event.by}" if event.by else ""
     core.instruct(e.TurnAway(worker=worker.uid, reason=f"worker {worker.name} was removed{by}"))
-    membership.lose_worker(core, worker, f"was removed{by}", "info")
+    membership.lose_worker(core, worker, f"was removed{by}")
     return "gone"
 
 

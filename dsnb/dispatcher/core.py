@@ -5,8 +5,8 @@ while this process lives (`Liveness`): until when each worker and client must be
 job has had no reader. A tick that comes late (a cell held the interpreter for a minute) makes
 all deadlines later by as much, so nobody is declared dead for the dispatcher's own absence.
 
-The handlers live in one file for each concern: `registering`, `jobs`, `controls`, `membership`, `leases`, `rounds`.
-They work on a `Context`.
+The handlers live in one file for each concern: `registering`, `jobs`, `controls`, `membership`, `leases`,
+`reassignment`, `rounds`. They work on a `Context`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dispatcher import controls, invariants, jobs, leases, membership, registering, rounds
+from dsnb.dispatcher import controls, invariants, jobs, leases, membership, reassignment, registering, rounds
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import ServiceBegun
@@ -60,6 +60,7 @@ _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.RegisterDataset: registering.register,
     e.Join: jobs.join,
     e.EndSeen: jobs.end_seen,
+    e.HoldingsTold: reassignment.told,
     e.ForgetJob: jobs.forget,
     e.ForgetDataset: registering.forget,
     e.PauseJob: controls.pause,

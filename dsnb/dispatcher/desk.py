@@ -21,7 +21,8 @@ from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.ledger import Ledger
 from dsnb.dispatcher.owner import Owner
 from dsnb.dispatcher.positions import begin_of, root_of
-from dsnb.dispatcher.records import DatasetDropped, JobCancelled, JobForgotten, PassArchived, Record
+from dsnb.dispatcher.records import DatasetDropped, JobCancelled, JobForgotten, PassArchived, Record, TaskLost
+from dsnb.dispatcher.runs import Loss as KnownLoss
 from dsnb.dispatcher.sharing import endless
 from dsnb.dispatcher.state import Iteration, Task
 from dsnb.dispatcher.status import snapshot
@@ -30,12 +31,15 @@ from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.monitor.snapshot import EventStatus, Snapshot
 from dsnb.wire.lineup import RoundsUpdate
 from dsnb.wire.messages import (
+    ClientRelease,
     ClientReport,
     ClientUpdate,
     Dismissal,
     Loss,
     TaskInfo,
     TaskOrder,
+    TaskReport,
+    TrainerPosition,
     WorkerOrder,
     WorkerReport,
 )
@@ -172,7 +176,8 @@ class Desk:
             case e.StartTask() | e.TellTask():  # a worker that has the task takes over what has changed
                 task = self.core.state.tasks.get(instruction.task_id)
                 if task is not None:
-                    self.ledger.expect_task(task.task_id, task.job)
+                    first = task.takeover.first if task.takeover is not None else 0
+                    self.ledger.expect_task(task.task_id, task.job, first)
                     self._order(instruction.worker, WorkerOrder(start=(self.task_order(task),)))
             case e.DropTask():
                 if not self._order(instruction.worker, WorkerOrder(drop=(instruction.task_id,))):
@@ -183,17 +188,17 @@ class Desk:
                 if (mailbox := self.clients.get(instruction.client_id)) is not None:
                     mailbox.messages.put(ClientUpdate(state=True, cancelled_by=instruction.by))
             case e.ReleaseClient():
-                self._order(instruction.worker, WorkerOrder(clients_gone=(instruction.client_id,)))
+                release = ClientRelease(
+                    client_id=instruction.client_id, number=instruction.number, died=instruction.died
+                )
+                self._order(instruction.worker, WorkerOrder(releases=(release,)))
+            case e.AskReport():
+                self._order(instruction.worker, WorkerOrder(collect=max(1, self._collects)))
             case e.TellClients():
                 self._tell(instruction.job, instruction.number, self.update(instruction.job, instruction.number))
             case e.TellLoss():
-                loss = Loss(
-                    task_id=instruction.task_id,
-                    worker=instruction.worker,
-                    splits=instruction.splits,
-                    reason=instruction.reason,
-                )
-                self._tell(instruction.job, instruction.number, ClientUpdate(losses=(loss,)))
+                losses = (_loss(instruction.loss),)
+                self._tell(instruction.job, instruction.number, ClientUpdate(losses=losses))
             case e.Announce():
                 self._events.append(EventStatus(time=time.time(), level=instruction.level, text=instruction.text))
 
@@ -296,11 +301,14 @@ class Desk:
         return tuple(
             TaskInfo(
                 task_id=task.task_id,
-                worker=state.workers[task.worker].name,
+                worker=state.worker_name(task),
                 worker_uid=task.worker,
-                address=state.workers[task.worker].address,
+                address=state.workers[task.worker].address if task.halt is None else "",
                 incarnation=task.incarnation,
                 ended=task.ended,
+                halted=task.halt is not None,
+                needed_from=task.resume.index if task.resume is not None else 0,
+                sequence=task.sequence,
             )
             for task in map(state.tasks.__getitem__, state.iteration(job, number).tasks)
         )
@@ -312,7 +320,7 @@ class Desk:
         if known is None or iteration is None:
             return ClientUpdate()
         unheard = () if losses_heard is None else iteration.losses[losses_heard:]
-        losses = tuple(Loss(task_id=o.task_id, worker=o.worker, splits=o.splits, reason=o.reason) for o in unheard)
+        losses = tuple(map(_loss, unheard))
         tasks = self.task_infos(job, number)
         rounds = _rounds(iteration)
         return ClientUpdate(
@@ -335,7 +343,7 @@ class Desk:
     # ---- reports
 
     def worker_reported(self, report: WorkerReport) -> None:
-        done = {task.task_id: task.splits_done for task in report.tasks if task.splits_done}
+        progress = {task.task_id: _progress(task) for task in report.tasks}
         clients = frozenset(client for task in report.tasks for client in task.clients)
         partial = tuple(task.task_id for task in report.tasks if task.partial)
         with self._changed:
@@ -346,7 +354,16 @@ class Desk:
                     "warning",
                 )
                 self._tell_trainer(job, trainer_id, ClientUpdate(losing=True))
-            self.handle(e.WorkerSeen(uid=report.uid, ended=report.ended, done=done, clients=clients, partial=partial))
+            self.handle(
+                e.WorkerSeen(
+                    uid=report.uid,
+                    ended=report.ended,
+                    progress=progress,
+                    clients=clients,
+                    partial=partial,
+                    released=report.released,
+                )
+            )
             mailbox = self.workers.get(report.uid)
             if mailbox is not None:
                 mailbox.answered = max(mailbox.answered, report.seq)
@@ -361,7 +378,9 @@ class Desk:
                     mailbox.answered = max(mailbox.answered, report.seq)
             if report.consumer is not None:
                 self.handle(e.ConsumerSaid(client_id=report.client_id, report=report.consumer))
-            leaving = e.ClientLeaves(client_id=report.client_id)
+            if report.holdings and not report.leaving:
+                self.handle(e.HoldingsTold(client_id=report.client_id, holdings=report.holdings))
+            leaving = e.ClientLeaves(client_id=report.client_id, holdings=report.holdings)
             self.handle(leaving if report.leaving else e.ClientSeen(client_id=report.client_id))
 
     def collect(self) -> None:
@@ -400,6 +419,34 @@ class Desk:
                 target=self.target,
                 started=self._started,
             )
+
+
+def _loss(known: KnownLoss | TaskLost) -> Loss:
+    return Loss(
+        task_id=known.task_id,
+        worker=known.worker,
+        splits=known.splits,
+        reason=known.reason,
+        elements=known.elements,
+        trainer_id=known.trainer_id,
+        again=known.again,
+    )
+
+
+def _progress(task: TaskReport) -> e.Progress:
+    return e.Progress(
+        incarnation=task.incarnation,
+        done=task.splits_done,
+        resume=task.resume,
+        trainers=tuple(
+            TrainerPosition(trainer_id=trainer.trainer_id, offset=trainer.offset, consumed=trainer.consumed_beyond)
+            for trainer in task.trainers
+        ),
+        exhausted=task.exhausted,
+        sent={link.client: link.sent for link in task.links},
+        short_by=task.short_by,
+        repeated=task.repeated,
+    )
 
 
 def _rounds(iteration: Iteration) -> RoundsUpdate | None:

@@ -7,9 +7,9 @@ from dataclasses import field
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.dispatcher.records import Record
+from dsnb.dispatcher.records import Record, TaskLost
 from dsnb.wire.lineup import ConsumerReport
-from dsnb.wire.messages import PassPosition
+from dsnb.wire.messages import EndedTask, PassPosition, TaskHolding, TaskResume, TrainerPosition
 
 # ---- events
 
@@ -63,6 +63,9 @@ class Join:
     consumers: int = 0
     consumer: int = 0
     unfinished: bool = False
+    rejoins: str = ""
+    iteration: int = 0
+    holdings: tuple[TaskHolding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +73,16 @@ class EndSeen:
     """A client has read these tasks to their end and asks what is left. It had `elements`; -1 where that is unknown."""
 
     client_id: str
-    ended: tuple[str, ...]
+    ended: tuple[EndedTask, ...]
     elements: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingsTold:
+    """A client tells what it has of tasks that are being reassigned."""
+
+    client_id: str
+    holdings: tuple[TaskHolding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +107,11 @@ class ClientBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLeaves:
+    """A client is done, and tells what it consumed; or it `died`, as far as can be known."""
+
     client_id: str
+    died: bool = False
+    holdings: tuple[TaskHolding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +140,44 @@ class WorkerArrives:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSeen:
-    """A worker reports: tasks whose pipelines ended, whom it serves, how many splits of each provider are done.
+class Progress:
+    """How far a task is, as its worker reports it.
 
-    `partial` are tasks of cached jobs of which elements are gone.
+    Attributes:
+        incarnation: Which start of the task this is of.
+        done: How many splits of each provider it is done with.
+        resume: Where another worker can take it over.
+        trainers: What was consumed of its sequence.
+        exhausted: Whether everything was produced and sent.
+        sent: How many elements were sent to each client.
+        short_by: Elements that were there before the task was taken over, and that its pipeline did not make again.
+        repeated: Elements that reached two clients, one of which came back after it was given up.
+    """
+
+    incarnation: int
+    done: tuple[int, ...] = ()
+    resume: TaskResume | None = None
+    trainers: tuple[TrainerPosition, ...] = ()
+    exhausted: bool = False
+    sent: Mapping[str, int] = field(default_factory=dict)
+    short_by: int = 0
+    repeated: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """A worker reports: tasks whose pipelines ended, whom it serves, how far each task is.
+
+    `partial` are tasks of cached jobs of which elements are gone; `released` is the number of the last release of a
+    client that it obeyed.
     """
 
     uid: str
     ended: tuple[str, ...] = ()
-    done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = field(default_factory=dict)
     clients: frozenset[str] = frozenset()
     partial: tuple[str, ...] = ()
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +207,7 @@ class SplitsRequested:
     """A task asks for splits; `cursor` is how many of this provider and repetition it has had."""
 
     task_id: str
+    incarnation: int
     provider: int
     repetition: int
     cursor: int
@@ -227,6 +270,7 @@ Event = (
     | RegisterDataset
     | Join
     | EndSeen
+    | HoldingsTold
     | ClientSeen
     | ClientBroken
     | ConsumerSaid
@@ -295,10 +339,19 @@ class TellCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseClient:
-    """Tell a worker that a client is gone."""
+    """Tell a worker that a client is gone; it reports the number when it has seen to it."""
 
     worker: str
     client_id: str
+    number: int
+    died: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskReport:
+    """Have a worker report at once."""
+
+    worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,14 +364,11 @@ class TellClients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellLoss:
-    """Tell all clients of an iteration that a worker took data with it."""
+    """Tell all clients of an iteration that elements will not come."""
 
     job: str
     number: int
-    task_id: str
-    worker: str
-    splits: int
-    reason: str
+    loss: TaskLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +387,7 @@ Instruction = (
     | TurnAway
     | TellCancelled
     | ReleaseClient
+    | AskReport
     | TellClients
     | TellLoss
     | Announce

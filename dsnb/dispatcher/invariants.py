@@ -12,7 +12,7 @@ def validate(state: State) -> None:
     for task in state.tasks.values():
         iteration = state.iteration(task.job, task.number)
         assert task.task_id in iteration.tasks, "a task is not in its iteration"
-        assert task.worker in state.workers, "a task's worker is unknown"
+        assert (task.worker in state.workers) != (task.halt is not None), "a task is neither at work nor halted"
     for client in [client for client in state.clients.values() if not client.cancelled]:
         assert client.client_id in state.iteration(client.job, client.number).clients, "a client is not in its place"
     for job in state.jobs.values():
@@ -26,7 +26,7 @@ def _validate(state: State, iteration: Iteration) -> None:
     assert all(task in state.tasks for task in iteration.tasks), "an iteration's task is unknown"
     assert all(client in state.clients for client in iteration.clients), "an iteration's client is unknown"
     assert not iteration.finished or all(state.tasks[t].ended for t in iteration.tasks), "finished, but a task runs"
-    workers = [state.tasks[task].worker for task in iteration.tasks]
+    workers = [state.tasks[task].worker for task in iteration.tasks if state.tasks[task].halt is None]
     assert iteration.resumed or len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
     if iteration.shards:
         _validate_shards(state, iteration)

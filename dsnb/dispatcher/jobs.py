@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import parameters, positions, shards, sharing
+from dsnb.dispatcher import parameters, positions, reassignment, shards, sharing
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
-from dsnb.dispatcher.state import Client, Iteration, Job, Task
+from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedError, near
 from dsnb.pipeline.modes import STATIC, check_endless
+from dsnb.wire.messages import TaskHolding
 from dsnb.wire.names import name_within
 
 PASSES_KEPT = 16
@@ -35,8 +38,10 @@ def join(core: Context, event: e.Join) -> e.Joined:
     shards.check(core, event, dataset)
     if event.position is not None:
         positions.check(core, event, event.position)
+    if event.rejoins:
+        _check_return(core, event)
     job = _job(core, event)
-    number = _pass(core, job, event)
+    number = event.iteration if event.rejoins else _pass(core, job, event)
     if event.position is not None:
         _make_way(core, job, number)
     iteration = job.iterations.get(number)
@@ -44,7 +49,7 @@ def join(core: Context, event: e.Join) -> e.Joined:
         iteration = _create_iteration(core, job, number, event)
     if iteration.rounds is not None and (before := iteration.rounds.places[event.consumer]):
         let_go(core, core.state.clients[before])
-    readers = len(iteration.clients)
+    readers, losses = len(iteration.clients), len(iteration.losses)
     client_id = str(core.number("client"))
     core.record(
         r.ClientJoined(
@@ -53,11 +58,13 @@ def join(core: Context, event: e.Join) -> e.Joined:
             number=iteration.number,
             trainer_id=event.trainer_id,
             consumer=event.consumer if job.consumers else -1,
+            holdings=event.holdings,
         )
     )
     core.live.clients[client_id] = core.now + core.config.client_timeout_ms / 1000
     core.live.unread.pop((job.name, iteration.number), None)
     core.live.unused.pop(job.name, None)
+    reassignment.joined(core, client_id, iteration, event.holdings)
     return e.Joined(
         client_id=client_id,
         job=job.name,
@@ -65,9 +72,24 @@ def join(core: Context, event: e.Join) -> e.Joined:
         finished=iteration.finished,
         readers=readers,
         absent=shards.without_worker(core, iteration),
-        losses=len(iteration.losses),
+        losses=losses,
         paused_by=job.paused_by,
     )
+
+
+def _check_return(core: Context, event: e.Join) -> None:
+    """Refuse a client that was taken for gone, and comes back to a pass that is no longer there.
+
+    Raises:
+        NotFoundError: the pass, or its job, was dropped.
+    """
+    job = core.state.jobs.get(event.job_name)
+    iteration = job.iterations.get(event.iteration) if job is not None else None
+    if iteration is None or not event.rejoins.isdecimal() or int(event.rejoins) < iteration.first_client:
+        raise unknown_client(event.rejoins)  # another pass may have that number now
+    before = core.state.clients.get(event.rejoins)
+    if before is not None and not before.cancelled:
+        let_go(core, before, event.holdings)
 
 
 def _pass(core: Context, job: Job, event: e.Join) -> int:
@@ -88,32 +110,72 @@ def is_over(job: Job, number: int) -> bool:
     return iteration.finished if iteration is not None else number in job.over
 
 
-def let_go(core: Context, client: Client) -> None:
-    """Take a client off its pass, and have the workers know."""
+def let_go(core: Context, client: Client, told: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
+    """Take a client off its pass. What its workers sent it and it did not consume goes to the others.
+
+    What it `told` that it consumed is kept, now or before: its workers may die before they report it.
+    """
     iteration = core.state.iteration(client.job, client.number)
-    core.record(r.ClientLeft(client_id=client.client_id))
-    core.live.clients.pop(client.client_id, None)
-    core.instruct(
-        *(e.ReleaseClient(worker=core.state.tasks[t].worker, client_id=client.client_id) for t in iteration.tasks)
-    )
+    before = [table.pop(client.client_id, None) for table in core.live.holdings.values()]
+    consumed = [replace(holding, held=()) for holding in (*before, *told) if holding is not None and holding.consumed]
+    core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=tuple(consumed)))
+    if client.client_id not in core.live.over:
+        core.live.undisturbed.discard((client.job, client.number))
+    core.live.forget_client(client.client_id)
+    for worker in dict.fromkeys(core.state.tasks[task].worker for task in iteration.tasks):
+        release(core, worker, client.client_id, died=died)
+    reassignment.review(core, iteration)
+
+
+def release(core: Context, worker: str, client_id: str, *, died: bool = False) -> None:
+    """Have a worker take back what a client did not consume."""
+    if worker in core.state.workers:
+        number = core.live.to_release[worker] = core.live.to_release.get(worker, 0) + 1
+        core.instruct(e.ReleaseClient(worker=worker, client_id=client_id, number=number, died=died))
 
 
 def end_seen(core: Context, event: e.EndSeen) -> bool:
-    """Take a client's word that tasks have ended (it has seen it), and tell whether the pass is over."""
+    """Whether a pass is over for a client that has read these tasks to their end.
+
+    It may be over for one while others still consume: nobody waits for another's consumption. But what a client leaves
+    unconsumed goes to the others. So if one left early, or may have died, the workers have to confirm that nothing is
+    left for this one.
+    """
     client = core.state.clients.get(event.client_id)
     if client is None or client.cancelled:
         raise unknown_client(event.client_id)
     if core.state.jobs[client.job].cached:
         return sharing.trainer_ended(core, client, event.ended)
-    for task_id in event.ended:
-        task = core.state.tasks.get(task_id)
-        # A task that ends early is dropped, so its own worker must say that nothing of it is on its way to anybody.
-        if task is not None and not task.refused:
-            end_task(core, task_id)
-    finished = core.state.iteration(client.job, client.number).finished
-    if finished and not event.elements:
+    iteration = core.state.iteration(client.job, client.number)
+    if iteration.finished:
+        _over_for(core, client, event)
+        return True
+    ended = {(task.task_id, task.incarnation): task.received for task in event.ended}
+    left = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
+    if not iteration.tasks:
+        return False  # its workers left, and the rest is for those to come
+    if any((task.task_id, task.incarnation) not in ended or task.halt is not None or task.refused for task in left):
+        return False
+    others = [other for other in iteration.clients if other != client.client_id]
+    if any(other in core.live.broken for other in others):
+        return False  # it may be dead, and then its elements are this client's
+    if (client.job, client.number) not in core.live.undisturbed:
+        unsure = [t for t in left if not _has_all(core, t, client, ended[t.task_id, t.incarnation])]
+        core.instruct(*(e.AskReport(worker=worker) for worker in {task.worker for task in unsure}))
+        if unsure:
+            return False
+    _over_for(core, client, event)
+    if not others:
+        for task in left:
+            core.record(r.TaskEnded(task_id=task.task_id))
+        finish_if_over(core, client.job, iteration)
+    return True
+
+
+def _over_for(core: Context, client: Client, event: e.EndSeen) -> None:
+    core.live.over.add(client.client_id)
+    if not event.elements:
         core.live.empty_handed.setdefault((client.job, client.number), set()).add(client.client_id)
-    return finished
 
 
 def read_alone(core: Context, client: Client) -> bool:
@@ -121,6 +183,15 @@ def read_alone(core: Context, client: Client) -> bool:
     iteration = core.state.iteration(client.job, client.number)
     had_nothing = core.live.empty_handed.get((client.job, client.number), set()) - {client.client_id}
     return iteration.joined - len(had_nothing) == 1 and not iteration.losses
+
+
+def _has_all(core: Context, task: Task, client: Client, received: int) -> bool:
+    """Whether a worker confirms that it has nothing left, and nothing on its way to a client."""
+    released = core.live.released.get(task.worker, 0) >= core.live.to_release.get(task.worker, 0)
+    progress = core.live.progress.get(task.task_id)
+    if not released or progress is None or progress.incarnation != task.incarnation:
+        return False
+    return progress.exhausted and progress.sent.get(client.client_id, received) == received
 
 
 def forget(core: Context, event: e.ForgetJob) -> None:
@@ -165,13 +236,24 @@ def end_task(core: Context, task_id: str) -> None:
     task = core.state.tasks.get(task_id)
     if task is None or task.ended:
         return
-    if task.refused:
+    cached = core.state.jobs[task.job].cached
+    if task.refused and not (cached and _awaited(core, task)):
+        if cached:
+            sharing.close(core, task_id)
         leave_to_others(core, task)
         return
-    if core.state.jobs[task.job].cached:
+    if cached:
         return  # others may still come for it; see `sharing`
     core.record(r.TaskEnded(task_id=task_id))
     finish_if_over(core, task.job, core.state.iteration(task.job, task.number))
+
+
+def _awaited(core: Context, task: Task) -> bool:
+    """Whether a trainer reads the pass of a task and has yet to come to its worker."""
+    progress = core.live.progress.get(task.task_id)
+    came = {trainer.trainer_id for trainer in progress.trainers} if progress is not None else set()
+    clients = core.state.iteration(task.job, task.number).clients
+    return any(core.state.clients[client].trainer_id not in came for client in clients)
 
 
 def leave_to_others(core: Context, task: Task) -> None:
@@ -182,8 +264,11 @@ def leave_to_others(core: Context, task: Task) -> None:
 
 
 def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:
-    """Finish a pass whose tasks have all ended."""
-    if iteration.finished or not iteration.tasks:
+    """Finish a pass whose tasks have all ended.
+
+    Where the last of its shards was given up it has no tasks any more, and is over as well.
+    """
+    if iteration.finished or not (iteration.tasks or ENDED in iteration.shards):
         return
     if all(core.state.tasks[task].ended for task in iteration.tasks):
         core.record(r.IterationFinished(job=job, number=iteration.number))
@@ -217,13 +302,17 @@ def drop_task(core: Context, task_id: str) -> None:
     """Take a task out of its pass and off its worker."""
     task = core.state.tasks[task_id]
     core.record(r.TaskDropped(task_id=task_id))
-    core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
+    core.live.progress.pop(task_id, None)
+    core.live.holdings.pop(task_id, None)
+    if task.worker:
+        core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
 
 
 def free(core: Context, job: Job, iteration: Iteration) -> None:
     """Let go of all that is held for a pass, here and at its workers."""
     core.live.unread.pop((job.name, iteration.number), None)
     core.live.rounds.pop((job.name, iteration.number), None)
+    core.live.undisturbed.discard((job.name, iteration.number))
     core.live.empty_handed.pop((job.name, iteration.number), None)
     for task_id in list(iteration.tasks):
         drop_task(core, task_id)
@@ -310,6 +399,7 @@ def _make_way(core: Context, job: Job, number: int) -> None:
 
 
 def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> Iteration:
+    core.live.undisturbed.add((job.name, number))
     if event.position is not None and not positions.at_beginning(event.position):
         return positions.begin(core, job, event, event.position)
     over = number in job.over

@@ -23,6 +23,8 @@ def give(core: Context, event: e.SplitsRequested) -> e.Splits:
     task = core.state.tasks.get(event.task_id)
     if task is None:
         raise NotFoundError(f"the task {event.task_id} is unknown", did="no split was given")
+    if task.halt is not None or task.incarnation != event.incarnation:
+        raise NotFoundError(f"the task {event.task_id} belongs to another worker now", did="no split was given")
     iteration = core.state.iteration(task.job, task.number)
     if not 0 <= event.provider < len(iteration.providers):
         raise InvalidArgumentError(f"the task {event.task_id} has no split provider {event.provider}")
@@ -83,17 +85,6 @@ def recall(core: Context, task: Task, told: e.Granted) -> None:
             end=told.end,
         )
     )
-
-
-def lose(core: Context, task: Task) -> int:
-    """Count the splits that a task had and was not done with as lost; returns how many."""
-    total = 0
-    for number, given in task.given.items():
-        lost = given - (task.done[number] if number < len(task.done) else 0)
-        if lost > 0:
-            total += lost
-            core.record(r.SplitsLost(job=task.job, number=task.number, provider=number, count=lost))
-    return total
 
 
 def _check_cursor(task: Task, event: e.SplitsRequested) -> None:

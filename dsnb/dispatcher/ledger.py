@@ -49,11 +49,21 @@ class JobTotals:
     stages: dict[tuple[int, int, str], StageReport] = field(default_factory=dict)
     """What the stages of tasks that are gone did, by place in the pipeline, depth and name."""
     tasks: dict[str, TaskReport] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
+    """Where each task began; what is before was produced by a worker that had it before."""
     clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
     losers: set[str] = field(default_factory=set)
     """Trainers that have missed elements."""
     gone: deque[str] = field(default_factory=deque)
     """Readers without a trainer id who left, the newest last."""
+
+    def all_produced(self) -> int:
+        """How many elements all tasks produced, those that are gone too."""
+        return self.produced + sum(map(self.produced_by, self.tasks.values()))
+
+    def produced_by(self, task: TaskReport) -> int:
+        """How many elements the worker produced that has a task now."""
+        return max(0, task.head - self.first.get(task.task_id, 0))
 
     def begin_to_lose(self, task: TaskReport) -> list[str]:
         """The trainers that missed elements of a task, and none of the job before."""
@@ -109,9 +119,10 @@ class Ledger:
         """Forget the sums of a job that is gone."""
         self._archived.pop(name, None)
 
-    def expect_task(self, task_id: str, job: str) -> None:
-        """Learn which job a task belongs to."""
+    def expect_task(self, task_id: str, job: str, first: int = 0) -> None:
+        """Learn which job a task belongs to, and the number of the first element that its worker produces."""
         self._job_of_task[task_id] = job
+        self.job(job).first[task_id] = first
 
     def worker_reported(self, report: WorkerReport) -> list[tuple[str, str]]:
         """Take a report in; the trainers, each with its job, that have begun to miss elements."""
@@ -151,7 +162,8 @@ class Ledger:
         report = totals.tasks.pop(task_id, None)
         if report is None:
             return
-        totals.produced += report.head
+        totals.produced += totals.produced_by(report)
+        totals.first.pop(task_id, None)
         for trainer in report.trainers:
             if trainer.trainer_id:
                 total = totals.trainer(trainer.trainer_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsnb.dispatcher import datasets, jobs, leases, shards, sharing, slots
+from dsnb.dispatcher import datasets, jobs, leases, reassignment, shards, sharing, slots
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
@@ -25,11 +25,15 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
         for job, iteration in list(core.state.unfinished()):
             if iteration.shards:
                 jobs.fill_shards(core, job.name, iteration)
-            elif not shards.at_work(core, iteration, known) and (job.name, iteration.number) not in served:
+            elif (job.name, iteration.number) in served or reassignment.awaits(core, job, iteration, known):
+                continue
+            elif not shards.at_work(core, iteration, known):
                 jobs.add_task(core, job.name, iteration.number, event.uid)
                 core.instruct(e.TellClients(job=job.name, number=iteration.number))
     else:
         _place_again(core, known)
+        core.live.to_release.pop(event.uid, None)  # what was on its way to it may be lost, and is told again
+        core.live.released.pop(event.uid, None)
         for task in core.state.tasks_of(event.uid):
             if task.task_id not in event.tasks:
                 core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
@@ -44,6 +48,8 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
     for task_id in event.tasks:
         if task_id not in core.state.tasks or core.state.tasks[task_id].worker != event.uid:
             core.instruct(e.DropTask(worker=event.uid, task_id=task_id))
+    for _, iteration in list(core.state.unfinished()):
+        reassignment.review(core, iteration)
     return known.name
 
 
@@ -88,17 +94,42 @@ def worker_seen(core: Context, event: e.WorkerSeen) -> None:
     if event.uid not in core.state.workers:
         raise NotFoundError(f"the worker {event.uid} is unknown", did="it was counted as lost", hint="register again")
     _expect_worker(core, event.uid, core.config.worker_timeout_ms)
-    for task_id, done in event.done.items():
+    core.live.released[event.uid] = event.released
+    for task_id, progress in event.progress.items():
         task = core.state.tasks.get(task_id)
-        if task is not None and task.worker == event.uid and task.done != done:
-            core.record(r.SplitsDone(task_id=task_id, done=done))
-    # Whoever left while the word of it could not come through: what it held is for others.
+        if task is not None and task.worker == event.uid and task.incarnation == progress.incarnation:
+            _progressed(core, task, progress)
+    # A client that left while the worker could not be told: what it held is for others.
     for client_id in event.clients - core.state.clients.keys():
-        core.instruct(e.ReleaseClient(worker=event.uid, client_id=client_id))
+        jobs.release(core, event.uid, client_id, died=True)
     for task_id in event.partial:
         sharing.close(core, task_id)
     for task_id in event.ended:
         jobs.end_task(core, task_id)
+
+
+def _progressed(core: Context, task: Task, progress: e.Progress) -> None:
+    before = core.live.progress.get(task.task_id)
+    core.live.progress[task.task_id] = progress
+    index = progress.resume.index if progress.resume is not None else 0
+    behind = {trainer.trainer_id for trainer in progress.trainers if trainer.offset >= index > 0}
+    news = behind - {trainer.trainer_id for trainer in task.known if trainer.offset >= index}
+    if news or (task.done, task.resume) != (progress.done, progress.resume):
+        core.record(
+            r.TaskProgressed(
+                task_id=task.task_id, done=progress.done, resume=progress.resume, trainers=tuple(sorted(behind))
+            )
+        )
+    again = progress.repeated - (before.repeated if before and before.incarnation == progress.incarnation else 0)
+    if again > 0:
+        reassignment.announce_again(core, task.job, again)
+    if progress.short_by and not (before and before.short_by):
+        name = core.state.worker_name(task)
+        text = (
+            f"worker {name} took a part of job {task.job!r} over, and its pipeline made {progress.short_by:,} elements "
+            "fewer than before: it does not repeat itself, so elements may have come twice or not at all"
+        )
+        core.instruct(e.Announce(level="warning", text=text))
 
 
 def worker_broken(core: Context, event: e.WorkerBroken) -> None:
@@ -121,9 +152,9 @@ def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
     """A worker says goodbye, or died; there is no need to wait for a silent one then."""
     worker = core.state.workers.get(event.uid)
     if worker is not None and event.death:
-        lose_worker(core, worker, f"died: {event.death}", "warning")
+        lose_worker(core, worker, f"died: {event.death}", died=True)
     elif worker is not None:
-        lose_worker(core, worker, "was stopped", "info")
+        lose_worker(core, worker, "was stopped")
 
 
 def _never_began(core: Context, task: Task) -> bool:
@@ -152,9 +183,9 @@ def _welcome(core: Context, event: e.WorkerArrives, before: Worker | None) -> Wo
     )
     if before is not None:
         for task in core.state.tasks_of(before.uid):
-            _restart(core, task, before, event.uid)
+            _restart(core, task, before)
         core.record(r.WorkerLeft(uid=before.uid))
-        core.live.workers.pop(before.uid, None)
+        core.live.forget_worker(before.uid)
     core.instruct(e.Announce(level="info", text=f"worker {name} {'came back' if before else 'joined'}"))
     return core.state.workers[event.uid]
 
@@ -166,53 +197,48 @@ def _place(core: Context, address: str) -> int:
     return slots.place_of(entries, address, taken) if entries else -1
 
 
-def _restart(core: Context, task: Task, before: Worker, uid: str) -> None:
+def _restart(core: Context, task: Task, before: Worker) -> None:
     if task.ended:
         jobs.drop_task(core, task.task_id)
         core.instruct(e.TellClients(job=task.job, number=task.number))
-        return
-    # The loss first: a reader learns of it before it sees an element of the new incarnation.
-    _lose_task(core, task, before, "was started again")
-    if core.state.jobs[task.job].consumers:  # it begins anew, so to consumers it is another one
-        jobs.drop_task(core, task.task_id)
-        core.instruct(e.TellClients(job=task.job, number=task.number))
-        return
-    core.record(r.TaskRestarted(task_id=task.task_id, worker=uid))
-    core.instruct(
-        e.StartTask(worker=uid, task_id=task.task_id),
-        e.TellClients(job=task.job, number=task.number),
-    )
+    elif core.state.jobs[task.job].consumers:  # it begins anew, so to consumers it is another one
+        _drop_rounds(core, task, before, "was started again")
+    else:
+        reassignment.halt(core, task, before.name, "was started again", died=True)
 
 
-def lose_worker(core: Context, worker: Worker, reason: str, level: str) -> None:
-    """Do without a worker, and count and tell what it took along."""
-    core.live.workers.pop(worker.uid, None)
+def lose_worker(core: Context, worker: Worker, reason: str, *, died: bool = False) -> None:
+    """Do without a worker: its tasks go on elsewhere, or what they would have made is counted and told.
+
+    It `died`, or left by somebody's will.
+    """
+    core.live.forget_worker(worker.uid)
     core.live.left.append((worker.name, worker.address, worker.uid))
-    lost = 0
     tasks = core.state.tasks_of(worker.uid)
-    core.record(r.WorkerLeft(uid=worker.uid))
+    core.instruct(e.Announce(level="warning" if died else "info", text=f"worker {worker.name} {reason}"))
     for task in tasks:
-        if not task.ended:
-            lost += _lose_task(core, task, worker, reason)
         iteration = core.state.iteration(task.job, task.number)
-        jobs.drop_task(core, task.task_id)
-        jobs.fill_shards(core, task.job, iteration)
-        jobs.finish_if_over(core, task.job, iteration)
-        core.instruct(e.TellClients(job=task.job, number=task.number))
-    text = f"worker {worker.name} {reason}" + (f"; {lost} splits lost" if lost else "")
-    core.instruct(e.Announce(level="warning" if lost else level, text=text))
+        if task.ended:
+            jobs.drop_task(core, task.task_id)
+            jobs.finish_if_over(core, task.job, iteration)
+            core.instruct(e.TellClients(job=task.job, number=task.number))
+        elif core.state.jobs[task.job].consumers:
+            _drop_rounds(core, task, worker, reason)
+    left = [task for task in tasks if task.task_id in core.state.tasks]
+    for task in left:
+        reassignment.halt(core, task, worker.name, reason, died=died)
+    core.record(r.WorkerLeft(uid=worker.uid))
+    for job, number in dict.fromkeys((task.job, task.number) for task in left):
+        reassignment.review(core, core.state.iteration(job, number))
 
 
-def _lose_task(core: Context, task: Task, worker: Worker, reason: str) -> int:
-    """Count what a task took along, and have its readers told; returns the number of splits."""
-    splits = leases.lose(core, task)
-    core.record(r.TaskLost(task_id=task.task_id, worker=worker.name, splits=splits, reason=reason))
-    core.instruct(
-        e.TellLoss(
-            job=task.job, number=task.number, task_id=task.task_id, worker=worker.name, splits=splits, reason=reason
-        )
-    )
-    return splits
+def _drop_rounds(core: Context, task: Task, worker: Worker, reason: str) -> None:
+    """A task of a coordinated read is gone; what it had given to all consumers is still theirs (see `rounds`)."""
+    record = r.TaskLost(task_id=task.task_id, worker=worker.name, splits=0, reason=reason)
+    core.record(record)
+    core.instruct(e.TellLoss(job=task.job, number=task.number, loss=record))
+    jobs.drop_task(core, task.task_id)
+    core.instruct(e.TellClients(job=task.job, number=task.number))
 
 
 def _expect_worker(core: Context, uid: str, within_ms: int) -> None:
@@ -226,6 +252,7 @@ def client_seen(core: Context, event: e.ClientSeen) -> None:
     """A client gave a sign of life."""
     if event.client_id not in core.state.clients:
         raise jobs.unknown_client(event.client_id)
+    core.live.broken.discard(event.client_id)
     core.live.clients[event.client_id] = core.now + core.config.client_timeout_ms / 1000
 
 
@@ -233,6 +260,7 @@ def client_broken(core: Context, event: e.ClientBroken) -> None:
     """A client's connection broke: it has a moment to come back."""
     if event.client_id in core.state.clients:
         core.live.clients[event.client_id] = core.now + core.config.reconnect_ms / 1000
+        core.live.broken.add(event.client_id)
 
 
 def client_leaves(core: Context, event: e.ClientLeaves) -> None:
@@ -242,19 +270,30 @@ def client_leaves(core: Context, event: e.ClientLeaves) -> None:
         return
     if client.cancelled:
         core.record(r.ClientLeft(client_id=client.client_id))
-        core.live.clients.pop(client.client_id, None)
+        core.live.forget_client(client.client_id)
         return
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.number]
-    jobs.let_go(core, client)
+    jobs.let_go(core, client, event.holdings, died=event.died)
     sharing.finish_if_all_ended(core, job.name, iteration)
     if iteration.clients:
         return
     core.live.unread[job.name, iteration.number] = core.now
+    if iteration.orphaned and not iteration.finished:
+        text = (
+            f"the last reader of pass {iteration.number} of job {job.name!r} was lost: what it had not consumed waits "
+            f"for another reader for {_kept_s(core):g} seconds"
+        )
+        core.instruct(e.Announce(level="warning", text=text))
     if not job.clients:
         core.live.unused[job.name] = core.now
-        if job.anonymous:
+        if job.anonymous and not iteration.orphaned:
             jobs.drop_job(core, job)
+
+
+def _kept_s(core: Context) -> float:
+    """How long a job without readers is kept; those without a name are kept for a while at most."""
+    return (600_000 if core.config.job_gc_timeout_ms == -1 else core.config.job_gc_timeout_ms) / 1000
 
 
 # ---- time
@@ -268,9 +307,9 @@ def tick(core: Context, _event: e.Tick) -> None:
     if late > 0:
         core.live.postpone(late)
     for uid in [uid for uid, until in core.live.workers.items() if until < core.now]:
-        lose_worker(core, core.state.workers[uid], "was lost", "warning")
+        lose_worker(core, core.state.workers[uid], "was lost", died=True)
     for client in [client for client, until in core.live.clients.items() if until < core.now]:
-        client_leaves(core, e.ClientLeaves(client_id=client))
+        client_leaves(core, e.ClientLeaves(client_id=client, died=True))
     _collect(core)
 
 
@@ -283,15 +322,20 @@ def _collect(core: Context) -> None:
             core.live.unread.pop((name, number), None)
             continue
         age_ms = 1000 * (core.now - since)
-        if iteration.finished or (age_ms >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job)):
+        if iteration.finished:
             jobs.drop_iteration(core, job, iteration)
-    if core.config.job_gc_timeout_ms == -1:
-        return
+        elif age_ms >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job):
+            if iteration.orphaned and reassignment.park(core, iteration):
+                del core.live.unread[name, number]
+            elif job.anonymous and not job.clients:  # nobody else can come for it
+                jobs.drop_job(core, job)
+            else:
+                jobs.drop_iteration(core, job, iteration)
     for name, since in list(core.live.unused.items()):
         job = core.state.jobs.get(name)
         if job is None:
             del core.live.unused[name]
-        elif 1000 * (core.now - since) >= core.config.job_gc_timeout_ms and not _awaits_readers(core, job):
+        elif core.now - since >= _kept_s(core) and _may_go(core, job):
             jobs.drop_job(core, job)
     _archive(core)
     datasets.drop_unused(core)
@@ -309,6 +353,9 @@ def _keeps_splits(core: Context, job: Job) -> bool:
     return job.mode == "DYNAMIC" and not core.config.gc_dynamic_sharding_jobs
 
 
-def _awaits_readers(core: Context, job: Job) -> bool:
-    """Whether a job has a half-read pass that is kept for its next reader."""
-    return _keeps_splits(core, job) and not all(iteration.finished for iteration in job.iterations.values())
+def _may_go(core: Context, job: Job) -> bool:
+    """Whether a job that had no reader for long is dropped."""
+    if core.config.job_gc_timeout_ms == -1 and not job.anonymous:
+        return False
+    half_read = any(not iteration.finished for iteration in job.iterations.values())
+    return not (half_read and _keeps_splits(core, job))  # somebody may go on with it

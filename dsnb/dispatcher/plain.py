@@ -1,4 +1,4 @@
-"""Records and tables as JSON and back: dataclasses of text, numbers, tuples, lists and tables of such.
+"""Records and tables as JSON and back: dataclasses of text, numbers, their ranges, tuples, lists and tables of such.
 
 What is read is checked against the classes' own annotations, so that whatever a damaged or foreign file holds, only
 values of the right kinds come out.
@@ -11,6 +11,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from dsnb.wire.ranges import Ranges
 
 T = TypeVar("T")
 
@@ -29,7 +31,9 @@ def from_json(cls: type[T], text: str | bytes) -> T:
     return cast("T", _read(cls, json.loads(text)))
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
+def _fields_of(value: Any) -> Any:
+    if isinstance(value, Ranges):
+        return value.pairs()
     cls: Any = type(value)
     return {name: getattr(value, name) for name in _names(cls)}
 
@@ -51,6 +55,8 @@ def _read(kind: Any, value: Any) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _read_fields(kind, _checked(dict, value))
+    if kind is Ranges:
+        return Ranges(_read(tuple[tuple[int, int], ...], value))
     if origin in (Union, UnionType):
         return None if value is None else _read(next(one for one in inner if one is not NoneType), value)
     if origin is dict:

@@ -13,7 +13,7 @@ from itertools import cycle
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.runs import MOST_RUNS
+from dsnb.dispatcher.runs import MOST_RUNS, Runs
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.wire.messages import PassPosition, ProviderPosition, SplitRun, TaskPosition
@@ -25,6 +25,8 @@ def root_of(iteration: Iteration, task: Task) -> int:
     """The root of what a task draws without a seed; shards are cut out of one order, so they have one."""
     if task.begin is not None:
         return task.begin.entropy
+    if task.takeover is not None:
+        return task.takeover.entropy
     return iteration.entropy if iteration.shards else (iteration.entropy + int(task.task_id)) % _ROOTS
 
 
@@ -33,23 +35,39 @@ def position_of(iteration: Iteration, task: Task) -> TaskPosition:
     begin = task.begin or r.Begin(entropy=root_of(iteration, task))
     return TaskPosition(
         task_id=task.task_id,
+        incarnation=task.sequence,
+        entropy=begin.entropy,
+        skip=begin.skip,
+        failed=begin.failed,
+        ended=begin.ended,
+        shard=max(0, task.shard),
+        runs=_runs(task.had),
+    )
+
+
+def _runs(runs: Runs) -> tuple[SplitRun, ...]:
+    return tuple(SplitRun(provider=p, repetition=n, first=first, end=end) for p, n, first, end in runs.listed())
+
+
+def begin_of(iteration: Iteration, task: Task) -> TaskPosition | None:
+    """Where a worker has to begin a task; None for at the beginning."""
+    begin = task.takeover
+    if begin is None:
+        return position_of(iteration, task) if task.begin is not None else None
+    return TaskPosition(
+        task_id=task.task_id,
         incarnation=task.incarnation,
         entropy=begin.entropy,
         skip=begin.skip,
         failed=begin.failed,
         ended=begin.ended,
         shard=max(0, task.shard),
-        runs=tuple(
-            SplitRun(provider=provider, repetition=repetition, first=first, end=end)
-            for provider, runs in task.had.by_provider.items()
-            for repetition, first, end in runs
-        ),
+        runs=_runs(task.left),
+        taken_over=True,
+        first=begin.first,
+        resume=begin.resume,
+        trainers=begin.trainers,
     )
-
-
-def begin_of(iteration: Iteration, task: Task) -> TaskPosition | None:
-    """Where a worker has to begin a task; None for at the beginning."""
-    return position_of(iteration, task) if task.begin is not None else None
 
 
 def tell(core: Context, client_id: str) -> PassPosition:

@@ -6,17 +6,22 @@ Records say what happened, not what was wanted: replaying them never fails and n
 from __future__ import annotations
 
 from dsnb.dataclass import dataclass
+from dsnb.wire.messages import TaskHolding, TaskResume, TrainerPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Where a task of a resumed pass begins: what its predecessor had.
+    """Where a task begins that goes on where another one was: of a pass that is resumed, or of a worker that is gone.
 
     Attributes:
         entropy: The root of what it draws without a seed.
         skip: Elements of its sequence to leave out; `failed` if some of them were errors.
         ended: Whether it has nothing more.
         runs: The splits that it was given, in order: provider, repetition, first and end.
+        taken_over: Whether readers go on in the same sequence; the rest is of such a task alone.
+        first: The number of its first element.
+        resume: Where its pipeline begins; empty for behind `skip`.
+        trainers: What its readers had of the sequence.
     """
 
     entropy: int
@@ -24,6 +29,10 @@ class Begin:
     failed: bool = False
     ended: bool = False
     runs: tuple[tuple[int, int, int, int], ...] = ()
+    taken_over: bool = False
+    first: int = 0
+    resume: str = ""
+    trainers: tuple[TrainerPosition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +207,30 @@ class TaskCreated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRestarted:
-    """The task's worker came back as another process, `worker`, and begins again."""
+class TaskHalted:
+    """A task has no worker any more: what its readers have of it is collected, then it is assigned or given up.
+
+    Attributes:
+        worker: The name of the worker that had it.
+        reason: What became of that worker, as in "was lost".
+        trainers: What was consumed of its sequence, as far as the worker had reported.
+        died: Whether the worker came to a sudden end, and not by anybody's will.
+    """
 
     task_id: str
     worker: str
+    reason: str
+    trainers: tuple[TrainerPosition, ...] = ()
+    died: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAssigned:
+    """A halted task has another worker, which begins at the beginning, or where `begin` says."""
+
+    task_id: str
+    worker: str
+    begin: Begin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,18 +245,26 @@ class TaskDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
-    """A client reads a pass, in a coordinated one as the `consumer` of that index."""
+    """A client reads a pass, in a coordinated one as the `consumer` of that index.
+
+    `holdings` tell what it consumed before, as another client that was given up.
+    """
 
     client_id: str
     job: str
     number: int
     trainer_id: str
     consumer: int = -1
+    holdings: tuple[TaskHolding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLeft:
+    """A client is gone; `died` if it did not say so itself. `holdings` tell what it had consumed, as far as it said."""
+
     client_id: str
+    died: bool = False
+    holdings: tuple[TaskHolding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,11 +303,16 @@ class SplitsTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsDone:
-    """How many splits of each provider a task is done with, over all repetitions."""
+class TaskProgressed:
+    """How many splits of each provider a task is done with, over all repetitions, and where it can be taken over.
+
+    `trainers` are those that need nothing before that place.
+    """
 
     task_id: str
     done: tuple[int, ...]
+    resume: TaskResume | None = None
+    trainers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,12 +332,23 @@ class SplitsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLost:
-    """A worker took data with it that readers of a pass were to get; each of them is told once, in this order."""
+    """Elements of a task will not come; each reader of the pass is told once, in this order.
+
+    Attributes:
+        worker: The name of the worker that had it.
+        splits: Splits of which not all elements arrived.
+        elements: How many did not arrive; -1 where that cannot be known.
+        trainer_id: The trainer that they did not reach; empty for all readers together.
+        again: Whether the task begins again, so that readers get its elements from the first one on.
+    """
 
     task_id: str
     worker: str
     splits: int
     reason: str
+    elements: int = -1
+    trainer_id: str = ""
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +403,8 @@ Record = (
     | IterationDropped
     | PassArchived
     | TaskCreated
-    | TaskRestarted
+    | TaskHalted
+    | TaskAssigned
     | TaskEnded
     | TaskDropped
     | ClientJoined
@@ -359,7 +412,7 @@ Record = (
     | RepetitionBegun
     | SplitsGiven
     | SplitsTold
-    | SplitsDone
+    | TaskProgressed
     | SplitsRefused
     | SplitsLost
     | TaskLost

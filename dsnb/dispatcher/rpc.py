@@ -146,6 +146,9 @@ class DispatcherService:
                     consumers=request.consumers,
                     consumer=request.consumer,
                     unfinished=request.unfinished,
+                    rejoins=request.rejoins,
+                    iteration=request.iteration,
+                    holdings=request.holdings,
                 )
             )
             desk.ledger.client_joined(joined.client_id, joined.job, request.trainer_id)
@@ -162,6 +165,7 @@ class DispatcherService:
                 report_ms=desk.config.client_report_ms,
                 paused_by=joined.paused_by,
                 consumer_timeout_ms=desk.config.consumer_timeout_ms,
+                client_timeout_ms=desk.config.client_timeout_ms,
             )
 
     def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.PassPosition:
@@ -296,6 +300,7 @@ class DispatcherService:
         splits: e.Splits = self._desk.handle(
             e.SplitsRequested(
                 task_id=request.task_id,
+                incarnation=request.incarnation,
                 provider=request.provider,
                 repetition=request.repetition,
                 cursor=request.cursor,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
+from itertools import chain
 from typing import Final
 
 from dsnb.dataclass import dataclass
+from dsnb.wire.messages import IndexRange, SplitsBehind, TrainerPosition
+from dsnb.wire.ranges import Ranges
 
 MOST_RUNS: Final = 10_000
 """Runs of one task and provider that are remembered."""
@@ -43,6 +46,31 @@ class Runs:
         else:
             self.forgotten = True
 
+    def drop(self, provider: int, repetition: int, count: int) -> None:
+        """Forget the first splits of a repetition, and all of earlier ones."""
+        kept: list[list[int]] = []
+        for number, first, end in self.by_provider.get(provider, ()):
+            gone = min(count, end - first) if number == repetition else end - first if number < repetition else 0
+            count -= gone if number == repetition else 0
+            if first + gone < end:
+                kept.append([number, first + gone, end])
+        self.by_provider[provider] = kept
+
+    def behind(self, parts: Iterable[SplitsBehind]) -> Runs:
+        """The same without the first splits that are named."""
+        kept = Runs({provider: [list(run) for run in runs] for provider, runs in self.by_provider.items()})
+        for part in parts:
+            kept.drop(part.provider, part.repetition, part.count)
+        return kept
+
+    def listed(self) -> tuple[tuple[int, int, int, int], ...]:
+        """All runs, as provider, repetition, first and end."""
+        return tuple(
+            (provider, repetition, first, end)
+            for provider, runs in self.by_provider.items()
+            for repetition, first, end in runs
+        )
+
 
 @dataclass(slots=True)
 class Provider:
@@ -57,60 +85,43 @@ class Provider:
 
 @dataclass(slots=True)
 class Loss:
-    """What readers of a pass are told when a worker took data with it; `worker` is its name."""
+    """What readers of a pass are told when elements will not come; see `records.TaskLost`."""
 
     task_id: str
     worker: str
     splits: int
     reason: str
+    elements: int = -1
+    trainer_id: str = ""
+    again: bool = False
 
 
 @dataclass(slots=True)
-class Numbers:
-    """A set of numbers that mostly follow each other, as runs of first and end."""
+class Halt:
+    """Why a task has no worker; see `records.TaskHalted`."""
 
-    runs: list[tuple[int, int]] = field(default_factory=list)
-
-    def __contains__(self, number: int) -> bool:
-        return any(first <= number < end for first, end in self.runs)
-
-    def __bool__(self) -> bool:
-        return bool(self.runs)
-
-    @property
-    def largest(self) -> int:
-        """The largest of them; -1 where there is none."""
-        return self.runs[-1][1] - 1 if self.runs else -1
-
-    def add(self, number: int) -> None:
-        """Add a number.
-
-        Example:
-            >>> numbers = Numbers([(0, 3), (4, 5)])
-            >>> numbers.add(3)
-            >>> numbers.runs
-            [(0, 5)]
-        """
-        self.runs = _joined([*self.runs, (number, number + 1)])
-
-    def discard(self, number: int) -> None:
-        """Remove a number.
-
-        Example:
-            >>> numbers = Numbers([(0, 3)])
-            >>> numbers.discard(1)
-            >>> numbers.runs
-            [(0, 1), (2, 3)]
-        """
-        parts = [((first, min(end, number)), (max(first, number + 1), end)) for first, end in self.runs]
-        self.runs = _joined({part for pair in parts for part in pair if part[0] < part[1]})
+    worker: str
+    reason: str
 
 
-def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for first, end in sorted(runs):
-        if joined and first <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((first, end))
-    return joined
+def merged(*groups: Iterable[TrainerPosition]) -> tuple[TrainerPosition, ...]:
+    """All that positions say of what was consumed, as one for each trainer, without readers.
+
+    Example:
+        >>> one = TrainerPosition(trainer_id="a", offset=3)
+        >>> other = TrainerPosition(trainer_id="a", consumed=(IndexRange(first=3, end=5), IndexRange(first=8, end=9)))
+        >>> merged([one], [other])[0].offset
+        5
+    """
+    found: dict[str, Ranges] = {}
+    for position in chain(*groups):
+        ranges = found.setdefault(position.trainer_id, Ranges())
+        ranges.add(0, position.offset)
+        ranges.update((part.first, part.end) for part in position.consumed)
+    return tuple(_position(trainer_id, ranges) for trainer_id, ranges in found.items())
+
+
+def _position(trainer_id: str, ranges: Ranges) -> TrainerPosition:
+    offset = ranges.gap(0)[0]
+    beyond = tuple(IndexRange(first=first, end=end) for first, end in ranges if first > offset)
+    return TrainerPosition(trainer_id=trainer_id, offset=offset, consumed=beyond)

@@ -16,6 +16,7 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.state import Client, Iteration, Job
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
+from dsnb.wire.messages import EndedTask
 
 
 def endless(core: Context, job: Job) -> bool:
@@ -43,10 +44,12 @@ def close(core: Context, task_id: str) -> None:
         core.record(r.IterationClosed(job=task.job, number=task.number))
 
 
-def trainer_ended(core: Context, client: Client, ended: tuple[str, ...]) -> bool:
+def trainer_ended(core: Context, client: Client, ended: tuple[EndedTask, ...]) -> bool:
     """Take a trainer's word that it has had all of these tasks; whether its pass is over for it."""
     iteration = core.state.iteration(client.job, client.number)
-    if not set(iteration.tasks) <= set(ended):
+    known = {(task.task_id, task.incarnation) for task in ended}
+    tasks = map(core.state.tasks.__getitem__, iteration.tasks)
+    if any(task.halt is not None or (task.task_id, task.incarnation) not in known for task in tasks):
         return iteration.finished
     if client.trainer_id not in iteration.ended:
         core.record(r.TrainerEnded(job=client.job, number=client.number, trainer_id=client.trainer_id))

@@ -7,9 +7,10 @@ splits are handed to tasks in runs; a provider's repetition goes up each time it
 the pipeline asks for the next one), and a task that asks for an older repetition is told that it is over. In the static
 modes a pass has *shards*, each with one task at a time; what has become of a shard outlives its task. See `rounds` too.
 
-An iteration is finished when all its tasks have ended; a task that is lost with its worker is dropped from it, so the
-rest can still finish. Of finished iterations that nobody reads any more the newest few are kept; of the others, and of
-all iterations of jobs that were long ago, only their numbers: who reads one of them again finds it empty.
+An iteration is finished when all its tasks have ended. A task whose worker is gone is *halted* until it is assigned to
+another worker (see `reassignment`); one that cannot be is dropped, so the rest can still finish. Of finished iterations
+that nobody reads any more the newest few are kept; of the others, and of all iterations of jobs that were long ago,
+only their numbers: who reads one of them again finds it empty.
 
 `apply` is the only way in, live and at replay. What is not here (who was heard of when, what was consumed) is not
 needed after a restart, or comes again by itself.
@@ -25,7 +26,9 @@ from dsnb.dataclass import dataclass
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.plain import to_json
-from dsnb.dispatcher.runs import Grant, Loss, Numbers, Provider, Runs
+from dsnb.dispatcher.runs import Grant, Halt, Loss, Provider, Runs, merged
+from dsnb.wire.messages import TaskHolding, TaskResume, TrainerPosition
+from dsnb.wire.ranges import Ranges
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """What has become of a shard."""
@@ -52,6 +55,8 @@ class Task:
     worker: str
     shard: int = -1
     incarnation: int = 1
+    sequence: int = 1
+    """The incarnation in which its elements were numbered from 0; those that took it over since go on counting."""
     ended: bool = False
     refused: bool = False
     grants: dict[int, Grant] = field(default_factory=dict)
@@ -59,7 +64,23 @@ class Task:
     done: tuple[int, ...] = ()
     """Splits of each provider whose elements have been consumed, as its worker last said."""
     begin: r.Begin | None = None
+    """Where it began, in a pass that was resumed."""
     had: Runs = field(default_factory=Runs)
+    """All splits that it was given, for reading positions."""
+    takeover: r.Begin | None = None
+    """Where this incarnation began, if it took over from another one."""
+    left: Runs = field(default_factory=Runs)
+    """The splits that this incarnation was given and that are not behind for good."""
+    total: int = 0
+    """Splits of all providers that it was given over all incarnations."""
+    resume: TaskResume | None = None
+    """Where it can be taken over, as its worker last said."""
+    halt: Halt | None = None
+    """Set while it has no worker."""
+    known: tuple[TrainerPosition, ...] = ()
+    """What was consumed of its present sequence, as far as it need not be told again; without readers."""
+    deaths: int = 0
+    """Workers that died since anything of it was consumed."""
 
 
 @dataclass(slots=True)
@@ -82,8 +103,12 @@ class Iteration:
     closed: bool = False
     """Whether elements of it are gone, for those who come later."""
     resumed: bool = False
-    """Whether it began at a reading position; then a worker may have several tasks of it."""
+    """Whether it began at a reading position, or a task was reassigned; then a worker may have several tasks of it."""
+    orphaned: bool = False
+    """Whether its last client did not leave by itself: what that one had not consumed waits for a successor."""
     rounds: Rounds | None = None
+    first_client: int = 0
+    """The number of the first client that could read it."""
 
 
 @dataclass(slots=True)
@@ -97,7 +122,7 @@ class Job:
     target_workers: str
     consumers: int = 0
     iterations: dict[int, Iteration] = field(default_factory=dict)
-    over: Numbers = field(default_factory=Numbers)
+    over: Ranges = field(default_factory=Ranges)
     """Finished passes of which nothing else is kept."""
     lost: int = 0
     """Splits that those passes lost."""
@@ -112,7 +137,7 @@ class Job:
     @property
     def newest(self) -> int:
         """The number of its newest pass; -1 where there was none."""
-        return max(self.over.largest, max(self.iterations, default=-1))
+        return max(self.over.end - 1, max(self.iterations, default=-1))
 
     @property
     def clients(self) -> list[str]:
@@ -158,6 +183,10 @@ class State:
             for iteration in job.iterations.values():
                 if not iteration.finished:
                     yield job, iteration
+
+    def worker_name(self, task: Task) -> str:
+        """The name of a task's worker; of the one that had it where there is none."""
+        return task.halt.worker if task.halt is not None else self.workers[task.worker].name
 
     def tasks_of(self, worker: str) -> list[Task]:
         return [task for task in self.tasks.values() if task.worker == worker]
@@ -234,6 +263,7 @@ class State:
             entropy=record.entropy,
             resumed=record.resumed,
             rounds=Rounds([""] * record.consumers) if record.consumers else None,
+            first_client=self.made["client"],
         )
         for provider, (repetition, following) in zip(
             job.iterations[record.number].providers, record.providers, strict=False
@@ -251,7 +281,7 @@ class State:
 
     def _iteration_dropped(self, record: r.IterationDropped) -> None:
         job = self.jobs[record.job]
-        job.over.discard(record.number)
+        job.over.remove(record.number, record.number + 1)
         iteration = job.iterations.pop(record.number, None)
         if iteration is not None:
             self._forget(iteration)
@@ -259,7 +289,7 @@ class State:
     def _pass_archived(self, record: r.PassArchived) -> None:
         job = self.jobs[record.job]
         iteration = job.iterations.pop(record.number)
-        job.over.add(record.number)
+        job.over.add(record.number, record.number + 1)
         job.lost += sum(provider.lost for provider in iteration.providers)
         self._forget(iteration)
 
@@ -274,23 +304,36 @@ class State:
         self.tasks[record.task_id] = task
         for run in record.begin.runs if record.begin else ():
             self._give(task, *run)
+        task.total = sum(task.given.values())
         iteration = self.iteration(record.job, record.number)
         iteration.tasks.append(record.task_id)
         if iteration.shards:
             iteration.shards[record.shard] = BEGUN
         self.made["task"] += 1
 
-    def _task_restarted(self, record: r.TaskRestarted) -> None:
+    def _task_halted(self, record: r.TaskHalted) -> None:
         task = self.tasks[record.task_id]
-        task.worker = record.worker
-        task.incarnation += 1
+        task.halt = Halt(record.worker, record.reason)
+        task.known = merged(task.known, record.trainers)
+        task.worker = ""
+        task.deaths += record.died
+        task.incarnation += 1  # what the worker that had it still sends or asks is of the one before
         task.refused = False
+
+    def _task_assigned(self, record: r.TaskAssigned) -> None:
+        task = self.tasks[record.task_id]
+        task.halt, task.worker, task.takeover = None, record.worker, record.begin
+        task.resume, task.left, task.done = None, Runs(), ()
         task.grants.clear()
         task.given.clear()
-        task.had = Runs()
-        task.done = ()
-        if self.jobs[task.job].mode == "DYNAMIC":
-            task.begin = None  # what it had is lost
+        if record.begin is None:
+            task.sequence, task.had, task.total, task.known = task.incarnation, Runs(), 0, ()
+            if self.jobs[task.job].mode == "DYNAMIC":
+                task.begin = None  # what it had is lost
+        for run in record.begin.runs if record.begin else ():
+            self._grant(task, *run)
+            task.left.add(*run)
+        self.iteration(task.job, task.number).resumed = True
 
     def _task_ended(self, record: r.TaskEnded) -> None:
         task = self.tasks[record.task_id]
@@ -312,16 +355,29 @@ class State:
             iteration.trainers.append(record.trainer_id)
         if iteration.rounds is not None:
             iteration.rounds.places[record.consumer] = record.client_id
+        iteration.orphaned = False
+        self._take_in(record.trainer_id, record.job, record.holdings)
         self.made["client"] += 1
 
     def _client_left(self, record: r.ClientLeft) -> None:
         client = self.clients.pop(record.client_id)
         if client.cancelled:
             return
+        self._take_in(client.trainer_id, client.job, record.holdings)
         iteration = self.iteration(client.job, client.number)
         iteration.clients.remove(record.client_id)
+        iteration.orphaned = record.died and not iteration.clients
         if iteration.rounds is not None:
             iteration.rounds.vacate(record.client_id)
+
+    def _take_in(self, trainer_id: str, job: str, holdings: Iterable[TaskHolding]) -> None:
+        """Keep what a client consumed, as long as its tasks' elements have the numbers that they had."""
+        trainer = trainer_id if self.jobs[job].cached else ""
+        for holding in holdings:
+            task = self.tasks.get(holding.task_id)
+            if task is not None and task.job == job and holding.consumed and holding.incarnation >= task.sequence:
+                position = TrainerPosition(trainer_id=trainer, consumed=holding.consumed)
+                task.known = merged(task.known, [position])
 
     def _repetition_begun(self, record: r.RepetitionBegun) -> None:
         provider = self.iteration(record.job, record.number).providers[record.provider]
@@ -330,16 +386,22 @@ class State:
     def _splits_given(self, record: r.SplitsGiven) -> None:
         task = self.tasks[record.task_id]
         self._give(task, record.provider, record.repetition, record.first, record.end)
+        task.total += record.end - record.first
         self.iteration(task.job, task.number).providers[record.provider].next = record.end
 
+    @classmethod
+    def _give(cls, task: Task, provider: int, repetition: int, first: int, end: int) -> None:
+        cls._grant(task, provider, repetition, first, end)
+        task.had.add(provider, repetition, first, end)
+        task.left.add(provider, repetition, first, end)
+
     @staticmethod
-    def _give(task: Task, provider: int, repetition: int, first: int, end: int) -> None:
+    def _grant(task: Task, provider: int, repetition: int, first: int, end: int) -> None:
         before = task.grants.get(provider)
         same = before is not None and before.repetition == repetition
         cursor = before.cursor + before.end - before.first if before and same else 0
         task.grants[provider] = Grant(repetition, cursor, first, end)
         task.given[provider] = task.given.get(provider, 0) + end - first
-        task.had.add(provider, repetition, first, end)
 
     def _splits_told(self, record: r.SplitsTold) -> None:
         task = self.tasks[record.task_id]
@@ -350,15 +412,31 @@ class State:
             task.given.get(record.provider, 0) + record.cursor + record.end - record.first - had
         )
         task.grants[record.provider] = Grant(record.repetition, record.cursor, record.first, record.end)
+        task.total += record.end - record.first
         task.had.add(record.provider, record.repetition, record.first, record.end)
+        task.left.add(record.provider, record.repetition, record.first, record.end)
         provider = self.iteration(task.job, task.number).providers[record.provider]
         if record.repetition > provider.repetition:
             provider.repetition, provider.next = record.repetition, 0
         if record.repetition == provider.repetition:
             provider.next = max(provider.next, record.end)
 
-    def _splits_done(self, record: r.SplitsDone) -> None:
-        self.tasks[record.task_id].done = record.done
+    def _task_progressed(self, record: r.TaskProgressed) -> None:
+        task = self.tasks[record.task_id]
+        before = {(part.provider, part.repetition): part.count for part in task.resume.splits} if task.resume else {}
+        if record.resume is not None and record.resume.index > (task.resume.index if task.resume else 0):
+            task.deaths = 0
+        task.done, task.resume = record.done, record.resume
+        if record.resume is not None:
+            offset = record.resume.index
+            behind = [TrainerPosition(trainer_id=trainer, offset=offset) for trainer in record.trainers]
+            task.known = merged(task.known, behind)
+        if self.jobs[task.job].cached:
+            return  # a trainer that comes later may need them
+        for part in record.resume.splits if record.resume else ():
+            # The counts are of all splits since the task began, and those told of before are forgotten already.
+            known = before.get((part.provider, part.repetition), 0)
+            task.left.drop(part.provider, part.repetition, part.count - known)
 
     def _splits_refused(self, record: r.SplitsRefused) -> None:
         self.tasks[record.task_id].refused = True
@@ -368,7 +446,15 @@ class State:
 
     def _task_lost(self, record: r.TaskLost) -> None:
         task = self.tasks[record.task_id]
-        loss = Loss(record.task_id, record.worker, record.splits, record.reason)
+        loss = Loss(
+            record.task_id,
+            record.worker,
+            record.splits,
+            record.reason,
+            record.elements,
+            record.trainer_id,
+            record.again,
+        )
         self.iteration(task.job, task.number).losses.append(loss)
 
     def _rounds_changed(self, record: r.RoundsHalted | r.RoundsGoOn | r.LineupMade) -> None:
@@ -403,7 +489,8 @@ _APPLY: dict[type, Any] = {
     r.IterationDropped: State._iteration_dropped,
     r.PassArchived: State._pass_archived,
     r.TaskCreated: State._task_created,
-    r.TaskRestarted: State._task_restarted,
+    r.TaskHalted: State._task_halted,
+    r.TaskAssigned: State._task_assigned,
     r.TaskEnded: State._task_ended,
     r.TaskDropped: State._task_dropped,
     r.ClientJoined: State._client_joined,
@@ -411,7 +498,7 @@ _APPLY: dict[type, Any] = {
     r.RepetitionBegun: State._repetition_begun,
     r.SplitsGiven: State._splits_given,
     r.SplitsTold: State._splits_told,
-    r.SplitsDone: State._splits_done,
+    r.TaskProgressed: State._task_progressed,
     r.SplitsRefused: State._splits_refused,
     r.SplitsLost: State._splits_lost,
     r.TaskLost: State._task_lost,

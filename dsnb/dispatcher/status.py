@@ -121,7 +121,7 @@ def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> 
         iteration=newest.number,
         state="finished" if newest.finished else "paused" if job.paused_by else "running" if job.clients else "idle",
         clients=len(job.clients),
-        produced=totals.produced + sum(task.head for task in totals.tasks.values()),
+        produced=totals.all_produced(),
         consumed=totals.earlier + sum(trainer.elements for trainer in trainers),
         lost_splits=job.lost + sum(p.lost for iteration in job.iterations.values() for p in iteration.providers),
         tasks=tuple(_task(core, task, totals.tasks.get(task)) for i in job.iterations.values() for task in i.tasks),
@@ -153,10 +153,10 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
     report = report or TaskReport(task_id=task_id, state="pending")
     return TaskStatus(
         task_id=task_id,
-        worker=core.state.workers[task.worker].name,
+        worker=core.state.worker_name(task),
         iteration=task.number,
         incarnation=task.incarnation,
-        state="ended" if task.ended else report.state,
+        state="ended" if task.ended else "halted" if task.halt is not None else report.state,
         head=report.head,
         tail=report.tail,
         window_bytes=report.window_bytes,
@@ -193,7 +193,7 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
         places=tuple(
             PlaceStatus(
                 task_id=task.task_id,
-                worker=core.state.workers[core.state.tasks[task.task_id].worker].name,
+                worker=core.state.worker_name(core.state.tasks[task.task_id]),
                 offset=t.offset,
                 lag=max(0, task.head - t.offset),
                 flight_ns=t.flight_ns,
@@ -207,7 +207,7 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
 def _links(core: Core, totals: JobTotals) -> Iterator[LinkStatus]:
     for task in totals.tasks.values():
         if task.task_id in core.state.tasks:
-            worker = core.state.workers[core.state.tasks[task.task_id].worker].name
+            worker = core.state.worker_name(core.state.tasks[task.task_id])
             for link in task.links:
                 yield LinkStatus(
                     task_id=task.task_id,
@@ -227,7 +227,8 @@ def _shards(core: Core, iteration: Iteration) -> tuple[ShardStatus, ...]:
     tasks = {task.shard: task for task in map(core.state.tasks.__getitem__, iteration.tasks)}
     rows = []
     for shard, state in enumerate(iteration.shards):
-        worker = core.state.workers[tasks[shard].worker].name if shard in tasks else ""
+        task = tasks.get(shard)
+        worker = core.state.worker_name(task) if task is not None and task.halt is None else ""
         told = ("running" if worker else "lost") if state == BEGUN else state
         rows.append(ShardStatus(shard=shard, state=told, worker=worker))
     return tuple(rows)
@@ -241,7 +242,7 @@ def _rounds(core: Core, job: Job, iteration: Iteration) -> RoundsStatus | None:
     tasks = [core.state.tasks[task] for task in iteration.tasks]
     return RoundsStatus(
         round=min(standing.round for standing in table),
-        workers=tuple(core.state.workers[task.worker].name for task in tasks),
+        workers=tuple(core.state.worker_name(task) for task in tasks),
         consumers=tuple(
             ConsumerStatus(
                 index=index,

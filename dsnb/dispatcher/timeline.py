@@ -67,7 +67,7 @@ class Timeline:
     def __init__(self, state: State) -> None:
         self._names = {worker.uid: worker.name for worker in state.workers.values()}
         self._tasks = {
-            task.task_id: _Task(task.job, task.number, self._names[task.worker], done=dict(enumerate(task.done)))
+            task.task_id: _Task(task.job, task.number, state.worker_name(task), done=dict(enumerate(task.done)))
             for task in state.tasks.values()
         }
         self._jobs: dict[str, deque[_Run]] = {}
@@ -101,12 +101,13 @@ class Timeline:
                     self._names.pop(record.uid, None)
                 case r.TaskCreated():
                     self._tasks[record.task_id] = _Task(record.job, record.number, self._names[record.worker])
-                case r.TaskRestarted():
-                    task = self._tasks[record.task_id]
-                    self._tasks[record.task_id] = _Task(task.job, task.iteration, self._names[record.worker])
+                case r.TaskHalted():
+                    self._tasks[record.task_id].close("moved", now)
+                case r.TaskAssigned():
+                    self._assigned(record, now)
                 case r.SplitsGiven() | r.SplitsTold():
                     self._given(record, now)
-                case r.SplitsDone():
+                case r.TaskProgressed():
                     self._done(record, now)
                 case r.TaskLost():
                     self._tasks[record.task_id].close("lost", now)
@@ -117,24 +118,33 @@ class Timeline:
                 case r.JobForgotten() | r.JobCancelled():
                     self._jobs.pop(record.name, None)
 
-    def _given(self, record: r.SplitsGiven | r.SplitsTold, now: float) -> None:
+    def _assigned(self, record: r.TaskAssigned, now: float) -> None:
         task = self._tasks[record.task_id]
+        self._tasks[record.task_id] = _Task(task.job, task.iteration, self._names[record.worker])
+        for provider, repetition, first, end in record.begin.runs if record.begin else ():
+            self._add(record.task_id, provider, repetition, first, end, now)
+
+    def _given(self, record: r.SplitsGiven | r.SplitsTold, now: float) -> None:
+        self._add(record.task_id, record.provider, record.repetition, record.first, record.end, now)
+
+    def _add(self, task_id: str, provider: int, repetition: int, first: int, end: int, now: float) -> None:
+        task = self._tasks[task_id]
         run = _Run(
             worker=task.worker,
-            task_id=record.task_id,
+            task_id=task_id,
             iteration=task.iteration,
-            source=record.provider,
-            repetition=record.repetition,
-            first=record.first,
-            end=record.end,
+            source=provider,
+            repetition=repetition,
+            first=first,
+            end=end,
             given=now,
         )
         if task.job not in self._jobs:
             self._make_room()
         runs = self._jobs.setdefault(task.job, deque(maxlen=KEPT))
-        run.again = any(before.state == "lost" and _same_splits(before, run) for before in runs)
+        run.again = any(before.state in {"lost", "moved"} and _same_splits(before, run) for before in runs)
         runs.append(run)
-        task.open.setdefault(record.provider, deque()).append(run)
+        task.open.setdefault(provider, deque()).append(run)
 
     def _make_room(self) -> None:
         """Keep the runs of the newest few jobs that have no tasks any more; forget those of older ones."""
@@ -143,7 +153,7 @@ class Timeline:
         for job in over[: max(0, len(over) - JOBS_KEPT)]:
             del self._jobs[job]
 
-    def _done(self, record: r.SplitsDone, now: float) -> None:
+    def _done(self, record: r.TaskProgressed, now: float) -> None:
         task = self._tasks[record.task_id]
         for source, done in enumerate(record.done):
             runs, before = task.open.get(source, deque()), task.done.get(source, 0)

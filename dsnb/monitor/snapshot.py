@@ -181,11 +181,11 @@ class GrantStatus:
     Attributes:
         source: Which split provider of the job, as its place in `JobStatus.splits`.
         first: The first split of the run; `end` is the one behind its last.
-        state: "in hand", "done" (all its elements are consumed), "lost" (its worker took it along) or "dropped" (its
-            pass was given up).
+        state: "in hand", "done" (all its elements are consumed), "moved" (another worker takes it over), "lost" (its
+            worker took it along) or "dropped" (its pass was given up).
         given: When, in seconds since the epoch.
-        done: When it was done, lost or dropped; 0 while it is in hand.
-        again: Whether some of it had been given before, and was lost.
+        done: When it was done, moved, lost or dropped; 0 while it is in hand.
+        again: Whether some of it had been given before, and was moved or lost.
     """
 
     worker: str
@@ -206,8 +206,8 @@ class ShardStatus:
     """One worker's share of an iteration in a static mode (FILE, DATA, FILE_OR_DATA, HINT).
 
     Attributes:
-        state: "never begun" (its worker has not come), "running", "ended", or "lost" (its worker is gone, and it begins
-            again with the next one).
+        state: "never begun" (its worker has not come), "running", "ended", or "lost" (its worker is gone, and
+            another one is to take it over).
         worker: Who produces it now; empty where nobody does.
     """
 

@@ -26,12 +26,16 @@ UNKNOWN_CARDINALITY = -2
 class SplitFeed(Protocol):
     """Where the sources of a DYNAMIC task get their splits from (the dispatcher, by way of the worker)."""
 
-    def open(self, provider: int) -> Iterator[tuple[int, int]]:
-        """Begin the next repetition of one split provider.
+    def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
+        """Begin the next repetition of one split provider, or a certain one.
 
         Yields:
             Runs of consecutive splits as (first, end), each at least one long, until there are no more.
         """
+        ...
+
+    def repetition(self, provider: int) -> int:
+        """The repetition that was begun last."""
         ...
 
 

@@ -12,6 +12,8 @@ from time import perf_counter_ns
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.resume_point import Marks, ResumePoint
+from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
@@ -76,7 +78,11 @@ class Positions:
     def __init__(self, context: BuildContext, count: int) -> None:
         whole: list[tuple[int, int]] = [(0, count)]
         feed = context.splits
+        self._feed, self._provider = feed, context.provider
         self._pieces: Iterator[tuple[int, int]] = iter(whole) if feed is None else feed.open(context.provider)
+        self.taken = 0
+        """How many positions were taken since the source began."""
+        self._repetition = feed.repetition(context.provider) if feed is not None else 0
         self._first = 0
         self._end = 0
         self._waited: tuple[int, int | None] = (0, None)
@@ -97,7 +103,29 @@ class Positions:
                 return range(0)
             self._first, self._end = piece
         first, self._first = self._first, min(self._first + most, self._end)
+        self.taken += self._first - first
         return range(first, self._first)
+
+    def resume_point(self, at: int, splits: int, skip: int) -> ResumePoint:
+        """Where a source goes on that is done with so many positions since it began.
+
+        Args:
+            at: Positions that were left out when it began; only of a source that reads everything.
+            splits: Positions that it is done with since.
+            skip: Elements to leave out behind those.
+        """
+        if self._feed is None:
+            return ResumePoint(at=at + splits, skip=skip)
+        return ResumePoint(skip=skip, provider=self._provider, repetition=self._repetition, splits=splits)
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin there. Splits that are handed out come without those that are done with."""
+        if self._feed is None:
+            self.skip(point.at)
+        elif point.repetition:
+            self._pieces = self._feed.open(self._provider, point.repetition)
+            self._repetition = point.repetition
+        self.taken = 0
 
     def _next_piece(self) -> tuple[int, int] | None:
         waited, began = self._waited[0], perf_counter_ns()
@@ -112,3 +140,49 @@ class Positions:
         """Time spent waiting for the feed, now too."""
         waited, since = self._waited
         return waited if since is None else waited + perf_counter_ns() - since
+
+
+class SourceStage(Stage):
+    """A source at work, which reads the positions that it is given.
+
+    Args:
+        name: The operation's.
+        context: Tells where positions come from.
+        count: How many there are in all.
+    """
+
+    element_each = False
+    """Whether each position is one element."""
+
+    def __init__(self, name: str, context: BuildContext, count: int) -> None:
+        super().__init__(name)
+        self._positions = Positions(context, count)
+        self._resume_marks = None if self.element_each else Marks()
+
+    def skip(self, count: int) -> int:
+        """Counted, where each position is one element."""
+        return self._positions.skip(count) if self.element_each else super().skip(count)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """Behind the positions that it is done with, and the elements of the next one that it gave."""
+        begun = self._begun
+        if self.element_each:
+            return self._positions.resume_point(begun.at, count, 0)
+        mark = self._resume_marks.before(count) if self._resume_marks is not None else None
+        if mark is None:
+            return self._positions.resume_point(begun.at, 0, begun.skip + count)
+        given, _, positions = mark
+        return self._positions.resume_point(begun.at, positions, count - given)
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin there."""
+        self._positions.begin_at(point)
+        super().begin_at(point)
+
+    def done_with_positions(self, unseen: int = 0) -> None:
+        """Note that all elements of the positions that were taken are out.
+
+        Args:
+            unseen: How many of them are about to be given by the pull that goes on.
+        """
+        self.mark(self._positions.taken, unseen)

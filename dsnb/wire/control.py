@@ -6,6 +6,7 @@ Both workers and clients keep one to the dispatcher. It is opened again when it 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,8 @@ class ControlStream(Generic[Up, Down]):
         interval_s: Longest silence between two reports.
         delay_s: How long to wait before the first connection: who is let go until then needs none.
         failed: Learns that the other side refuses this stream for good, or fails again and again.
+        lease_s: A longer silence of this process's own makes `lapsed` true: it was stopped, or something held its
+            interpreter, and the other side may have given it up.
         forsaken: Whether to give up when the other side has been gone for so many seconds; never, if left out.
     """
 
@@ -55,6 +58,7 @@ class ControlStream(Generic[Up, Down]):
         interval_s: float,
         delay_s: float = 0.0,
         failed: Callable[[DsnbError], None],
+        lease_s: float = math.inf,
         forsaken: Callable[[float], bool] = lambda _gone_s: False,
     ) -> None:
         self._channel = channel
@@ -74,6 +78,9 @@ class ControlStream(Generic[Up, Down]):
         """Set while messages come."""
         self.broken_since: float | None = time.monotonic()
         """Since when there has been no connection, by the monotonic clock."""
+        self._lease_s = lease_s
+        self._reported_at = time.monotonic()
+        self._lapsed = False
 
     def start(self) -> None:
         self._thread.start()
@@ -103,6 +110,15 @@ class ControlStream(Generic[Up, Down]):
             if self._call is not None:
                 self._call.cancel()
             self._thread.join(1.0)
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether this process was silent for longer than the lease since `renew` was called last."""
+        return self._lapsed or time.monotonic() - self._reported_at > self._lease_s
+
+    def renew(self) -> None:
+        """Learn that the other side still knows this process."""
+        self._reported_at, self._lapsed = time.monotonic(), False
 
     def wait_connected(self, timeout: float) -> None:
         """Wait for the first message.
@@ -168,7 +184,7 @@ class ControlStream(Generic[Up, Down]):
             _log.exception("%s could not follow a message from %s", self._thread.name, self._channel.address)
 
     def _reports(self, wants: SimpleQueue[int | None]) -> Iterator[Up]:
-        yield self._report(0, False)
+        yield self._made(0, leaving=False)
         while True:
             try:
                 number = wants.get(timeout=self._interval_s)
@@ -176,6 +192,11 @@ class ControlStream(Generic[Up, Down]):
                 number = 0
             if number is None:
                 return
-            yield self._report(max(0, number), number == _LAST)
+            yield self._made(max(0, number), leaving=number == _LAST)
             if number == _LAST:
                 return
+
+    def _made(self, number: int, *, leaving: bool) -> Up:
+        self._lapsed = self.lapsed
+        self._reported_at = time.monotonic()
+        return self._report(number, leaving)

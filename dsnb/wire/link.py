@@ -15,3 +15,4 @@ class LinkReport:
     fallbacks: int = 0
     held_bytes: int = 0
     note: str = ""
+    sent: int = 0

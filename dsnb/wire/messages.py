@@ -92,6 +92,9 @@ class JoinRequest:
     consumers: int = 0
     consumer: int = 0
     unfinished: bool = False
+    rejoins: str = ""
+    iteration: int = 0
+    holdings: tuple[TaskHolding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,41 @@ class TaskPosition:
     ended: bool = False
     shard: int = 0
     runs: tuple[SplitRun, ...] = ()
+    taken_over: bool = False
+    first: int = 0
+    resume: str = ""
+    trainers: tuple[TrainerPosition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRange:
+    first: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerPosition:
+    trainer_id: str = ""
+    offset: int = 0
+    consumed: tuple[IndexRange, ...] = ()
+    readers: tuple[ReaderPosition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPosition:
+    client_id: str = ""
+    received: int = 0
+    held: tuple[IndexRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHolding:
+    task_id: str = ""
+    incarnation: int = 0
+    received: int = 0
+    consumed: tuple[IndexRange, ...] = ()
+    held: tuple[IndexRange, ...] = ()
+    untold: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +179,9 @@ class TaskInfo:
     address: str = ""
     incarnation: int = 0
     ended: bool = False
+    halted: bool = False
+    needed_from: int = 0
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +198,7 @@ class JoinReply:
     instance: str = ""
     paused_by: str = ""
     consumer_timeout_ms: int = 0
+    client_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +214,7 @@ class ClientReport:
     instance: str = ""
     decode_ns: int = 0
     consumer: ConsumerReport | None = None
+    holdings: tuple[TaskHolding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +236,22 @@ class Loss:
     worker: str = ""
     splits: int = 0
     reason: str = ""
+    elements: int = 0
+    trainer_id: str = ""
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTask:
+    task_id: str = ""
+    incarnation: int = 0
+    received: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRequest:
     client_id: str = ""
-    ended: tuple[str, ...] = ()
+    ended: tuple[EndedTask, ...] = ()
     farewell: ClientReport | None = None
 
 
@@ -257,6 +310,22 @@ class TrainerReport:
     rate: float = 0.0
     falls_off_s: float = 0.0
     flight_ns: int = 0
+    consumed_beyond: tuple[IndexRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResume:
+    index: int = 0
+    point: str = ""
+    splits: tuple[SplitsBehind, ...] = ()
+    repeated_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsBehind:
+    provider: int = 0
+    repetition: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +359,11 @@ class TaskReport:
     partial: bool = False
     compression: str = ""
     links: tuple[LinkReport, ...] = ()
+    resume: TaskResume | None = None
+    exhausted: bool = False
+    short_by: int = 0
+    incarnation: int = 0
+    repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +386,7 @@ class WorkerReport:
     cpu_ns: int = 0
     cpus: int = 0
     idle_ns: int = 0
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,12 +414,19 @@ class WorkerOrder:
     name: str = ""
     start: tuple[TaskOrder, ...] = ()
     drop: tuple[str, ...] = ()
-    clients_gone: tuple[str, ...] = ()
     collect: int = 0
     welcome: bool = False
     dismiss: tuple[Dismissal, ...] = ()
     instance: str = ""
     drain: bool = False
+    releases: tuple[ClientRelease, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRelease:
+    client_id: str = ""
+    number: int = 0
+    died: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +453,7 @@ class SplitsRequest:
     repetition: int = 0
     cursor: int = 0
     want: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,3 +485,7 @@ class ReadRequest:
     codecs: tuple[str, ...] = ()
     checksum: bool = False
     why: str = ""
+    taken: int = 0
+    had: tuple[int, ...] = ()
+    had_count: int = 0
+    client_before: str = ""

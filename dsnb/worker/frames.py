@@ -69,8 +69,8 @@ class WindowFrames:
         entries: The frames, the first `on_disk` of them on disk.
     """
 
-    def __init__(self, store: Store | None) -> None:
-        self.head = 0
+    def __init__(self, store: Store | None, first: int = 0) -> None:
+        self.head = first
         self.nbytes = 0
         self.encoded = 0
         self.evicted = 0

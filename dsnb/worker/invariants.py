@@ -21,4 +21,6 @@ def validate(window: Window) -> None:
         assert all(window.readers[client].trainer == name for client in trainer.readers), "a reader is misplaced"
     for reader in window.readers.values():
         assert reader.consumed + sum(run.count for run in reader.runs) == reader.sent, "sent elements are missing"
-        assert reader.nbytes == sum(run.nbytes for run in reader.runs), "a reader's bytes are miscounted"
+        assert reader.nbytes == sum(nbytes for _, nbytes in reader.buffered), "a reader's bytes are miscounted"
+        assert reader.sent - reader.taken == sum(count for count, _ in reader.buffered), "buffered ones are miscounted"
+        assert reader.consumed <= reader.taken, "a reader consumed what it did not take"

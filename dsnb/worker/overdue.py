@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Overdue(threading.Thread):
@@ -28,7 +29,8 @@ class Overdue(threading.Thread):
     def tell(self) -> None:
         """Have it done soon. From one thread only."""
         if self.ident is None:
-            self.start()
+            with suppress(RuntimeError):  # the system starts no more threads: what is due waits for the pipeline
+                self.start()
         self._told.set()
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
 """How a task waits for a dispatcher that is away: it is started again, and what was asked is asked again.
 
-One that does not know the task has sent the order to drop it, or is about to: that is waited for, so that readers hear
-why from whoever cancelled or finished it, and not that a task is unknown.
+A dispatcher that does not know the task has taken it off this worker: it was cancelled, finished, or given to another
+worker. Production then ends without an error: readers learn from the dispatcher what became of the task.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dsnb.dataclass import dataclass
-from dsnb.errors import NotFoundError, UnavailableError
+from dsnb.errors import CancelledError, DeadlineExceededError, NotFoundError, UnavailableError, beside
 
 T = TypeVar("T")
 
 ATTEMPT_S = 2.0
 """How long one call is tried, so that whoever stops a task need not wait for longer."""
-
-_ORDER_S = 2.0
-"""How long the order to drop a task may take."""
 
 _PAUSE_S = 0.05
 
@@ -47,30 +44,26 @@ class Patience:
         """The call's answer.
 
         Raises:
-            UnavailableError: nobody answered for so long.
-            NotFoundError: the dispatcher does not know what is asked about, and no order to drop the task has come.
+            DeadlineExceededError: nobody answered for so long.
+            CancelledError: the task is not this worker's any more.
         """
         deadline = time.monotonic() + self.seconds
         while True:
             try:
                 return call()
-            except NotFoundError:
-                self._await_order()
-                raise
+            except NotFoundError as error:
+                raise beside(CancelledError(error.what)) from error
             except UnavailableError as error:
                 if self.given_up():
-                    raise
+                    raise beside(CancelledError("the task was stopped")) from error
                 if self.connected():
                     deadline = time.monotonic() + self.seconds
                 if time.monotonic() > deadline:
-                    raise UnavailableError(
-                        f"{error.what} for {self.seconds:g} seconds",
-                        did="what was asked is asked again when this task is read on",
-                        hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
+                    raise beside(
+                        DeadlineExceededError(
+                            f"{error.what} for {self.seconds:g} seconds",
+                            did="what was asked is asked again when this task is read on",
+                            hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
+                        )
                     ) from error
                 time.sleep(_PAUSE_S)
-
-    def _await_order(self) -> None:
-        until = time.monotonic() + _ORDER_S
-        while not self.given_up() and time.monotonic() < until:
-            time.sleep(_PAUSE_S)

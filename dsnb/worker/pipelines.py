@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dsnb.elements.room import Room
 from dsnb.pipeline.engine.bookmarks import leave_out
+from dsnb.pipeline.engine.resume_point import from_text
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.graph import restore
 from dsnb.pipeline.operation import BuildContext, SplitFeed
@@ -89,8 +90,10 @@ def builder(
 
 
 def begin_at(order: TaskOrder, stage: Stage) -> None:
-    """Leave out what readers of an earlier pass had."""
-    if order.position is not None and order.position.skip and not order.position.ended:
+    """Leave out what readers of an earlier pass, or of an earlier incarnation of the task, had."""
+    if order.position is not None and order.position.resume and not order.position.ended:
+        stage.begin_at(from_text(order.position.resume))
+    elif order.position is not None and order.position.skip and not order.position.ended:
         leave_out(stage, order.position.skip, failed=order.position.failed)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.wire.manner import Manner
+from dsnb.wire.ranges import Ranges
 
 
 @dataclass(slots=True, order=True)
@@ -26,7 +27,7 @@ class Run:
 
     def cut(self, count: int) -> Run:
         """Take the first `count` elements off this run and return them."""
-        nbytes = self.nbytes * count // self.count
+        nbytes = self.nbytes * count // max(1, self.count)
         head = Run(self.first, count, nbytes, self.hits_until)
         self.first += count
         self.count -= count
@@ -40,6 +41,8 @@ class Trainer:
 
     `seen` is when it last gave a sign of life, by the clock that `tidy` is given; `waived` is set while it is treated
     as one that skips, because it holds others up and does not read; `gone` when it has left and no longer counts.
+    `done` are the elements that it consumed. `elsewhere` are those that its readers had from an earlier incarnation of
+    the task; they are not sent again unless a reader leaves them.
     """
 
     next: int
@@ -56,11 +59,14 @@ class Trainer:
     seen_consumed: int = -1
     waived: bool = False
     gone: bool = False
+    done: Ranges = field(default_factory=Ranges)
+    elsewhere: Ranges = field(default_factory=Ranges)
 
     def count(self, part: Run) -> None:
         """Count elements as consumed."""
         hits = max(0, min(part.end, part.hits_until) - part.first)
         self.consumed += part.count
+        self.done.add(part.first, part.end)
         self.hits += hits
         self.misses += part.count - hits
 
@@ -77,16 +83,49 @@ class Trainer:
 
 @dataclass(slots=True)
 class Reader:
-    """One client's hold: counters are cumulative over its reading, `runs` is what was sent and not consumed."""
+    """One client's hold: counters are cumulative over its reading, `runs` is what was sent and not consumed.
+
+    `taken` elements left the client's buffer, consumed or not; `buffered` are the sizes of runs that did not, each with
+    the number of its elements and their bytes, and `nbytes` is their sum.
+    """
 
     trainer: str
     max_bytes: int = 0
     granted: int = 0
     sent: int = 0
+    taken: int = 0
     consumed: int = 0
     runs: deque[Run] = field(default_factory=deque)
+    buffered: deque[list[int]] = field(default_factory=deque)
     nbytes: int = 0
     starved: bool = False
+
+    @property
+    def outstanding(self) -> int:
+        """Elements that were sent and are on their way, or in the client's buffer."""
+        return self.sent - self.taken
+
+    def send(self, run: Run) -> None:
+        """Count elements as sent."""
+        self.runs.append(run)
+        self.buffered.append([run.count, run.nbytes])
+        self.sent += run.count
+        self.nbytes += run.nbytes
+
+    def take(self, taken: int) -> None:
+        """Learn how many elements left the client's buffer in all."""
+        left = min(taken, self.sent) - self.taken
+        while left > 0:
+            first = self.buffered[0]
+            part = min(left, first[0])
+            nbytes = first[1] * part // first[0]
+            first[0] -= part
+            first[1] -= nbytes
+            self.nbytes -= nbytes
+            self.taken += part
+            left -= part
+            if not first[0]:
+                self.buffered.popleft()
 
     def take_back(self, received: int) -> Iterator[Run]:
         """What was sent and did not arrive, the newest first; it may not be sent again without new credit."""
@@ -97,9 +136,21 @@ class Reader:
             if kept.count:
                 self.runs.append(kept)
             self.sent -= back
-            self.nbytes -= run.nbytes
             yield run
         self.granted = self.sent
+        self.taken = min(self.taken, self.sent)
+        self._forget_buffered()
+
+    def _forget_buffered(self) -> None:
+        """Keep of what is buffered as much as is left of what was sent."""
+        left, known, self.nbytes = self.sent - self.taken, self.buffered, 0
+        self.buffered = deque()
+        for count, nbytes in known:
+            part = min(count, left)
+            if part:
+                self.buffered.append([part, nbytes * part // count])
+                self.nbytes += self.buffered[-1][1]
+                left -= part
 
 
 @dataclass(slots=True)  # not frozen, which would take three times as long

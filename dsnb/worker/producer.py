@@ -22,7 +22,7 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import CancelledError, InvalidArgumentError, is_beside
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.worker.gathered import handed_over, joined
 from dsnb.worker.overdue import Overdue
@@ -82,6 +82,9 @@ class Outlet(Protocol):
     def finish(self) -> None:
         """Learn that the pipeline has come to its end."""
 
+    def interrupt(self, error: Exception) -> None:
+        """Tell readers of an error that stands in no element's place; production goes on with the next pull."""
+
 
 class Producer(threading.Thread):
     """Runs one pipeline.
@@ -107,6 +110,10 @@ class Producer(threading.Thread):
     ) -> None:
         super().__init__(name=name, daemon=True)
         self.stage: Stage | None = None
+        self.countable = True
+        """Whether each element of the pipeline, or an error in its place, has become one element of the outlet."""
+        self.begun = False
+        """Whether the stage is where the first element is made."""
         self._build = build
         self._begin = begin
         self._outlet = outlet
@@ -135,6 +142,8 @@ class Producer(threading.Thread):
     def run(self) -> None:
         try:
             self.stage = self._build()
+        except CancelledError:
+            return
         except BaseException as error:  # noqa: BLE001 - a module of the user's that ends the process, for instance
             self._outlet.add(Frame.of_failure(failure_of(error, self._note)))
             self._outlet.finish()
@@ -142,6 +151,7 @@ class Producer(threading.Thread):
         try:
             self._shows = self.stage.call_in_place()
             self._begin(self.stage)
+            self.begun = True
             self._produce(self.stage)
         except Exception as error:  # noqa: BLE001 - a mistake of ours: readers are told instead of waiting for ever
             self._add_failure(error)
@@ -163,11 +173,16 @@ class Producer(threading.Thread):
             try:
                 run = stage.pull(want)
             except Exception as error:  # noqa: BLE001 - it stands in an element's place
+                if is_beside(error) and isinstance(error, CancelledError):
+                    return  # the task was stopped, or is another worker's now
                 with self._closing:
                     self._pulling = None
                     self._flush()
-                    self._add_failure(error)
-                    self._outlet.gathered(0)
+                    if not is_beside(error):
+                        self._add_failure(error)
+                        self._outlet.gathered(0)
+                if is_beside(error):
+                    self._outlet.interrupt(error)
                 continue
             took = time.monotonic() - began
             if not len(run):
@@ -257,6 +272,7 @@ class Producer(threading.Thread):
         try:
             self._lay_out(run)
         except Exception as error:  # noqa: BLE001 - elements hold anything; what we did not think of is told, not waited for
+            self.countable = len(run) == 1
             self._add_failure(error)
 
     def _lay_out(self, run: Run) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dsnb.pipeline.engine.stage import Stage, reports
-from dsnb.wire.messages import StageReport, TrainerReport
+from dsnb.pipeline.engine.resume_point import ResumePoint, needs_forgotten, to_text
+from dsnb.pipeline.engine.stage import Stage, repeated_seconds, reports
+from dsnb.wire.messages import IndexRange, SplitsBehind, StageReport, TaskResume, TrainerReport
 from dsnb.worker.pace import Pace, seconds_until
 from dsnb.worker.round_robin import RoundRobin
 from dsnb.worker.window import Window
@@ -64,6 +65,35 @@ def stage_reports(stage: Stage | None) -> tuple[StageReport, ...]:
     )
 
 
+class ResumeReports:
+    """Tells where another worker can take a task over; never a place before one that was told."""
+
+    def __init__(self) -> None:
+        self._last: tuple[ResumePoint, TaskResume] | None = None
+
+    def report(self, window: Window, stage: Stage, begun: int) -> TaskResume:
+        """At the first element that some trainer still needs, or a little before.
+
+        Args:
+            window: The task's elements.
+            stage: Its pipeline.
+            begun: How many elements of the pipeline's came before the window's first one, since the stage was built.
+        """
+        needed = [window.offset(name) for name, trainer in window.trainers.items() if not trainer.gone]
+        index = min(needed, default=window.head)
+        point = stage.resume_point(index - window.first + begun)
+        if self._last is not None and needs_forgotten(point, self._last[0]):
+            return self._last[1]  # the dispatcher has forgotten splits that this point needs
+        splits = tuple(
+            SplitsBehind(provider=source.provider, repetition=source.repetition, count=source.splits)
+            for source in point.sources()
+        )
+        repeated_ms = int(1000 * repeated_seconds(stage, point))
+        told = TaskResume(index=index, point=to_text(point), splits=splits, repeated_ms=repeated_ms)
+        self._last = point, told
+        return told
+
+
 def _of_trainer(window: Window, pace: Pace, name: str, flight_ns: int) -> TrainerReport:
     trainer, offset = window.trainers[name], window.offset(name)
     return TrainerReport(
@@ -80,6 +110,9 @@ def _of_trainer(window: Window, pace: Pace, name: str, flight_ns: int) -> Traine
         rate=pace.of(name),
         falls_off_s=_falls_off_s(window, pace, name),
         flight_ns=flight_ns,
+        consumed_beyond=tuple(
+            IndexRange(first=first, end=end) for first, end in trainer.done.within(offset, trainer.done.end)
+        ),
     )
 
 

@@ -40,6 +40,7 @@ _JOIN_S = 2.0
 _REGISTER_S = 10.0
 """How long a new worker looks for its dispatcher: a wrong address should not look like a slow start."""
 _DRAIN_S = 3.0
+_LOOK_S = 0.02
 
 
 class WorkerServer:
@@ -80,6 +81,8 @@ class WorkerServer:
         self._overtaken: set[str] = set()
         """Those of them that were dropped meanwhile."""
         self._last_reports: list[TaskReport] = []
+        self._released = 0
+        """The number of the last release of a client that was obeyed."""
         self._turns = Turns()
         self._definitions = Definitions()
         self._server: GrpcServer | None = None
@@ -165,8 +168,36 @@ class WorkerServer:
             self._session.report_now()
 
     @checked(timeout=number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9))
+    def leave(self, timeout: float = 30.0) -> bool:
+        """Finish politely, then stop: take nothing new, deliver what there is, and hand back what is not done by then.
+
+        Tasks of DYNAMIC jobs end with the splits that they have. What their readers do not consume in time goes to
+        other workers, as by `stop`.
+
+        Args:
+            timeout: Seconds to wait for readers.
+
+        Returns:
+            Whether everything was consumed in time.
+
+        Example:
+            >>> worker.leave(timeout=60.0)
+            True
+        """
+        self.drain()
+        deadline = time.monotonic() + timeout
+        while not self.idle and not self.stopped and time.monotonic() < deadline:
+            self._ending.begun.wait(_LOOK_S)
+        done = self.idle
+        self.stop()
+        return done
+
+    @checked(timeout=number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9))
     def stop(self, timeout: float = _JOIN_S) -> None:
-        """Say goodbye, end all tasks and threads; a second call only waits for the first, as the process may end next.
+        """Hand all tasks back and end; a second call only waits for the first, as the process may end next.
+
+        Nothing more is delivered. Other workers take the tasks over behind what their readers consumed; see `leave`
+        for a way that also suits pipelines that cannot be taken over.
 
         User code that runs at this moment is not interrupted: its thread is left behind as a daemon and its result
         dropped.
@@ -181,14 +212,16 @@ class WorkerServer:
         local.withdraw(self.uid)
         if self._remembered and self.config.token is not None:
             discovery.forget(self.config.dispatcher_address, self.config.token)
-        if self._session is not None:
-            self._session.close()  # its last report tells how far the tasks came
         with self._lock:
             tasks = [*self._tasks.values(), *self._going]
-            self._tasks.clear()
         gone = UnavailableError(f"the worker {self.name} was stopped")
         for task in tasks:
             task.stop(gone)
+        if self._session is not None:
+            self._session.close()  # its last report tells how far the tasks came, so that others take them over
+        with self._lock:
+            self._tasks.clear()
+        for task in tasks:
             task.drop()
         if self._server is not None:
             self._server.stop(0.2)
@@ -282,9 +315,12 @@ class WorkerServer:
             self._drop(task_id)
         with self._lock:
             tasks = list(self._tasks.values())
-        for client in order.clients_gone:
+        for release in order.releases:
             for task in tasks:
-                task.leave(client)
+                task.leave(release.client_id, died=release.died)
+            self._released = max(self._released, release.number)
+        if order.releases and self._session is not None:
+            self._session.report_now()  # a pass may wait to be over for this
         for dismissal in order.dismiss:
             for task in tasks:
                 if task.order.task_id == dismissal.task_id:
@@ -306,6 +342,8 @@ class WorkerServer:
             known = self._tasks.get(order.task_id)
             if known is not None and known.order.incarnation == order.incarnation:
                 return known
+            if known is not None:
+                self._drop(order.task_id)
             if self._channel is None or self.stopped:
                 raise UnavailableError(f"the worker {self.name} is stopping")
             channel = self._channel
@@ -322,6 +360,7 @@ class WorkerServer:
                     order.providers,
                     lambda request: patience(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S)),
                     order.position.runs if order.position else (),
+                    order.incarnation,
                 )
             task = Task(
                 order,
@@ -408,4 +447,5 @@ class WorkerServer:
             cpu_ns=time.process_time_ns(),
             cpus=usable_cpus(),
             idle_ns=idle_ns(),
+            released=self._released,
         )

@@ -23,16 +23,20 @@ class DispatcherFeed:
 
     Args:
         task_id: The task that asks.
+        incarnation: Which start of it this is.
         providers: The number of split providers of its dataset.
         ask: Makes the call.
         had: Runs that the task has already, from an earlier pass; they come first.
     """
 
-    def __init__(self, task_id: str, providers: int, ask: Ask, had: Sequence[SplitRun] = ()) -> None:
+    def __init__(
+        self, task_id: str, providers: int, ask: Ask, had: Sequence[SplitRun] = (), incarnation: int = 1
+    ) -> None:
         self._task_id = task_id
+        self._incarnation = incarnation
         self._ask = ask
         self._had = _by_cursor(had)
-        self._repetitions = [0] * providers
+        self._repetitions = [-1] * providers
         self._open: dict[int, _Runs] = {}
         self._read: deque[tuple[int, int]] = deque()
         """Runs that were read and not settled: provider and number of splits."""
@@ -40,24 +44,36 @@ class DispatcherFeed:
         """Runs with the position that their elements lie before: position, provider and number of splits."""
         self._done = [0] * providers
 
-    def open(self, provider: int) -> Iterator[tuple[int, int]]:
-        """Begin the next repetition of a provider; its runs of splits until there are no more."""
+    def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
+        """Begin the next repetition of a provider, or a certain one; its runs of splits until there are no more."""
         self._give_up(provider)  # what is left of the last one, as of the longer side of a zip
-        repetition = self._repetitions[provider]
-        self._repetitions[provider] += 1
+        if repetition is None:
+            repetition = self._repetitions[provider] + 1
+        self._repetitions[provider] = repetition
 
         def ask(cursor: int, want: int) -> SplitGrant | None:
             had = self._had.pop((provider, repetition, cursor), None)
             if had is not None:
                 return had
             reply = self._ask(
-                SplitsRequest(task_id=self._task_id, provider=provider, repetition=repetition, cursor=cursor, want=want)
+                SplitsRequest(
+                    task_id=self._task_id,
+                    incarnation=self._incarnation,
+                    provider=provider,
+                    repetition=repetition,
+                    cursor=cursor,
+                    want=want,
+                )
             )
             run = SplitGrant(provider=provider, repetition=repetition, cursor=cursor, first=reply.first, end=reply.end)
             return None if reply.done else run
 
         runs = self._open[provider] = _Runs(ask, lambda count: self._read.append((provider, count)))
         return runs
+
+    def repetition(self, provider: int) -> int:
+        """The repetition that was begun last."""
+        return self._repetitions[provider]
 
     def settle(self, position: int) -> None:
         """Learn that what was made of all splits read so far is among the task's first `position` elements.

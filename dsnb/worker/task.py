@@ -9,10 +9,10 @@ from functools import cached_property, partial
 
 from dsnb.elements.frame import Array, Frame
 from dsnb.elements.room import Room
-from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
+from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.manner import Manner
-from dsnb.wire.messages import TaskOrder, TaskReport
+from dsnb.wire.messages import TaskOrder, TaskReport, TaskResume
 from dsnb.wire.transfer.handover import Opening, Piece, Sink
 from dsnb.worker.arena import Arena
 from dsnb.worker.charging import charger
@@ -22,13 +22,15 @@ from dsnb.worker.laying_out import keeps, prepare, room_among
 from dsnb.worker.pace import Pace
 from dsnb.worker.pipelines import begin_at
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, Limits, Producer
-from dsnb.worker.reporting import see, stage_reports, trainer_reports
+from dsnb.worker.reporting import ResumeReports, see, stage_reports, trainer_reports
 from dsnb.worker.round_robin import RoundRobin, ended
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task_reading import TaskReading
 from dsnb.worker.window import Window
 
+_UNBOUNDED_MS = 1 << 40
+"""Of a task that cannot be taken over."""
 _ALL = ""
 """The one trainer of a task that is not cached: all readers share its place."""
 
@@ -70,15 +72,21 @@ class Task:
         if order.consumers:
             self._window = RoundRobin(consumers=order.consumers, ahead=ahead)
         else:
+            position = order.position if order.position is not None and order.position.taken_over else None
+            first = position.first if position is not None else 0
             self._window = Window(
-                capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill
+                capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill, first=first
             )
+            if position is not None:
+                self._window.take_over(position.trainers)
         self._most_bytes = capacity
         self._pace = Pace()
         self._departed = Departed()
         self._last: TaskReport | None = None
         """What was told when it was dropped."""
         self._readings: dict[str, TaskReading] = {}
+        self._gone: dict[str, int] = {}
+        """How many elements clients had consumed, as far as is known, whom the dispatcher gave up."""
         self._packed = packed and not order.consumers
         self._packs = keeps(order) and not packed
         self._arena = Arena(2 * capacity) if self._packs else None
@@ -89,7 +97,8 @@ class Task:
         self._on_change = on_change
         self._started = self._stopped = self._end_noted = self._torn_noted = False
         self._paused = order.paused
-        self._errors = self._sent_elements = self._sent_bytes = 0
+        self._resumes = ResumeReports()
+        self._errors = self._sent_elements = self._sent_bytes = self._repeated = 0
 
     # ---- readers
 
@@ -102,6 +111,8 @@ class Task:
         with self._lock:
             if self._stopped:
                 raise UnavailableError(f"the task {opening.task_id} was stopped")
+            if opening.client_id in self._gone:
+                raise NotFoundError(f"the reader {opening.client_id} was given up", did="it was not let in again")
             if self.order.cached and not opening.trainer_id:
                 raise InvalidArgumentError(
                     "the cross-trainer cache requires a non-empty trainer ID", did="the reader was refused"
@@ -113,6 +124,11 @@ class Task:
                 old.sink.fail(CancelledError("the same client opened this task again"))
             manner = opening.manner or Manner()
             self._window.attach(client, trainer, opening.received, opening.consumed, manner)
+            if opening.had and isinstance(self._window, Window):
+                pairs = list(zip(opening.had[::2], opening.had[1::2], strict=False))
+                known = self._gone.get(opening.client_before)
+                untold = opening.had_count - known if known is not None else None
+                self._repeated += self._window.confirm(trainer, pairs, untold)
             reading = self._readings[client] = TaskReading(self, opening, sink, trainer)
             if not self._started:
                 self._started = True
@@ -123,12 +139,16 @@ class Task:
             self._changed.notify_all()
             return reading
 
-    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+    def credit(
+        self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0
+    ) -> None:
         with self._lock:
             if self._readings.get(reading.client) is reading:
                 if isinstance(self._window, RoundRobin):
                     self._window.acknowledge(reading.client, received)
-                self._window.credit(reading.client, granted, consumed, max_bytes)
+                    self._window.credit(reading.client, granted, consumed, max_bytes)
+                else:
+                    self._window.credit(reading.client, granted, consumed, max_bytes, taken)
                 reading.consumed(consumed)
                 self._pump(reading)
                 if self.order.consumers:
@@ -141,13 +161,22 @@ class Task:
             if self._readings.get(reading.client) is reading:
                 reading.sink.recalled(self._window.recall(reading.client))
 
-    def leave(self, client: str, consumed: int | None = None, reading: TaskReading | None = None) -> None:
+    def leave(
+        self, client: str, consumed: int | None = None, reading: TaskReading | None = None, *, died: bool = False
+    ) -> None:
         """Let a client go: by its own word, or by the dispatcher's that it is gone."""
         with self._lock:
             if reading is not None and self._readings.get(client) is not reading:
                 return
-            self._put_down(client)
+            known = self._put_down(client)
+            if consumed is None and known is not None:
+                consumed = known.sink.consumed
+            if died and isinstance(self._window, Window):
+                # It may not know yet, and what it has not consumed is for others now.
+                self._gone[client] = max(consumed or 0, self._window.consumed_by(client))
             self._window.leave(client, consumed)
+            if died and isinstance(self._window, Window):
+                self._window.dismiss_unread()  # nobody waits for a trainer that will not come back
             self._pump_all()
             self._note_end()
             self._changed.notify_all()
@@ -211,6 +240,7 @@ class Task:
             self._sent_bytes += piece.nbytes
             reading.sent(piece.count)
         if pieces:
+            reading.ended = False  # what another reader left may come after the end
             reading.sink.deliver_all(pieces)
         self._see_end(reading)
 
@@ -305,6 +335,14 @@ class Task:
             self._pump_all()
             self._note_end()
 
+    def interrupt(self, error: Exception) -> None:
+        """Tell all readers of an error that stands in no element's place. One that reads on opens the task again."""
+        with self._lock:
+            for client in list(self._readings):
+                reading = self._put_down(client)
+                if reading is not None:
+                    reading.sink.fail(error)
+
     # ---- the worker's side
 
     def wants(self) -> int | None:
@@ -378,7 +416,21 @@ class Task:
                 links=tuple(reading.link_report() for reading in present),
                 grants=self._feed.grants() if self._feed is not None else (),
                 compression=self._departed.compression(present),
+                resume=self._resume(),
+                exhausted=isinstance(window, Window) and window.exhausted,
+                short_by=window.short_by if isinstance(window, Window) else 0,
+                incarnation=self.order.incarnation,
+                repeated=self._repeated,
             )
+
+    def _resume(self) -> TaskResume | None:
+        stage = self._producer.stage
+        if stage is None or not isinstance(self._window, Window) or not self._producer.begun:
+            return None
+        position = self.order.position
+        begun = position.skip if position is not None and not position.resume else 0
+        resume = self._resumes.report(self._window, stage, begun)
+        return resume if self._producer.countable else replace(resume, repeated_ms=_UNBOUNDED_MS)
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from typing import Protocol
 
 from dsnb.wire.link import LinkReport
-from dsnb.wire.transfer.handover import Opening, Sink
+from dsnb.wire.transfer.handover import Opening, Reading, Sink
 
 
 class Keeper(Protocol):
     """The task, as far as its readings speak to it."""
 
-    def credit(self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+    def credit(
+        self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0
+    ) -> None:
         """Take in what a client allows, and what it has had."""
 
     def recall(self, reading: TaskReading) -> None:
@@ -23,7 +25,7 @@ class Keeper(Protocol):
         """Let a client go."""
 
 
-class TaskReading:
+class TaskReading(Reading):
     """One client's hold on a task; see `wire.transfer.handover.Reading`."""
 
     def __init__(self, task: Keeper, opening: Opening, sink: Sink, trainer: str) -> None:
@@ -56,10 +58,10 @@ class TaskReading:
         """How the elements come to the client."""
         link = asdict(self.link)
         del link["compression"]  # its task tells it
-        return LinkReport(client=self.client, trainer_id=self.trainer, **link)
+        return LinkReport(client=self.client, trainer_id=self.trainer, sent=self._sent, **link)
 
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
-        self._task.credit(self, granted, consumed, max_bytes, received)
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
+        self._task.credit(self, granted, consumed, max_bytes, received, taken)
 
     def recall(self) -> None:
         self._task.recall(self)

@@ -29,14 +29,27 @@ and is doubled, up to `ahead`, when a reader finds nothing although the producer
 a reader that is slower than the pipeline nor one that is faster costs work and memory that do not help it.
 
 An error in an element's place goes to the trainers that were there when it happened; later ones pass over it.
+
+A window may take over from another one, whose worker died (`take_over`). It then begins at the first element that
+somebody still needs. Its producer makes the same elements again: those that were consumed are released at once, those
+that a reader holds count as sent to it, and the rest goes out as usual.
+
+Readers that share a trainer's place share fairly (`_fair_share`): a reader gets at most `FIRST_GRANT` elements at
+first, and as many more as it has consumed. When all is produced, and others read as well, it holds no more than half of
+what is left, so that the last elements do not all wait for one slow reader.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dsnb.wire.manner import Manner
+from dsnb.wire.messages import TrainerPosition
+from dsnb.wire.ranges import Ranges, prefix
+from dsnb.wire.transfer.handover import FIRST_GRANT
 from dsnb.worker import invariants
 from dsnb.worker.ahead import Ahead
 from dsnb.worker.frames import Entry, Store, WindowFrames
@@ -44,6 +57,8 @@ from dsnb.worker.gathering import Gathering
 from dsnb.worker.places import Reader, Run, Taken, Trainer
 
 _USUAL = Manner()
+_EXPECTED = Manner(on_lag="wait")
+"""How a trainer is treated that read an earlier incarnation, until it opens this one and says what it wants."""
 
 
 class Window:
@@ -56,19 +71,31 @@ class Window:
         whole: Whether all elements stay, on disk, while a trainer is there that spills: the data have an end, and
             newcomers may want them from the beginning. Where the disk is full, the beginning is given up.
         store: Takes what trainers asked to be spilled; None where there is no place for it.
+        first: The number of the first element that will be produced.
     """
 
     def __init__(
-        self, *, capacity: int, ahead: int, keep: bool, whole: bool = False, store: Store | None = None
+        self,
+        *,
+        capacity: int,
+        ahead: int,
+        keep: bool,
+        whole: bool = False,
+        store: Store | None = None,
+        first: int = 0,
     ) -> None:
         self.capacity = capacity
         self.keep = keep
         self.finished = False
-        self.frontier = 0
+        self.first = self.frontier = first
+        self.short_by = 0
+        """Elements that an earlier incarnation had, and the pipeline did not make again."""
         self.trainers: dict[str, Trainer] = {}
         self.readers: dict[str, Reader] = {}
         self._whole = whole
-        self.frames = WindowFrames(store)
+        self._expected = first
+        """Up to where elements were there in an earlier incarnation."""
+        self.frames = WindowFrames(store, first)
         self.gathering = Gathering()
         self._unsent = 0
         self._ahead = Ahead(ahead)
@@ -131,6 +158,8 @@ class Window:
         self.make_room(charge)
         self.frames.add(frame, count, charge, failed)
         self._unsent += charge
+        if self._expected > self.frames.head - count:
+            self._pass_over_what_is_elsewhere(self.frames.head - count)
         if self._unsent >= self._bound:
             self._ahead.stop()
 
@@ -142,6 +171,11 @@ class Window:
     def finish(self) -> None:
         """Learn that the sequence has come to its end."""
         self.finished = True
+        self.short_by = max(0, self._expected - self.head)
+        for trainer in self.trainers.values() if self.short_by else ():
+            returned, trainer.returned = trainer.returned, []
+            for run in returned:
+                self._give_back(trainer, run)
 
     def _can_make_room(self) -> bool:
         """Whether the first frame in memory may leave it."""
@@ -179,12 +213,49 @@ class Window:
         while self.frames.on_disk and not self._held(self.frames.entries[0], "spill", "wait"):
             self.frames.drop_first()
 
+    # ---- taking over from an earlier incarnation
+
+    def take_over(self, positions: Iterable[TrainerPosition]) -> None:
+        """Learn what the readers of an earlier incarnation had; only before the first frame."""
+        for position in positions:
+            trainer = Trainer(next=self.first, since=self.first, manner=_EXPECTED)
+            trainer.done = Ranges((part.first, part.end) for part in position.consumed)
+            trainer.done.add(self.first, position.offset)
+            trainer.elsewhere = Ranges(trainer.done)
+            self.trainers[position.trainer_id] = trainer
+            for known in position.readers:
+                runs = deque(Run(part.first, part.end - part.first, 0, 0) for part in known.held)
+                held = sum(run.count for run in runs)
+                trainer.elsewhere.update((part.first, part.end) for part in known.held)
+                trainer.readers.add(known.client_id)
+                self.readers[known.client_id] = Reader(
+                    position.trainer_id,
+                    granted=known.received,
+                    sent=known.received,
+                    taken=known.received,
+                    consumed=known.received - held,
+                    runs=runs,
+                )
+            self._expected = max(self._expected, trainer.elsewhere.end)
+        self.gathering.complete = self._expected > self.first  # those who start together have started
+
+    def _pass_over_what_is_elsewhere(self, first: int) -> None:
+        """See to elements that were just produced again: nobody asks for those that readers have had."""
+        for trainer in self.trainers.values():
+            trainer.next = self._next(trainer)
+            self._advance(trainer.next)
+            if not self.keep:
+                for begin, end in trainer.done.within(first, self.frames.head):
+                    self.frames.release(Run(begin, end - begin, 0, 0))
+
     # ---- the readers' side
 
     def attach(self, client: str, trainer: str, received: int = 0, consumed: int = 0, manner: Manner = _USUAL) -> None:
         """Let a client read; one that comes back after its connection broke goes on behind what it received."""
         if client in self.readers:
             self._reattach(self.readers[client], received, consumed)
+            self.trainers[trainer].manner = manner
+            self.gathering.count(self.trainers.values(), manner.together)
             return
         place = self.trainers.get(trainer)
         if place is None:
@@ -194,20 +265,72 @@ class Window:
         place.readers.add(client)
         self.gathering.count(self.trainers.values(), manner.together)
         # A reader that comes with counters of its own was known to an earlier incarnation: it starts at nought here.
-        self.readers[client] = Reader(trainer, sent=received, consumed=received, granted=received)
+        self.readers[client] = Reader(trainer, sent=received, taken=received, consumed=received, granted=received)
 
     def _reattach(self, reader: Reader, received: int, consumed: int) -> None:
         self._consume(reader, consumed)
+        reader.take(reader.consumed)
         trainer = self.trainers[reader.trainer]
         for run in reader.take_back(received):
+            self._give_back(trainer, run)
+
+    def _give_back(self, trainer: Trainer, run: Run) -> None:
+        """Have a trainer's next reader get what this one did not consume; what was not made again is nobody's."""
+        if self.finished and run.end > self.head:
+            run = run.cut(max(0, self.head - run.first))
+        if run.count:
             insort(trainer.returned, run)
 
-    def credit(self, client: str, granted: int, consumed: int, max_bytes: int) -> None:
+    def confirm(self, trainer_id: str, pairs: Sequence[tuple[int, int]], untold: int | None = None) -> int:
+        """Learn what a client consumed that was given up and has come back.
+
+        What was to be sent again is not, as far as it was not.
+
+        Args:
+            trainer_id: Its trainer.
+            pairs: What it consumed, as ranges in the order of arrival.
+            untold: How many of these it had not told of when it was given up; None where that is not known here, and
+                those are taken that nobody has told of yet.
+
+        Returns:
+            How many elements were sent again already, and so reached two clients.
+        """
+        trainer = self.trainers[trainer_id]
+        waiting = Ranges((run.first, run.end) for run in trainer.returned)
+        repeated = 0
+        if untold is not None:
+            pairs = prefix(pairs, max(0, sum(last - first for first, last in pairs) - untold))[1]
+        for first, last in pairs:
+            end = max(first, min(last, self.head))
+            told = sum(b - a for a, b in trainer.done.within(first, end)) if untold is None else 0
+            unknown = end - first - told
+            still = [part for part in waiting.within(first, end) if part[0] < trainer.next]
+            repeated += unknown - sum(b - a for a, b in still)
+            for a, b in still:
+                self._confirm_returned(trainer, a, b)
+        return repeated
+
+    def _confirm_returned(self, trainer: Trainer, first: int, end: int) -> None:
+        """Take elements out of those that wait for a trainer's next reader: they were consumed."""
+        kept: list[Run] = []
+        for run in trainer.returned:
+            before = run.cut(max(0, min(first, run.end) - run.first))
+            part = run.cut(max(0, min(end, run.end) - run.first))
+            kept += [some for some in (before, run) if some.count]
+            if part.count:
+                trainer.count(part)
+                if not self.keep:
+                    self._release(part)
+        trainer.returned = kept
+
+    def credit(self, client: str, granted: int, consumed: int, max_bytes: int, taken: int = 0) -> None:
         """Take a reader's counters in; they only grow. With `keep`, a reader holds at most a quarter of the window."""
         reader = self.readers[client]
         reader.granted = max(reader.granted, granted)
-        reader.max_bytes = min(max_bytes, self.capacity // 4) if self.keep else max_bytes
+        if max_bytes:
+            reader.max_bytes = min(max_bytes, self.capacity // 4) if self.keep else max_bytes
         self._consume(reader, consumed)
+        reader.take(max(taken, reader.consumed))
 
     def tidy(self, now: float) -> None:
         """Let go of trainers that left, and move on those that hold others up and give no sign of life.
@@ -235,6 +358,12 @@ class Window:
             trainer.gone = True
             self._clear_disk()
 
+    def dismiss_unread(self) -> None:
+        """Have trainers that nobody reads for no longer count, until they come again."""
+        for trainer_id, trainer in self.trainers.items():
+            if self.keep and not trainer.readers:
+                self.dismiss(trainer_id)
+
     def _blocked(self) -> bool:
         """Whether a trainer keeps room from the next frame, and to let go of the first one would not do."""
         over = self.nbytes + self._needed - self.capacity if self.keep else 0
@@ -255,6 +384,11 @@ class Window:
         reader.granted = reader.sent
         return reader.sent
 
+    def consumed_by(self, client: str) -> int:
+        """How many elements a reader consumed, as far as it told."""
+        reader = self.readers.get(client)
+        return reader.consumed if reader is not None else 0
+
     def leave(self, client: str, consumed: int | None = None) -> None:
         """Let a reader go; what it had and did not consume is for its trainer's next reader."""
         reader = self.readers.get(client)
@@ -264,15 +398,15 @@ class Window:
             self._consume(reader, consumed)
         trainer = self.trainers[reader.trainer]
         for run in reader.runs:
-            insort(trainer.returned, run)
+            self._give_back(trainer, run)
         trainer.readers.discard(client)
         del self.readers[client]
 
     def take(self, client: str) -> Taken | None:
         """The next elements for a reader, as far as its credit goes; None where there are none or no credit."""
         reader = self.readers[client]
-        room = reader.granted - reader.sent
-        if room <= 0 or not self.gathering.complete or (reader.runs and reader.nbytes >= reader.max_bytes):
+        room = min(reader.granted - reader.sent, self._fair_share(reader))
+        if room <= 0 or not self.gathering.complete or (reader.buffered and reader.nbytes >= reader.max_bytes):
             return None
         trainer = self.trainers[reader.trainer]
         found = self._returned(trainer, room) if trainer.returned else None
@@ -282,11 +416,26 @@ class Window:
             return None
         reader.starved = False
         run, entry = found
-        reader.runs.append(run)
-        reader.sent += run.count
-        reader.nbytes += run.nbytes
+        reader.send(run)
         trainer.spilled += run.count if entry.place is not None else 0
         return Taken(self.frames.frame_of(entry), run.first, run.first - entry.first, run.count)
+
+    def _fair_share(self, reader: Reader) -> int:
+        """How many more elements a reader may hold beside others that share its trainer's place."""
+        if self.keep:
+            return reader.granted
+        share = FIRST_GRANT + reader.taken - reader.outstanding
+        trainer = self.trainers[reader.trainer]
+        if self.finished and len(trainer.readers) > 1:
+            left = self.head - self._next(trainer) + sum(run.count for run in trainer.returned)
+            share = min(share, max(1, (left + reader.outstanding) // 2) - reader.outstanding)
+        return share
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was produced and sent to somebody."""
+        there = self.trainers.values()
+        return self.finished and all(not t.returned and self._next(t) >= self.head for t in there)
 
     def take_all(self, client: str) -> list[Taken]:
         """All that a reader may have now, in order."""
@@ -335,6 +484,8 @@ class Window:
                 gone = min(run.count, floor - run.first)
                 run.cut(gone)
                 trainer.skipped += gone
+            if run.first >= self.head:
+                return None  # it is being produced again
             if run.count:
                 entry = self.frames.entry_at(run.first)
                 part = run.cut(min(run.count, room, entry.end - run.first))
@@ -349,9 +500,14 @@ class Window:
             trainer.skipped += max(0, self._floor(trainer) - trainer.next)
         trainer.next = first = self._next(trainer)
         if first >= self.frames.head:
+            if trainer.elsewhere:
+                self._advance(first)  # past what its readers had before
             return None
         entry = self.frames.entry_at(first)
         count = min(room, entry.end - first)
+        if trainer.elsewhere.end > first:
+            following = trainer.elsewhere.gap(first)[1]
+            count = count if following is None else min(count, following - first)
         run = Run(first, count, entry.nbytes * count // entry.count, self.frontier)
         trainer.next = first + count
         if first == self.frontier:  # most often: in a few steps what `_advance` does for any place
@@ -374,6 +530,8 @@ class Window:
     def _next(self, trainer: Trainer) -> int:
         """A trainer's next element: in memory, and past errors that happened before it came."""
         at = max(trainer.next, self._floor(trainer)) if self.keep else trainer.next
+        if trainer.elsewhere.end > at:
+            at = min(trainer.elsewhere.gap(at)[0], max(at, self.frames.head))
         while at < trainer.since and at < self.frames.head:
             entry = self.frames.entry_at(at)
             if not entry.failed:
@@ -389,11 +547,16 @@ class Window:
             part = reader.runs.popleft() if run.count <= left else run.cut(left)
             left -= part.count
             reader.consumed += part.count
-            reader.nbytes -= part.nbytes
             trainer.count(part)
             if not self.keep:
-                self.frames.release(part)
+                self._release(part)
         self._clear_disk()
+
+    def _release(self, part: Run) -> None:
+        """Let consumed elements go; those that are still to be produced again are let go then."""
+        there = min(part.end, self.head) - part.first
+        if there > 0:
+            self.frames.release(part if there == part.count else Run(part.first, there, 0, 0))
 
     def validate(self) -> None:
         """Check what must hold between any two calls."""

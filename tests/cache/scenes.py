@@ -150,8 +150,11 @@ class Crowded(Alone):
 class _Splits:
     """All splits in runs of a few, as a dispatcher hands them out."""
 
-    def open(self, provider: int) -> Iterator[tuple[int, int]]:
+    def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
         return iter([(first, first + 5) for first in range(0, LENGTH, 5)])
+
+    def repetition(self, provider: int) -> int:
+        return 0
 
 
 class Splits(Alone):

@@ -51,7 +51,7 @@ class Reader:
         for task in self.tasks:
             self._hear(task)
         for task in self.buffer[: self.pace]:
-            task.account.consumed += 1
+            task.account.taken += 1
         del self.buffer[: self.pace]
         top_up([task.account for task in self.tasks], self.limit, self.now)
         for task in self.tasks:
@@ -82,7 +82,7 @@ class Reader:
     @property
     def promised(self) -> int:
         """What the workers may send, by what they were told."""
-        return sum(max(0, task.granted - task.account.consumed) for task in self.tasks if not task.account.ended)
+        return sum(max(0, task.granted - task.account.taken) for task in self.tasks if not task.account.ended)
 
     @property
     def over(self) -> bool:
@@ -104,12 +104,11 @@ def test_the_limit_is_never_exceeded_and_each_task_comes_to_its_end(
         reader.step()
         assert reader.outstanding <= limit
         assert (
-            sum(max(0, task.granted - task.account.consumed) for task in reader.tasks if not task.account.ended)
-            <= limit
+            sum(max(0, task.granted - task.account.taken) for task in reader.tasks if not task.account.ended) <= limit
         )
         if reader.over:
             break
-    assert [task.account.consumed for task in reader.tasks] == [task.ready for task in reader.tasks]
+    assert [task.account.taken for task in reader.tasks] == [task.ready for task in reader.tasks]
 
 
 def test_each_task_is_topped_up_to_an_even_share() -> None:
@@ -120,15 +119,15 @@ def test_each_task_is_topped_up_to_an_even_share() -> None:
 
 
 def test_small_change_costs_no_message() -> None:
-    [account] = accounts = [Account(granted=10, received=10, consumed=4)]
+    [account] = accounts = [Account(granted=10, received=10, taken=4)]
     assert top_up(accounts, 10, 0.0) == []
-    account.consumed = 5
+    account.taken = 5
     assert top_up(accounts, 10, 0.0) == accounts
     assert account.granted == 15
 
 
 def test_a_task_without_any_credit_gets_some_at_once() -> None:
-    accounts = [Account(granted=1, received=1, consumed=1), Account(granted=9)]
+    accounts = [Account(granted=1, received=1, taken=1), Account(granted=9)]
     assert top_up(accounts, 10, 0.0) == [accounts[0]]
 
 
@@ -138,7 +137,7 @@ def test_with_fewer_credits_than_tasks_the_one_that_waited_longest_is_first() ->
 
 
 def test_what_an_ended_task_delivered_counts_until_it_is_consumed_and_its_unused_credit_does_not() -> None:
-    ended = Account(granted=10, received=4, consumed=1, ended=True)
+    ended = Account(granted=10, received=4, taken=1, ended=True)
     assert (ended.outstanding, ended.unused) == (3, 0)
     other = Account()
     top_up([ended, other], 10, 0.0)
@@ -156,7 +155,7 @@ def test_without_a_limit_credit_never_runs_out() -> None:
     assert top_up(accounts, None, 0.0) == accounts
     granted = account.granted
     assert top_up(accounts, None, 0.0) == []
-    account.received = account.consumed = granted - 1000
+    account.received = account.taken = granted - 1000
     assert top_up(accounts, None, 0.0) == accounts
     assert account.granted > granted + 1_000_000
 
@@ -195,7 +194,7 @@ def test_nothing_is_recalled_without_need(accounts: list[Account]) -> None:
 
 
 def test_a_task_whose_connection_broke_lets_its_credit_go_and_gets_none_until_it_is_open_again() -> None:
-    broken, other = Account(granted=5, received=2, consumed=1, recalling=True), Account()
+    broken, other = Account(granted=5, received=2, taken=1, recalling=True), Account()
     broken.let_go()
     broken.away = True
     assert (broken.outstanding, broken.unused, broken.recalling) == (1, 0, False)
@@ -203,5 +202,5 @@ def test_a_task_whose_connection_broke_lets_its_credit_go_and_gets_none_until_it
     assert other.granted == 4
     assert to_recall([broken, Account(granted=1)], 100.0) is None
     broken.away = False
-    other.received = other.consumed = 4
+    other.received = other.taken = 4
     assert broken in top_up([broken, other], 5, 0.0)

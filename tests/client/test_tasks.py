@@ -66,9 +66,13 @@ class HangingReading:
         self._worker = worker
         self._reading = reading
 
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+    @property
+    def consumed_cell(self) -> memoryview | None:
+        return None if self._worker.hangs else self._reading.consumed_cell
+
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
         if not self._worker.hangs:
-            self._reading.credit(granted, consumed, max_bytes)
+            self._reading.credit(granted, consumed, max_bytes, received, taken)
 
     def recall(self) -> None:
         if not self._worker.hangs:
@@ -91,14 +95,15 @@ class Client:
     def turn(self) -> None:
         """One look at everything, as a reader takes that waits: it consumes what is there."""
         while self.inbox.failed:
-            hold, error = self.inbox.failed.popleft()
-            lasting = self.tasks.broken(hold, error)
+            sink, error = self.inbox.failed.popleft()
+            lasting = self.tasks.broken(sink, error)
             if lasting is not None:
                 raise lasting
         while self.inbox.pieces:
             hold, piece = self.inbox.pieces.popleft()
             self.got += [int(element) for element in piece.elements()]
-            self.tasks.consumed(hold, piece.count, piece.nbytes // piece.count * piece.count)
+            self.tasks.taken(hold, piece.count, piece.nbytes // piece.count * piece.count)
+            self.tasks.consumed(hold, piece.count)
         self.tasks.settle(time.monotonic())
         self.tasks.tend(time.monotonic())
 
@@ -133,7 +138,8 @@ def test_all_tasks_that_are_named_are_read_to_their_ends(workers: list[Worker], 
     client.tasks.set_tasks(tuple(worker.info() for worker in workers))
     assert sorted(client.read(150)) == [*range(50), *range(100, 150), *range(200, 250)]
     wait_for(lambda: client.tasks.all_ended, what="the ends")
-    assert set(client.tasks.ended_ids()) == {"of w0", "of w1", "of w2"}
+    ended = {task.task_id: task.received for task in client.tasks.ended_tasks()}
+    assert ended == {"of w0": 50, "of w1": 50, "of w2": 50}
 
 
 def test_nothing_known_is_not_the_end(client: Client) -> None:
@@ -208,7 +214,7 @@ def test_an_error_that_lasts_is_raised_and_the_task_given_up(workers: list[Worke
         client.turn()
     assert client.tasks.all_ended
 
-    assert client.tasks.ended_ids() == (), "others may read on: the dispatcher is not told that it ended"
+    assert client.tasks.ended_tasks() == (), "others may read on: the dispatcher is not told that it ended"
     assert client.tasks.any_given_up
 
 
@@ -247,8 +253,9 @@ def test_a_worker_that_was_reached_once_is_waited_for(
 def test_a_reader_that_is_refused_asks_again_when_its_user_does(workers: list[Worker], client: Client) -> None:
     workers[0].refuses = UnavailableError("")
     client.tasks.set_tasks((workers[0].info(),))
-    [hold] = client.tasks._holds.values()
-    assert client.tasks.broken(hold, ResourceExhaustedError("full")) is not None
+    client.tasks.tend(time.monotonic())
+    assert client.tasks.broken(client.tasks._sinks["of w0"], ResourceExhaustedError("full")) is not None
+    workers[0].openings.clear()
     for _ in range(3):
         client.tasks.tend(time.monotonic() + 1000.0)
     assert workers[0].openings == [], "not by itself"
@@ -360,32 +367,44 @@ def test_credit_that_is_being_recalled_is_not_given_again_by_what_is_said_meanwh
 # ---- losses
 
 
-def loss(worker: str, splits: int = 0) -> ClientUpdate:
-    return ClientUpdate(losses=(Loss(task_id="t", worker=worker, splits=splits, reason="was lost"),))
+def loss(worker: str, splits: int = 0, elements: int = -1, **fields: Any) -> ClientUpdate:
+    known = {"reason": "was lost", **fields}
+    return ClientUpdate(losses=(Loss(task_id="t", worker=worker, splits=splits, elements=elements, **known),))
 
 
-def test_losses_are_counted_and_announced_with_numbers() -> None:
+@pytest.mark.parametrize(
+    "splits, elements, again, text",
+    [
+        (3, 12, False, "12 elements of its part did not arrive and will not come"),
+        (3, 12, True, "12 elements of its part did not arrive and will not come; its part begins again"),
+        (7, -1, False, "7 splits did not arrive whole and will not come"),
+        (0, -1, False, "the rest of its part will not come"),
+        (0, 0, True, "its part begins again"),
+    ],
+)
+def test_losses_are_announced_with_what_is_known_of_them(splits: int, elements: int, again: bool, text: str) -> None:
     client = Client(mode=ShardingPolicy.DYNAMIC, job_name="train")
-    with pytest.warns(DataLossWarning, match=r"worker w3 was lost \(job 'train'\): 7 split\(s\)"):
-        client.tasks.follow([loss("w3", 7)])
+    whole = rf"worker w3 was lost \(job 'train'\): {text}; reading goes on with the others"
+    with pytest.warns(DataLossWarning, match=whole):
+        client.tasks.follow([loss("w3", splits, elements, again=again)])
+
+
+def test_losses_are_counted_in_elements_where_their_number_is_known() -> None:
+    client = Client()
     with pytest.warns(DataLossWarning):
-        client.tasks.follow([loss("w4", 2), loss("w5", 1)])
-    assert client.tasks.lost == 10
+        client.tasks.follow([loss("w4", 2, elements=17), loss("w5", 1)])
+    assert client.tasks.lost == 18
 
 
-def test_a_worker_that_was_done_with_its_splits_took_nothing_along() -> None:
-    client = Client(mode=ShardingPolicy.DYNAMIC)
+def test_what_did_not_reach_one_trainer_is_told_to_that_one_alone() -> None:
+    client = Client(mode=ShardingPolicy.OFF, job_name="search", trainer_id="lr=0.1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        client.tasks.follow([loss("w3", 0)])
+        client.tasks.follow([loss("w3", elements=12, trainer_id="lr=0.2")])
     assert client.tasks.lost == 0
-
-
-def test_a_whole_pass_that_breaks_off_is_announced() -> None:
-    client = Client()
-    with pytest.warns(DataLossWarning, match="its pass over the data ended early or begins again"):
-        client.tasks.follow([loss("w3")])
-    assert client.tasks.lost == 1
+    with pytest.warns(DataLossWarning, match="12 elements"):
+        client.tasks.follow([loss("w3", elements=12, trainer_id="lr=0.1")])
+    assert client.tasks.lost == 12
 
 
 def test_where_warnings_are_errors_the_news_is_followed_all_the_same(workers: list[Worker], client: Client) -> None:
@@ -427,8 +446,6 @@ def test_only_a_reader_whose_workers_may_go_on_waits_before_it_tells_what_it_con
     hold = client.tasks._holds["t"]
     hold.transfer = transfer
     assert client.tasks.may_wait is may
-    assert client.tasks.pressing(hold, 1) is not may
-    assert client.tasks.pressing(hold, hold.max_bytes // 2), "the worker may have no credit left"
 
 
 @pytest.mark.parametrize("others, most", [(0, (64 << 20) + 1), (1, BUFFER_BYTES // 2)])
@@ -439,6 +456,7 @@ def test_a_second_large_element_may_be_on_its_way_over_a_stream_that_nothing_els
     hold.transfer = "grpc"
     for _ in range(20):  # starving again and again, one element after the other
         hold.fill(64 << 20)
-        tasks.consumed(hold, 1, 64 << 20)
+        tasks.taken(hold, 1, 64 << 20)
+        tasks.consumed(hold, 1)
         tasks.starving()
     assert hold.max_bytes == most

@@ -59,7 +59,7 @@ DIFFERS = {
     "original is silent",
     62: "DYNAMIC jobs are collected like all others unless gc_dynamic_sharding_jobs=False says otherwise; then those "
     "with a name are kept, and one without, which nobody could ask for again, goes with its reader",
-    64: "its reports are further apart than its time; with the usual times a thread of the reader keeps it alive",
+    64: "it is warned and comes back to where it was; with the usual times a thread of the reader keeps it alive",
     66: "a client that was never heard of has as long as any other, and is not kept for ever",
     86: "the mark is an operation of the pipeline, which choose_from_datasets puts around its selector",
     88: "a recording that Dataset.cache keeps stands for a snapshot",

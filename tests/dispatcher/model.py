@@ -1,22 +1,30 @@
 """What must hold of a dispatcher core, worked out from its records and instructions alone.
 
-The model is told nothing by the core's tables. It reads what a worker, a client or a journal would, keeps its own books
-(who was given which split, who should be here, what each client was told), and compares them with the core's.
+The model is told nothing by the core's tables. It reads what a worker, a client or a journal would, and keeps its own
+books: who should be here and what each was told, and what became of each element (`books`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.positions import begin_of
 from dsnb.dispatcher.runs import Loss
-from dsnb.dispatcher.state import State, replay
+from dsnb.dispatcher.sharing import endless
+from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError
+from dsnb.wire.messages import TaskInfo, TrainerPosition
+from dsnb.wire.ranges import Ranges
+from tests.dispatcher.actors import Order, Pipeline, SimClient, SimTask, SimWorker
+from tests.dispatcher.books import PassBook, TaskBook
+
+__all__ = ["DispatcherDied", "Model", "SimClient", "SimTask", "SimWorker", "raise_bugs"]
 
 
 def raise_bugs(decision: e.Decision) -> None:
@@ -30,73 +38,20 @@ class DispatcherDied(Exception):
     """What was decided is kept; nobody has heard of it."""
 
 
-Generation = int
-"""Which making of an iteration: one that was dropped and is asked for again is another."""
-
-
 @dataclass(slots=True)
-class Place:
-    """How far a task has asked one provider."""
+class Seen:
+    """How often things happened over all schedules: a machine that never gets somewhere proves nothing there."""
 
-    repetition: int = 0
-    cursor: int = 0
-    asked: list[tuple[tuple[int, int], e.Splits]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class SimTask:
-    """A task as its worker knows it: `done` counts the splits of each provider whose elements were consumed."""
-
-    task_id: str
-    incarnation: int
-    places: list[Place]
-    done: list[int]
-    ended: bool = False
-    paused: bool = False
-
-
-@dataclass(slots=True)
-class SimWorker:
-    """A worker; `silence` is how long it was not heard of, `patience` how long that may be."""
-
-    uid: str
-    address: str
-    connected: bool = True
-    draining: bool = False
-    silence: float = 0.0
-    patience: float = 0.0
-    tasks: dict[str, SimTask] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class SimClient:
-    """A client and what it was told: its tasks as (incarnation, worker), losses, whether the pass is over."""
-
-    client_id: str
-    job: str
-    number: int
-    connected: bool = True
-    silence: float = 0.0
-    patience: float = 0.0
-    tasks: dict[str, tuple[int, str]] = field(default_factory=dict)
-    finished: bool = False
-    losses: list[Loss] = field(default_factory=list)
-    """What it was told of losses, in order."""
-    heard: int = 0
-    """How many losses of the pass it knows of, those before it joined included."""
-    cancelled: str = ""
-    """Who cancelled its job, as it was told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """A task as it was before an event: `in_hand` counts the splits of each provider that are given and not done."""
-
-    generation: Generation
-    worker: str
-    clients: frozenset[str]
-    ended: bool
-    in_hand: dict[int, int]
+    consumed: int = 0
+    twice: int = 0
+    taken_over: int = 0
+    behind: int = 0
+    """Of those, tasks that were begun behind their first element."""
+    given_up: int = 0
+    parked: int = 0
+    came_back: int = 0
+    deaths: int = 0
+    passes_over: int = 0
 
 
 class Model:
@@ -105,23 +60,31 @@ class Model:
     Args:
         config: The core's.
         now: When it begins.
+        seen: Counts what happens.
     """
 
-    def __init__(self, config: DispatcherConfig, now: float) -> None:
+    def __init__(self, config: DispatcherConfig, now: float, seen: Seen | None = None) -> None:
         self.config = config
         self.now = now
+        self.seen = seen or Seen()
         self.core = Core(config, now=now)
         self.journal = Journal()
         self.records: list[r.Record] = []
         self.instructions: list[e.Instruction] = []
+        """What came of the last event."""
+        self.announced: list[str] = []
+        """All that people were told."""
+        self.pipelines: dict[str, Pipeline] = {}
         self.workers: dict[str, SimWorker] = {}
         self.clients: dict[str, SimClient] = {}
-        self.given: dict[Generation, dict[tuple[int, int], dict[int, tuple[str, int]]]] = {}
-        """Who has each split, by provider and repetition."""
-        self._lost: dict[tuple[Generation, int], int] = {}
-        self._reported: dict[str, tuple[int, ...]] = {}
-        self._generations: dict[tuple[str, int], Generation] = {}
-        self._made = 0
+        """All that the dispatcher counts in: some of them may be dead."""
+        self.silent: dict[str, SimClient] = {}
+        """Clients that went away without a word, and so can tell nobody what they consumed."""
+        self.passes: dict[tuple[str, int], PassBook] = {}
+        self._archived: set[tuple[str, int]] = set()
+        """Passes of which it is known only that they are over; who reads one of them again finds it empty."""
+        self._pass_of: dict[str, PassBook] = {}
+        self._read_by: dict[str, PassBook] = {}
         self._twin, self._replayed = State(), 0
         self.dies = False
         """Whether the dispatcher dies when the next decision is kept: nobody hears of it."""
@@ -131,7 +94,6 @@ class Model:
     def handle(self, event: e.Event) -> e.Decision:
         """Let the core decide, take in what came of it, and check everything."""
         self.sound = False
-        before = {task_id: self._before(task_id) for task_id in self.core.state.tasks}
         decision = self.core.handle(event, self.now)
         raise_bugs(decision)
         self.records += decision.records
@@ -139,23 +101,23 @@ class Model:
         if decision.records and len(self.records) % 16 == 0:  # long before it would be due
             self.journal.compact(self.core.state)
         self.instructions = list(decision.instructions)
+        self.announced += [told.text for told in decision.instructions if isinstance(told, e.Announce)]
+        if decision.error is None:
+            self._note_told(event)
         for record in decision.records:
-            self._learn(record, before)
+            self._learn(record)
+            if isinstance(record, r.ClientJoined) and isinstance(event, e.Join):
+                book = self.passes[record.job, record.number]
+                book.come(event.trainer_id, whole=event.whole and book.pipeline.length is not None)
         if self.dies:
             raise DispatcherDied
-        if isinstance(decision.reply, e.Joined):
-            self._welcome(decision.reply)
         for instruction in decision.instructions:
             self._obey(instruction)
-        self._check_losses_told(before)
-        self._forget_iterations()
+        if isinstance(event, e.Join) and isinstance(decision.reply, e.Joined):
+            self._welcome(event, decision.reply)  # nothing is told to a client before it has its answer
         self.check()
         self.sound = True
         return decision
-
-    def report_done(self, done: dict[str, tuple[int, ...]]) -> None:
-        """Learn how many splits of each provider tasks are done with, as the core is about to."""
-        self._reported.update(done)
 
     def restart(self) -> None:
         """Let the dispatcher die and come back from its journal; times are forgotten, connections broken."""
@@ -163,12 +125,23 @@ class Model:
         before = self.core.state.export()
         self.core = Core(self.config, self.journal.load(), now=self.now)
         assert self.core.state.export() == before, "what was kept leads to another state"
+        for book in self.passes.values():
+            for task in book.tasks.values():
+                task.told.clear()
         for orphan in self.core.state.clients.keys() - self.clients.keys():  # it never learned that it was let in
             known = self.core.state.clients[orphan]
-            self.clients[orphan] = SimClient(orphan, known.job, known.number)
+            joined = e.Join(
+                dataset_id="", job_name=known.job, mode="", cached=False, trainer_id=known.trainer_id, compression="",
+                target_workers="", repetition=0,
+            )  # fmt: skip
+            trainer = known.trainer_id if self.core.state.jobs[known.job].cached else ""
+            self.clients[orphan] = SimClient(orphan, joined, known.job, known.number, trainer, dead=True)
+            self._read_by[orphan] = self.passes[known.job, known.number]
         for one in (*self.workers.values(), *self.clients.values()):
             one.connected, one.silence, one.patience = False, 0.0, self.patience(one)
-        self._forget_iterations()
+        for worker in self.workers.values():
+            worker.releases.clear()
+            worker.reports.clear()
         self.check()
         self.sound = True
 
@@ -177,114 +150,274 @@ class Model:
         return (self.config.worker_timeout_ms if isinstance(one, SimWorker) else self.config.client_timeout_ms) / 1000
 
     def held(self, task: SimTask, provider: int) -> int:
-        """How many splits of a provider a task was given."""
-        owner = (task.task_id, task.incarnation)
-        tables = [t for given in self.given.values() for (its, _), t in given.items() if its == provider]
-        return sum(who == owner for table in tables for who in table.values())
+        """How many splits of a provider a task was given, in all its incarnations."""
+        tables = [t for (its, _), t in self._pass_of[task.task_id].given.items() if its == provider]
+        return sum(owner == task.task_id for table in tables for owner in table.values())
 
     def splits(self, client: SimClient, provider: int, repetition: int) -> list[int]:
         """The splits of a repetition that were given to anybody, in order."""
-        generation = self._generations[client.job, client.number]
-        return sorted(self.given.get(generation, {}).get((provider, repetition), ()))
+        return sorted(self.passes[client.job, client.number].given.get((provider, repetition), ()))
 
-    def lost(self, client: SimClient, provider: int = 0) -> int:
-        """How many splits of a client's pass were lost, by these books."""
-        return self._lost.get((self._generations[client.job, client.number], provider), 0)
+    def lost(self, client: SimClient) -> int:
+        """How many elements of a client's pass will not come, by these books."""
+        return len(self.passes[client.job, client.number].lost)
 
-    # ---- what is learnt
+    def readers(self, job: str, number: int) -> list[SimClient]:
+        """The clients of a pass, as the dispatcher counts them."""
+        known = self.core.state.clients
+        return [
+            client
+            for client in self.clients.values()
+            if (client.job, client.number) == (job, number)
+            and client.client_id in known
+            and not known[client.client_id].cancelled
+        ]
 
-    def _before(self, task_id: str) -> Before:
-        task = self.core.state.tasks[task_id]
-        generation = self._generations[task.job, task.number]
-        clients = frozenset(self.core.state.iteration(task.job, task.number).clients)
-        # Of a task that has ended its readers have had everything.
-        in_hand = {} if task.ended else self._in_hand(generation, task_id, task.incarnation)
-        return Before(generation, task.worker, clients, task.ended, in_hand)
+    def is_current(self, task: SimTask | None) -> bool:
+        """Whether a task is at a worker that the dispatcher counts on."""
+        return task is not None and any(worker.tasks.get(task.task_id) is task for worker in self.workers.values())
 
-    def _in_hand(self, generation: Generation, task_id: str, incarnation: int) -> dict[int, int]:
-        count: dict[int, int] = {}
-        for (provider, _), table in self.given.get(generation, {}).items():
-            count[provider] = count.get(provider, 0) + sum(who == (task_id, incarnation) for who in table.values())
-        for provider, done in enumerate(self._reported.get(task_id, ())):
-            count[provider] = count.get(provider, 0) - done
-        return count
+    # ---- what clients and workers do
 
-    def _learn(self, record: r.Record, before: dict[str, Before]) -> None:
+    def note_made(self, task: SimTask, noted: int) -> None:
+        """Learn of what a task made since it had made so many."""
+        book = self._pass_of.get(task.task_id)
+        if book is not None and task.task_id in book.tasks:
+            book.made(book.tasks[task.task_id], task.first + noted, task.values[noted:])
+
+    def note_consumed(self, client: SimClient, task_id: str, sequence: int, number: int, value: object) -> None:
+        """Learn of what a client's user had."""
+        book = self._read_by[client.client_id]
+        twice = len(book.twice)
+        book.consume(client, task_id, sequence, number, value)
+        self.seen.consumed += 1
+        self.seen.twice += len(book.twice) - twice
+
+    def fall_silent(self, client: SimClient) -> None:
+        """A client went away without a word: what nobody else knows that it consumed may come again."""
+        self.silent[client.client_id] = client
+        book = self._read_by[client.client_id]
+        for hold in client.holds.values():
+            current = self.is_current(hold.link)
+            told = hold.told if current else 0
+            consumed = set(hold.order[told:])
+            if not current:
+                consumed |= {(hold.info.sequence, index) for first, end in hold.had for index in range(first, end)}
+            for sequence, index in consumed:
+                task = book.sequences[hold.info.task_id, sequence]
+                if not task.is_known(client.trainer, index):
+                    book.uncertain.add((client.trainer, task.key(index)))
+        self.vanish(client)
+
+    def vanish(self, client: SimClient) -> None:
+        """A client is gone, and what it had and did not consume with it."""
+        book = self._read_by[client.client_id]
+        book.vanished |= book.held([client])
+        others = {c.trainer for c in self.readers(client.job, client.number) if c is not client}
+        if book.cached and client.trainer not in others:
+            book.excused.add(client.trainer)
+
+    def is_settled(self, book: PassBook, trainer: str, task: TaskBook, ranges: Iterable[tuple[int, int]]) -> None:
+        """These elements are known to be consumed from now on: they do not come again, unless somebody has them."""
+        known = {(trainer, task.key(index)) for first, end in ranges for index in range(first, end)} & book.uncertain
+        if known:
+            book.uncertain -= known - book.held(self.clients.values())
+
+    def _note_told(self, event: e.Event) -> None:
+        """What the dispatcher knows of consumption as long as it lives."""
+        if isinstance(event, e.WorkerSeen):
+            for task_id, progress in event.progress.items():
+                task = self.core.state.tasks.get(task_id)
+                if task is not None and task.worker == event.uid and task.incarnation == progress.incarnation:
+                    self._pass_of[task_id].tasks[task_id].note_known(progress.trainers, for_good=False)
+        elif isinstance(event, e.HoldingsTold):
+            trainer = self.clients[event.client_id].trainer
+            for holding in event.holdings:
+                book = self._pass_of.get(holding.task_id)
+                if book is not None and holding.task_id in book.tasks:
+                    position = TrainerPosition(trainer_id=trainer, consumed=holding.consumed)
+                    book.tasks[holding.task_id].note_known([position], for_good=False)
+
+    # ---- what is learnt of records
+
+    def _learn(self, record: r.Record) -> None:
         match record:
             case r.IterationCreated():
-                self._made += 1
-                self._generations[record.job, record.number] = self._made
-                self._learn_resumed(record)
+                self._learn_pass(record)
             case r.TaskCreated():
-                assert not self.workers[record.worker].draining, "a draining worker got a task"
-                self._learn_had(record)
-            case r.SplitsGiven():
-                self._learn_given(record)
+                self._learn_task(record)
+            case r.SplitsGiven() | r.SplitsTold():
+                splits = range(record.first, record.end)
+                self._pass_of[record.task_id].give(record.task_id, record.provider, record.repetition, splits)
+            case r.TaskProgressed():
+                self._learn_progress(record)
+            case r.TaskAssigned():
+                self._learn_assigned(record)
+            case r.TaskLost():
+                self._check_loss(record)
+            case r.TaskEnded():
+                self._check_not_needed(record.task_id)
             case r.TaskDropped():
-                self._reported.pop(record.task_id, None)
-                self._check_not_needed(before.get(record.task_id))
-            case r.TaskRestarted():
-                self._reported.pop(record.task_id, None)
+                self._check_not_needed(record.task_id)
+                book = self._pass_of.pop(record.task_id)
+                del book.tasks[record.task_id]
+            case r.WorkerDraining():
+                self.workers[record.uid].draining = True
             case r.WorkerLeft():
-                for task in before.values():
-                    if task.worker == record.uid:
-                        for provider, count in task.in_hand.items():
-                            key = (task.generation, provider)
-                            self._lost[key] = self._lost.get(key, 0) + count
+                self._lose_knowledge(record.uid)
+            case r.IterationFinished():
+                self._check_whole(self.passes[record.job, record.number])
+            case r.IterationDropped():
+                self.passes.pop((record.job, record.number), None)  # it may be known only that it was over
+            case r.PassArchived():
+                del self.passes[record.job, record.number]
+                self._archived.add((record.job, record.number))
+            case r.JobForgotten() | r.JobCancelled():
+                for key in [key for key in self.passes if key[0] == record.name]:
+                    del self.passes[key]
 
-    def _learn_given(self, record: r.SplitsGiven) -> None:
-        task = self.core.state.tasks[record.task_id]
-        given = self.given.setdefault(self._generations[task.job, task.number], {})
-        table = given.setdefault((record.provider, record.repetition), {})
-        assert not self.workers[task.worker].draining, "a draining worker got splits"
-        for split in range(record.first, record.end):
-            assert split not in table, f"the split {split} was given to {table[split]} and to {record.task_id}"
-            table[split] = (record.task_id, task.incarnation)
-
-    def _learn_resumed(self, record: r.IterationCreated) -> None:
-        """What was given before a pass was resumed was given, to its tasks or to some that are long gone."""
-        given = self.given.setdefault(self._generations[record.job, record.number], {})
+    def _learn_pass(self, record: r.IterationCreated) -> None:
+        job = next(one for one in reversed(self.records) if isinstance(one, r.JobCreated) and one.name == record.job)
+        book = PassBook(record.job, record.number, job.mode, job.cached, self.pipelines[job.dataset_id])
+        book.rounds = job.consumers > 0
+        self.passes[record.job, record.number] = book
         for provider, (repetition, following) in enumerate(record.providers):
-            given[provider, repetition] = dict.fromkeys(range(following), ("before", 0))
+            book.given[provider, repetition] = dict.fromkeys(range(following), "before")
 
-    def _learn_had(self, record: r.TaskCreated) -> None:
-        given = self.given.setdefault(self._generations[record.job, record.number], {})
-        for provider, repetition, first, end in record.begin.runs if record.begin else ():
-            table = given.setdefault((provider, repetition), {})
-            for split in range(first, end):
-                assert table.get(split, ("before", 0))[0] == "before", f"two tasks had the split {split}"
-                table[split] = (record.task_id, 1)
+    def _learn_task(self, record: r.TaskCreated) -> None:
+        assert not self.workers[record.worker].draining, "a draining worker got a task"
+        book = self._pass_of[record.task_id] = self.passes[record.job, record.number]
+        task = book.begin_sequence(record.task_id, record.worker, 1, record.shard)
+        if record.begin is not None:
+            task.left_out = record.begin.skip
+            for provider, repetition, first, end in record.begin.runs:
+                book.give(record.task_id, provider, repetition, range(first, end))
 
-    def _check_not_needed(self, task: Before | None) -> None:
-        if task is not None and task.worker in self.core.state.workers and self._read(task):
-            assert not any(task.in_hand.values()), "a task was dropped that its readers had not read to the end"
+    def _learn_progress(self, record: r.TaskProgressed) -> None:
+        task = self._pass_of[record.task_id].tasks[record.task_id]
+        if record.resume is not None:
+            for trainer in {*task.told, *task.known, ""}:
+                told = task.told.get(trainer, Ranges())
+                if trainer == "" or told.gap(0)[0] >= record.resume.index:
+                    task.known.setdefault(trainer, Ranges()).add(0, record.resume.index)
 
-    def _read(self, task: Before) -> bool:
-        """Whether somebody who read the task is still there."""
-        known = self.core.state.clients
-        return any(client in known and not known[client].cancelled for client in task.clients)
+    def _learn_assigned(self, record: r.TaskAssigned) -> None:
+        book = self._pass_of[record.task_id]
+        task, begin = book.tasks[record.task_id], record.begin
+        assert not self.workers[record.worker].draining, "a draining worker got a task"
+        if begin is None:
+            self._check_not_needed(record.task_id)
+            state = self.core.state.tasks[record.task_id]
+            book.begin_sequence(record.task_id, record.worker, state.sequence, state.shard)
+            return
+        task.worker = record.worker
+        self.seen.taken_over += 1
+        self.seen.behind += begin.first > 0
+        for provider, repetition, first, end in begin.runs:
+            table = book.given[provider, repetition]
+            assert all(table[split] == record.task_id for split in range(first, end)), "a task has others' splits"
+        readers = self.readers(book.job, book.number)
+        book.check_begin(task, begin, readers)
+        task.note_known(begin.trainers, for_good=True)
+        for position in begin.trainers:
+            consumed = [(0, position.offset), *((part.first, part.end) for part in position.consumed)]
+            ends = [(first, min(end, len(task.values))) for first, end in consumed]
+            self.is_settled(book, position.trainer_id, task, ends)
 
-    def _welcome(self, joined: e.Joined) -> None:
-        client = SimClient(joined.client_id, joined.job, joined.number, heard=joined.losses)
+    def _lose_knowledge(self, uid: str) -> None:
+        """A worker is gone: what it alone knew of clients that are gone as well may come again."""
+        for book in self.passes.values():
+            for task in [task for task in book.tasks.values() if task.worker == uid]:
+                for index in range(len(task.values)):
+                    for trainer in {client.trainer for client in self.silent.values()}:
+                        key = trainer, task.key(index)
+                        if book.consumed.get(key) in self.silent and not task.is_known(trainer, index):
+                            book.uncertain.add(key)
+
+    def _check_loss(self, record: r.TaskLost) -> None:
+        """A task was given up: what does not arrive is counted, no more and no less."""
+        self.seen.given_up += 1
+        book = self._pass_of[record.task_id]
+        if record.task_id not in book.tasks or book.rounds:
+            return
+        task = book.tasks[record.task_id]
+        readers = self.readers(book.job, book.number)
+        missing = book.owed(task, record.trainer_id, readers)
+        fuzzy = len(book.uncertain)
+        if record.elements >= 0:
+            told = f"{record.elements} elements were told to be lost, and {len(missing)} are"
+            assert len(missing) <= record.elements <= len(missing) + fuzzy, told
+        book.lost |= missing
+
+    def _check_not_needed(self, task_id: str) -> None:
+        """A task goes or begins anew: its readers have all of it, or were told what they lack."""
+        book = self._pass_of[task_id]
+        readers = self.readers(book.job, book.number)
+        cancelled = book.job not in self.core.state.jobs
+        if task_id not in book.tasks or cancelled or not readers or book.rounds:
+            return
+        for trainer in {client.trainer for client in readers} - book.excused:
+            task = book.tasks[task_id]
+            endless = book.cached and book.pipeline.length is None
+            left = book.owed(task, trainer, readers) if endless else book.missing([task], trainer) - book.held(readers)
+            left -= book.lost
+            assert not left, f"task {task_id} has elements that {trainer!r} needs: {sorted(left, key=repr)[:5]}"
+
+    def _check_whole(self, book: PassBook) -> None:
+        """A pass is finished: each element was consumed once, or is known to be lost."""
+        if book.rounds or (not book.tasks and (book.job, book.number) in self._archived):
+            return
+        self.seen.passes_over += 1
+        readers = self.readers(book.job, book.number)
+        for trainer in {client.trainer for client in readers} - book.excused if book.cached else [""]:
+            left = book.unaccounted(trainer, readers)
+            assert not left, f"the pass is finished, and {trainer!r} lacks {sorted(left, key=repr)[:5]}"
+        book.check_all_given()
+
+    def check_over(self, client: SimClient) -> None:
+        """A client was told that its pass is over for it: nothing is left that it should get."""
+        book = self._read_by[client.client_id]
+        if client.trainer in book.excused:
+            return
+        others = [other for other in self.readers(client.job, client.number) if other is not client]
+        left = book.unaccounted(client.trainer, others)
+        assert not left, f"the pass is over for {client.client_id}, which lacks {sorted(left, key=repr)[:5]}"
+        book.check_all_given()
+
+    # ---- what follows from instructions
+
+    def _welcome(self, event: e.Join, joined: e.Joined) -> None:
+        client = SimClient(joined.client_id, event, joined.job, joined.number, heard=joined.losses)
+        client.trainer = event.trainer_id if event.cached else ""
+        client.before = {holding.task_id: holding for holding in event.holdings}
         client.patience = self.patience(client)
         self.clients[client.client_id] = client
+        self._read_by[client.client_id] = self.passes[client.job, client.number]
+        before = self.silent.get(event.rejoins)
+        if before is not None:
+            client.losses, client.heard = before.losses, before.heard
         self.show(client)
+        self.catch_up(client)
+        client.follow()
 
     def _obey(self, instruction: e.Instruction) -> None:
         match instruction:
-            case e.StartTask():
+            case e.StartTask() | e.TellTask():
                 self._start(instruction)
             case e.DropTask():
                 worker = self.workers.get(instruction.worker)
+                if worker is not None and worker.connected and instruction.task_id in worker.tasks:
+                    worker.tasks.pop(instruction.task_id).stopped = True
+            case e.ReleaseClient():
+                worker = self.workers.get(instruction.worker)
                 if worker is not None and worker.connected:
-                    worker.tasks.pop(instruction.task_id, None)
-            case e.TellTask():
-                self._tell(instruction)
+                    worker.releases.append(instruction)
             case e.TellDrain():
-                if (worker := self.workers.get(instruction.worker)) is not None:
-                    worker.draining = True
+                worker = self.workers.get(instruction.worker)
+                if worker is not None and worker.connected:
+                    worker.leaving = True
             case e.TurnAway():
-                del self.workers[instruction.worker]
+                self.lose(self.workers.pop(instruction.worker))
             case e.TellCancelled():
                 if self.clients[instruction.client_id].connected:
                     self.clients[instruction.client_id].cancelled = instruction.by
@@ -293,23 +426,50 @@ class Model:
                     self.show(client)
             case e.TellLoss():
                 for client in self._told(instruction):
-                    told = instruction
-                    client.losses.append(Loss(told.task_id, told.worker, told.splits, told.reason))
+                    loss = instruction.loss
+                    client.losses.append(
+                        Loss(
+                            loss.task_id, loss.worker, loss.splits, loss.reason, loss.elements, loss.trainer_id,
+                            loss.again,
+                        )
+                    )  # fmt: skip
                     client.heard += 1
 
-    def _start(self, order: e.StartTask) -> None:
-        worker, task = self.workers.get(order.worker), self.core.state.tasks.get(order.task_id)
-        if worker is None or task is None or not worker.connected or task.task_id in worker.tasks:
-            return
-        count = len(self.core.state.iteration(task.job, task.number).providers)
-        places = [Place() for _ in range(count)]
-        paused = bool(self.core.state.jobs[task.job].paused_by)
-        worker.tasks[task.task_id] = SimTask(task.task_id, task.incarnation, places, [0] * count, paused=paused)
+    def lose(self, worker: SimWorker) -> None:
+        """A worker's process ends: nothing more comes of its tasks than what is on its way."""
+        worker.dead, worker.connected = True, False
+        for task in worker.tasks.values():
+            task.stopped = True
 
-    def _tell(self, told: e.TellTask) -> None:
+    def _start(self, told: e.StartTask | e.TellTask) -> None:
+        """Let a worker have its order for a task; one that it has already is only paused or goes on."""
         worker, task = self.workers.get(told.worker), self.core.state.tasks.get(told.task_id)
-        if worker is not None and worker.connected and task is not None:
-            worker.tasks[task.task_id].paused = bool(self.core.state.jobs[task.job].paused_by)
+        if worker is None or task is None or not worker.connected:
+            return
+        paused = bool(self.core.state.jobs[task.job].paused_by)
+        known = worker.tasks.get(task.task_id)
+        if known is None or known.incarnation != task.incarnation:
+            if known is not None:
+                known.stopped = True
+            iteration = self.core.state.iteration(task.job, task.number)
+            known = SimTask(self._order(task), len(iteration.providers), paused=paused)
+            worker.tasks[task.task_id] = known
+        known.paused = paused
+
+    def _order(self, task: Task) -> Order:
+        job = self.core.state.jobs[task.job]
+        iteration = job.iterations[task.number]
+        return Order(
+            task_id=task.task_id,
+            incarnation=task.incarnation,
+            mode=job.mode,
+            cached=job.cached,
+            endless=endless(self.core, job),
+            shard=max(0, task.shard),
+            shards=len(iteration.shards),
+            position=begin_of(iteration, task),
+            pipeline=self.pipelines[job.dataset_id],
+        )
 
     def _told(self, told: e.TellClients | e.TellLoss) -> Iterable[SimClient]:
         place = told.job, told.number
@@ -317,16 +477,28 @@ class Model:
 
     def show(self, client: SimClient) -> None:
         """Tell a client how things are, as the shell does when it is told to."""
-        known = self.core.state.clients.get(client.client_id)
+        state = self.core.state
+        known = state.clients.get(client.client_id)
         if known is not None and known.cancelled:
             client.cancelled = known.cancelled
             return
-        job = self.core.state.jobs.get(client.job)
+        job = state.jobs.get(client.job)
         if job is not None and client.number in job.iterations:
             iteration = job.iterations[client.number]
-            tasks = [self.core.state.tasks[name] for name in iteration.tasks]
-            client.tasks = {task.task_id: (task.incarnation, task.worker) for task in tasks}
+            client.infos = {name: self._info(state.tasks[name]) for name in iteration.tasks}
             client.finished = iteration.finished
+
+    def _info(self, task: Task) -> TaskInfo:
+        """A task as the shell tells clients of it."""
+        return TaskInfo(
+            task_id=task.task_id,
+            worker_uid=task.worker,
+            incarnation=task.incarnation,
+            ended=task.ended,
+            halted=task.halt is not None,
+            needed_from=task.resume.index if task.resume is not None else 0,
+            sequence=task.sequence,
+        )
 
     def catch_up(self, client: SimClient) -> None:
         """Tell a client that opens its stream again of the losses that it has not heard of."""
@@ -335,12 +507,6 @@ class Model:
             losses = job.iterations[client.number].losses
             client.losses += losses[client.heard :]
             client.heard = len(losses)
-
-    def _forget_iterations(self) -> None:
-        jobs = self.core.state.jobs
-        for name, number in list(self._generations):
-            if name not in jobs or number not in jobs[name].iterations:
-                self.given.pop(self._generations.pop((name, number)), None)
 
     # ---- what must hold
 
@@ -357,11 +523,11 @@ class Model:
     def _check_journal(self) -> None:
         if len(self.records) != self._replayed:
             self._replayed, self._twin = len(self.records), replay(self.records[self._replayed :], self._twin)
-        # Byte for byte they are compared at each restart and at the end, which costs more.
-        assert vars(self._twin) == vars(self.core.state), "the journal leads to another state"
+            # Byte for byte they are compared at each restart and at the end, which costs more.
+            assert vars(self._twin) == vars(self.core.state), "the journal leads to another state"
 
     def _check_losses_heard(self) -> None:
-        """Whoever follows knows of each loss once, whatever broke meanwhile."""
+        """Each client that follows knows of each loss once, whatever broke meanwhile."""
         for client in self.clients.values():
             job = self.core.state.jobs.get(client.job)
             if client.connected and not client.cancelled and job is not None and client.number in job.iterations:
@@ -369,24 +535,18 @@ class Model:
                 assert client.heard == len(losses), "a client was not told of a loss, or twice"
                 assert client.losses == losses[len(losses) - len(client.losses) :], "a client was told another story"
 
-    def _check_losses_told(self, before: dict[str, Before]) -> None:
-        """Whoever reads from a worker that is gone hears of it, task by task."""
-        told = {instruction.task_id for instruction in self.instructions if isinstance(instruction, e.TellLoss)}
-        for task_id, task in before.items():
-            if task.worker not in self.core.state.workers and not task.ended and self._read(task):
-                assert task_id in told, "a worker took data with it, and its readers were not told"
-
     def _check_passes(self) -> None:
-        for known in self.core.state.jobs.values():
-            assert known.clients or not known.anonymous, "an anonymous job outlives its client"
-        for (job, number), generation in self._generations.items():
-            iteration = self.core.state.iteration(job, number)
-            running = [task for task in iteration.tasks if not self.core.state.tasks[task].ended]
+        state = self.core.state
+        for known in state.jobs.values():
+            kept = any(iteration.orphaned for iteration in known.iterations.values())
+            assert known.clients or kept or not known.anonymous, "an anonymous job outlives its client"
+        for (job, number), book in self.passes.items():
+            iteration = state.iteration(job, number)
+            running = [task for task in iteration.tasks if not state.tasks[task].ended]
             assert iteration.finished or running or not iteration.tasks, "all tasks have ended, and the pass goes on"
             for at, provider in enumerate(iteration.providers):
-                table = self.given.get(generation, {}).get((at, provider.repetition), {})
+                table = book.given.get((at, provider.repetition), {})
                 assert table.keys() == set(range(provider.next)), "given and not given do not make up all splits"
-                assert provider.lost == self._lost.get((generation, at), 0), "losses are miscounted"
 
     def _check_workers(self) -> None:
         state = self.core.state
@@ -396,6 +556,7 @@ class Model:
                 there = {task.task_id: task.incarnation for task in state.tasks_of(worker.uid)}
                 has = {task.task_id: task.incarnation for task in worker.tasks.values()}
                 assert has == there, "a worker has other tasks than it should"
+                assert worker.leaving == state.workers[worker.uid].draining, "a worker was not told to leave"
                 for task in worker.tasks.values():
                     held = bool(state.jobs[state.tasks[task.task_id].job].paused_by)
                     assert task.paused == held, "a task goes on that should not, or waits for no reason"
@@ -414,6 +575,16 @@ class Model:
         left = {job.name for job in state.jobs.values() if not job.clients}
         assert live.unused.keys() == left, "other jobs wait to be collected than those that nobody reads"
         passes = {(job.name, i.number): i for job in state.jobs.values() for i in job.iterations.values()}
-        unread = {key for key, pass_ in passes.items() if not pass_.clients and (pass_.tasks or not pass_.finished)}
+        unread = {
+            key for key, it in passes.items() if not it.clients and (it.tasks or not it.finished) and not it.orphaned
+        }
         done = {key for key, pass_ in passes.items() if not pass_.clients}
         assert unread <= live.unread.keys() <= done, "other passes wait to be collected than those that nobody reads"
+        assert live.progress.keys() <= state.tasks.keys(), "progress is kept of a task that is gone"
+        halted = {task.task_id for task in state.tasks.values() if task.halt is not None}
+        assert live.holdings.keys() <= halted, "holdings are kept of a task that is at work"
+        assert live.over <= state.clients.keys(), "a client is gone, and remembered as one whose pass is over"
+        assert live.broken <= state.clients.keys(), "a client is gone, and remembered as one whose connection broke"
+        assert live.undisturbed <= passes.keys(), "a pass is gone, and remembered as undisturbed"
+        workers = state.workers.keys()
+        assert live.released.keys() | live.to_release.keys() <= workers, "a worker is gone, and awaited"

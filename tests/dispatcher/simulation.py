@@ -10,7 +10,8 @@ from typing import Any
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
-from tests.dispatcher.model import Model, SimClient, SimTask, SimWorker
+from tests.dispatcher.actors import Pipeline, SimClient, SimHold, SimTask, SimWorker
+from tests.dispatcher.model import Model, Seen
 
 INTERVAL = 0.25
 CONFIG = DispatcherConfig(
@@ -21,6 +22,7 @@ CONFIG = DispatcherConfig(
     task_gc_timeout_ms=2_000,
     job_gc_timeout_ms=6_000,
 )
+MOST = 1 << 20
 
 
 class Service(Model):
@@ -32,14 +34,18 @@ class Service(Model):
         >>> client = service.join(service.register(3))
         >>> service.ask(service.task(worker)).first
         0
+        >>> service.read(client)
+        [(0, 0), (0, 1), (0, 2)]
     """
 
-    def __init__(self, config: DispatcherConfig = CONFIG) -> None:
-        super().__init__(config, now=1000.0)
+    def __init__(self, config: DispatcherConfig = CONFIG, seen: Seen | None = None) -> None:
+        super().__init__(config, 1000.0, seen)
         self.kept = ""
         """What the last registration was told of the pipeline that has its id."""
         self.given_up: dict[str, SimWorker] = {}
         """Workers that were lost and still run: they hung, or their network did."""
+        self.forsaken: list[SimClient] = []
+        """Clients that were given up and still run: they were stopped, or their network was."""
 
     def call(self, event: e.Event) -> Any:
         """Let the core decide, and return its answer or raise its error."""
@@ -50,9 +56,9 @@ class Service(Model):
 
     # ---- datasets and jobs
 
-    def register(self, *counts: int, **changes: Any) -> str:
-        """Register a pipeline with a provider of each count."""
-        name = f"range{counts}"
+    def register(self, *counts: int, makes: Pipeline | None = None, **changes: Any) -> str:
+        """Register a pipeline with a provider of each count; what it `makes` follows from these unless it is told."""
+        name = changes.pop("name", f"range{counts}")
         fields: dict[str, Any] = {
             "dataset_id": "",
             "fingerprint": f"fingerprint of {name}",
@@ -65,10 +71,18 @@ class Service(Model):
             "providers": tuple((f"range({count})", count) for count in counts),
             "unsplittable": "",
         }
-        registered = self.call(e.RegisterDataset(**{**fields, **changes}))
+        fields |= changes
+        registered = self.call(e.RegisterDataset(**fields))
         assert isinstance(registered, e.Registered)
         self.kept = registered.kept
+        cardinality = fields["cardinality"]
+        length = None if cardinality == -1 else cardinality if cardinality >= 0 else 20
+        self.pipelines[registered.dataset_id] = makes or Pipeline(counts=counts, length=length)
         return registered.dataset_id
+
+    def countable(self, count: int, **changes: Any) -> str:
+        """Register a pipeline that makes one element of each of its splits, and is known to."""
+        return self.register(count, cardinality=count, **changes)
 
     def join(self, dataset_id: str, job_name: str = "", mode: str = "DYNAMIC", **changes: Any) -> SimClient:
         """Let a client join."""
@@ -100,11 +114,11 @@ class Service(Model):
     # ---- workers
 
     def add_worker(self, uid: str, address: str = "") -> SimWorker:
-        """Let a new worker arrive; whoever was at its address before is gone."""
+        """Let a new worker arrive; the one that was at its address before is gone."""
         worker = SimWorker(uid, address or f"host:{uid}")
         for table in (self.workers, self.given_up):
             for other in [other for other in table.values() if other.address == worker.address]:
-                del table[other.uid]
+                self.lose(table.pop(other.uid))
         self.workers[uid] = worker
         self.arrive(worker)
         return worker
@@ -112,24 +126,19 @@ class Service(Model):
     def arrive(self, worker: SimWorker) -> None:
         """Let a worker open its control stream, for the first time or again, with the tasks that it has."""
         if self.given_up.pop(worker.uid, None) is not None:
-            worker.draining = False  # to the dispatcher it is a new one
+            worker.draining = worker.leaving = False  # to the dispatcher it is a new one
         self.workers[worker.uid] = worker
         worker.connected, worker.silence, worker.patience = True, 0.0, self.patience(worker)
+        worker.releases.clear()
+        worker.reports.clear()
         self.call(
             e.WorkerArrives(
                 uid=worker.uid, name="", address=worker.address, isolation="thread", pid=1, tasks=tuple(worker.tasks),
-                grants=tuple(grant for task in worker.tasks.values() for grant in self.grants(task)),
+                grants=tuple(grant for task in worker.tasks.values() for grant in task.grants()),
             )
         )  # fmt: skip
-
-    def grants(self, task: SimTask) -> list[e.Granted]:
-        """The last run of each provider that a task knows of."""
-        runs = {at: [x for x in place.asked if not x[1].done][-1:] for at, place in enumerate(task.places)}
-        return [
-            e.Granted(task_id=task.task_id, provider=at, repetition=asked[0], cursor=asked[1], first=r.first, end=r.end)
-            for at, found in runs.items()
-            for asked, r in found
-        ]
+        worker.write_report()
+        self.deliver_reports(worker)
 
     def restart(self, absent: Callable[[SimWorker | SimClient], bool] = lambda _one: False) -> None:
         """Let the dispatcher die and come back, and then all who were connected, but those who are absent."""
@@ -141,11 +150,14 @@ class Service(Model):
                 self.arrive(one) if isinstance(one, SimWorker) else self.hear(one)
 
     def break_worker(self, worker: SimWorker) -> None:
+        """Let the connection of a worker break, which goes on."""
         worker.connected, worker.silence, worker.patience = False, 0.0, self.config.reconnect_ms / 1000
+        worker.releases.clear()
+        worker.reports.clear()
         self.call(e.WorkerBroken(uid=worker.uid))
 
     def drain(self, worker: SimWorker) -> None:
-        worker.draining = True
+        worker.leaving = True
         self.call(e.WorkerDrains(uid=worker.uid))
 
     def order_to_drain(self, worker: SimWorker) -> str:
@@ -157,17 +169,30 @@ class Service(Model):
         return str(self.call(e.RemoveWorker(name=worker.address, by="anna")))
 
     def stop(self, worker: SimWorker) -> None:
-        """Let a worker say goodbye."""
+        """Let a worker say goodbye, and with its last report how far its tasks came."""
+        self.lose(worker)
+        worker.write_report()
+        self.deliver_reports(worker)
         del self.workers[worker.uid]
         self.call(e.WorkerLeaves(uid=worker.uid))
 
+    def kill(self, worker: SimWorker, death: str = "killed") -> None:
+        """Let a worker die under the eyes of its owner; what it had not reported nobody knows."""
+        self.seen.deaths += 1
+        self.lose(self.workers.pop(worker.uid))
+        self.call(e.WorkerLeaves(uid=worker.uid, death=death))
+
     def report(self, worker: SimWorker) -> None:
-        """Let a worker say how many splits are done, and which tasks have ended and been consumed."""
+        """Let a worker do what it was told, and say how far its tasks are."""
+        worker.obey()
+        worker.write_report()
+        self.deliver_reports(worker)
+
+    def deliver_reports(self, worker: SimWorker) -> None:
+        """Let all reports of a worker arrive, in the order in which they were written."""
         worker.silence, worker.patience = 0.0, self.patience(worker)
-        done = {task.task_id: tuple(task.done) for task in worker.tasks.values() if task.places}
-        self.report_done(done)
-        ended = tuple(task.task_id for task in worker.tasks.values() if task.ended and self.consumed(task))
-        self.call(e.WorkerSeen(uid=worker.uid, ended=ended, done=done))
+        while worker.reports and worker.uid in self.workers:
+            self.call(worker.reports.popleft())
 
     # ---- tasks
 
@@ -176,17 +201,23 @@ class Service(Model):
         return list(worker.tasks.values())[index]
 
     def ask(self, task: SimTask, provider: int = 0, want: int = 4) -> e.Splits:
-        """Ask for the next splits and take them, as a worker does."""
+        """Ask for the next splits and make elements of them, as a worker does."""
+        known, noted = task.known(provider), len(task.values)
+        if known is None:
+            known = self._ask_dispatcher(task, provider, want)
+        task.take(provider, known)
+        self.note_made(task, noted)
+        return known
+
+    def _ask_dispatcher(self, task: SimTask, provider: int, want: int) -> e.Splits:
         place = task.places[provider]
         question, before = (place.repetition, place.cursor), len(self.records)
+        place.unanswered = True
         answer = self._ask(task, provider, question, want)
+        place.unanswered = False
         if not answer.done and len(self.records) > before:  # else it was given before, and the answer was lost
             assert 0 < answer.end - answer.first <= max(1, want), "an answer of another size than wanted"
         place.asked.append((question, answer))
-        if answer.done:
-            place.repetition, place.cursor = place.repetition + 1, 0
-        else:
-            place.cursor += answer.end - answer.first
         return answer
 
     def ask_again(self, task: SimTask, provider: int = 0, want: int = 9) -> None:
@@ -204,26 +235,52 @@ class Service(Model):
 
     def next_pass(self, task: SimTask) -> None:
         """Let a task give up what is left of a repetition, as the end of a zip's shorter side does."""
-        repetition = 1 + max(place.repetition for place in task.places)
-        for place in task.places:
-            place.repetition, place.cursor = repetition, 0
+        known = self.core.state.tasks[task.task_id]
+        self.passes[known.job, known.number].early = True
+        self.replay(task)
+        task.give_up_repetition()
 
-    def finish(self, worker: SimWorker, task: SimTask, *, consumed: bool = True) -> None:
-        """Let a task ask for all that is left, end, be read to its end if `consumed`, and be reported."""
+    def replay(self, task: SimTask) -> None:
+        """Let a task make again what an earlier incarnation made: its pipeline stops nowhere else than it did."""
+        for provider in range(len(task.places)):
+            while task.replays(provider):
+                self.ask(task, provider)
+
+    def make(self, task: SimTask, count: int) -> None:
+        """Let a task make elements where nothing is split."""
+        noted = len(task.values)
+        task.make(count)
+        self.note_made(task, noted)
+
+    def exhaust(self, task: SimTask) -> None:
+        """Let a task ask for all that is left, make of it what it makes, and end."""
         for provider in range(len(task.places)):
             while not self.ask(task, provider).done:
                 pass
-        task.ended = True
+        if not task.places:
+            self.make(task, MOST)
+        task.finish()
+
+    def finish(self, worker: SimWorker, task: SimTask, *, consumed: bool = True) -> None:
+        """Let a task ask for all that is left, end, be read to its end if `consumed`, and be reported."""
+        self.exhaust(task)
         if consumed:
             self.consume(task)
         self.report(worker)
 
-    def consumed(self, task: SimTask) -> bool:
-        return task.done == [self.held(task, provider) for provider in range(len(task.places))]
-
-    def consume(self, task: SimTask) -> None:
-        """Let the readers of a task have all that it made so far."""
-        task.done = [self.held(task, provider) for provider in range(len(task.places))]
+    def consume(self, task: SimTask, count: int = MOST) -> None:
+        """Let the readers of a task have so many elements more of what it made, and acknowledge them."""
+        known = self.core.state.tasks[task.task_id]
+        for client in self.readers(known.job, known.number):
+            if client.active and count:
+                self.open(client, task.task_id)
+                hold = client.holds[task.task_id]
+                self.send(client, hold, count)
+                client.receive(MOST)
+                got = min(count, len(hold.buffer))
+                self.eat(client, got, task.task_id)
+                client.acknowledge()
+                count -= got
 
     def _ask(self, task: SimTask, provider: int, question: tuple[int, int], want: int) -> e.Splits:
         answer = self.call(self._question(task, provider, question, want))
@@ -232,32 +289,142 @@ class Service(Model):
 
     def _question(self, task: SimTask, provider: int, question: tuple[int, int], want: int) -> e.SplitsRequested:
         return e.SplitsRequested(
-            task_id=task.task_id, provider=provider, repetition=question[0], cursor=question[1], want=want
+            task_id=task.task_id,
+            incarnation=task.incarnation,
+            provider=provider,
+            repetition=question[0],
+            cursor=question[1],
+            want=want,
         )
 
-    # ---- clients
+    # ---- what clients read
+
+    def open(self, client: SimClient, task_id: str = "") -> None:
+        """Let a client open the tasks that it does not read yet, or one of them."""
+        client.follow()
+        for hold in client.holds.values():
+            worker = self.workers.get(hold.info.worker_uid)
+            task = worker.tasks.get(hold.info.task_id) if worker is not None else None
+            if hold.link is None and task is not None and task.incarnation == hold.info.incarnation:
+                if task_id in ("", task.task_id):
+                    self._open(client, hold, task)
+
+    def _open(self, client: SimClient, hold: SimHold, task: SimTask) -> None:
+        book = self.passes[client.job, client.number]
+        place = client.trainer, task.task_id, hold.info.sequence
+        if client.trainer not in task.window.trainers:
+            begin = task.window.base
+            known = book.starts.setdefault(place, begin)
+            late = known == begin > 0 and client.joined.whole and client.trainer not in book.excused
+            assert not late, "a trainer that wants all of a pass came to one whose beginning is gone"
+        task.open(client.client_id, client.trainer, hold.received, hold.consumed, hold.had)
+        hold.link, hold.told = task, hold.consumed
+        self.is_settled(book, client.trainer, book.tasks[task.task_id], hold.had)
+
+    def send(self, client: SimClient, hold: SimHold, most: int = MOST) -> None:
+        """Let a task send a client so many elements at most; they are on their way then."""
+        if hold.link is not None:
+            hold.wire += hold.link.send(client.client_id, most, hold.consumed)
+
+    def eat(self, client: SimClient, most: int = MOST, task_id: str = "") -> list[Any]:
+        """Let a client's user have what the client received; tells nobody."""
+        got = []
+        for hold in client.holds.values():
+            while hold.buffer and most > 0 and task_id in ("", hold.info.task_id):
+                sequence, number, value = hold.consume()
+                self.note_consumed(client, hold.info.task_id, sequence, number, value)
+                got.append(value)
+                most -= 1
+        return got
+
+    def read(self, client: SimClient, most: int = MOST, *, tell: bool = True) -> list[Any]:
+        """Let a client get and consume so many elements of each of its tasks at most, and `tell` its workers."""
+        self.open(client)
+        for hold in client.holds.values():
+            self.send(client, hold, most)
+        client.receive(MOST)
+        got = self.eat(client)
+        if tell:
+            client.acknowledge()
+        return got
 
     def see_end(self, client: SimClient) -> bool:
-        """Let a client say that all tasks it knows have ended, and ask whether that is all."""
-        return bool(self.call(e.EndSeen(client_id=client.client_id, ended=tuple(client.tasks))))
+        """Let a client say which tasks have ended for it, and ask whether that is all."""
+        at_end = client.at_end
+        over = bool(self.call(e.EndSeen(client_id=client.client_id, ended=client.ended_tasks())))
+        if over and at_end:
+            client.over = True
+            self.check_over(client)
+        return over
+
+    # ---- clients come and go
 
     def hear(self, client: SimClient) -> None:
-        """Let a client give a sign of life; after a break it opens its stream again and is told how things are."""
+        """Let a client give a sign of life, and tell what it has of halted tasks.
+
+        After a break it opens its stream again and is told how things are.
+        """
         client.silence, client.patience = 0.0, self.patience(client)
         if not client.connected:
             client.connected = True
             self.show(client)
             self.catch_up(client)
+        holdings = client.holdings()
+        if holdings:
+            self.call(e.HoldingsTold(client_id=client.client_id, holdings=holdings))
         self.call(e.ClientSeen(client_id=client.client_id))
 
     def break_client(self, client: SimClient) -> None:
+        """Let the connection of a client break, which may go on or not."""
         client.connected, client.silence, client.patience = False, 0.0, self.config.reconnect_ms / 1000
         self.call(e.ClientBroken(client_id=client.client_id))
 
     def close(self, client: SimClient) -> None:
-        """Let a client say goodbye."""
+        """Let a client leave its tasks and say goodbye."""
+        self.vanish(client)
+        holdings = client.consumed_holdings()
+        for hold in client.holds.values():
+            hold.disconnect(client.client_id)
         del self.clients[client.client_id]
-        self.call(e.ClientLeaves(client_id=client.client_id))
+        self.call(e.ClientLeaves(client_id=client.client_id, holdings=holdings))
+
+    def kill_client(self, client: SimClient, *, silently: bool = False) -> None:
+        """Let a client's process die: its connection breaks, or with its host nobody notices."""
+        client.dead = True
+        self.fall_silent(client)
+        if client.connected and not silently:
+            self.break_client(client)
+
+    def suspend(self, client: SimClient) -> None:
+        """Let a client's process be stopped for a while; its connections stand."""
+        client.suspended = True
+
+    def wake(self, client: SimClient) -> SimClient:
+        """Let a suspended client go on: where it was, or as another client of its pass if it was given up.
+
+        Raises:
+            NotFoundError: its pass is gone.
+        """
+        client.suspended = False
+        if client not in self.forsaken:
+            self.hear(client)
+            return client
+        self.forsaken.remove(client)
+        for hold in client.holds.values():
+            hold.disconnect(client.client_id)
+        again = e.Join(
+            **{
+                **{name: getattr(client.joined, name) for name in e.Join.__annotations__},
+                "job_name": client.job,
+                "rejoins": client.client_id,
+                "iteration": client.number,
+                "holdings": client.consumed_holdings(),
+            }
+        )
+        joined = self.call(again)
+        self.seen.came_back += 1
+        self.silent.pop(client.client_id, None)
+        return self.clients[joined.client_id]
 
     # ---- time
 
@@ -269,9 +436,16 @@ class Service(Model):
         late = {uid: worker for uid, worker in self.workers.items() if worker.silence > worker.patience}
         for worker in late.values():
             worker.connected = False
-            self.given_up[worker.uid] = self.workers.pop(worker.uid)
+            del self.workers[worker.uid]
+            if not worker.dead:
+                self.given_up[worker.uid] = worker
         for client in [client for client in self.clients.values() if client.silence > client.patience]:
             del self.clients[client.client_id]
+            if not client.dead:
+                client.connected = False
+                client.suspended = True
+                self.forsaken.append(client)
+                self.fall_silent(client)
         self.call(e.Tick())
 
     def wait(self, seconds: float, during: Callable[[], None] | None = None) -> None:
@@ -287,5 +461,5 @@ class Service(Model):
             if worker.connected and worker not in silent:
                 self.report(worker)
         for client in list(self.clients.values()):
-            if client.connected and client not in silent:
+            if client.connected and client.active and client not in silent:
                 self.hear(client)

@@ -165,17 +165,27 @@ def test_a_draining_worker_that_was_away_is_told_again_to_leave(reading: Reading
     worker = reading.workers[0]
     reading.service.break_worker(worker)
     reading.service.order_to_drain(worker)
+    assert not worker.leaving
     reading.service.arrive(worker)
-    assert e.TellDrain(worker=worker.uid) in reading.service.instructions
+    assert worker.leaving
 
 
-def test_a_removed_worker_is_turned_away_and_what_it_had_is_lost(reading: Reading) -> None:
-    worker = reading.workers[0]
-    run = reading.service.ask(reading.service.task(worker))
+def test_a_removed_worker_is_turned_away_and_another_one_takes_over_what_it_had(reading: Reading) -> None:
+    service, [worker, other] = reading.service, reading.workers
+    task = service.task(worker)
+    run = service.ask(task)
+    service.consume(task, 1)
     reading.service.remove(worker)
     assert e.TurnAway(worker=worker.uid, reason="worker w0 was removed by anna") in reading.service.instructions
-    assert reading.service.lost(reading.client) == run.end - run.first
-    assert said(reading.service) == [f"worker w0 was removed by anna; {run.end - run.first} splits lost"]
+    assert said(service) == ["worker w0 was removed by anna"]
+    service.hear(reading.client)
+    service.exhaust(other.tasks[task.task_id])
+    assert (0, run.first) not in service.read(reading.client), "an element was consumed twice"
+    service.exhaust(service.task(other, 0))
+    service.read(reading.client)
+    service.report(other)
+    assert reading.client.finished
+    assert not reading.client.losses
 
 
 def test_asking_a_worker_that_is_gone_to_leave_is_no_error(reading: Reading) -> None:

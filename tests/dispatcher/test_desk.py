@@ -14,7 +14,18 @@ from dsnb.dispatcher.journal import Journal
 from dsnb.errors import NotFoundError, UnavailableError
 from dsnb.monitor.snapshot import JobStatus
 from dsnb.wire.lineup import ConsumerReport
-from dsnb.wire.messages import ClientReport, ClientUpdate, TaskReport, WorkerOrder, WorkerReport
+from dsnb.wire.messages import (
+    ClientRelease,
+    ClientReport,
+    ClientUpdate,
+    IndexRange,
+    TaskHolding,
+    TaskReport,
+    TaskResume,
+    TrainerReport,
+    WorkerOrder,
+    WorkerReport,
+)
 
 
 class Service:
@@ -23,11 +34,11 @@ class Service:
     def __init__(self, journal: Journal | None = None) -> None:
         self.desk = Desk(DispatcherConfig(), journal)
 
-    def dataset(self) -> str:
+    def dataset(self, inexact: str = "") -> str:
         digest = self.desk.blobs.put_definition(b"a pipeline")
         register = e.RegisterDataset(
             dataset_id="", fingerprint="f", definition=digest, blobs=(), element_spec="", cardinality=-1,
-            compression="AUTO", pipeline="range(20)", providers=(("range(20)", 20),), unsplittable="",
+            compression="AUTO", pipeline="range(20)", providers=(("range(20)", 20),), unsplittable="", inexact=inexact,
         )  # fmt: skip
         return str(self.desk.handle(register).dataset_id)
 
@@ -37,10 +48,10 @@ class Service:
         self.desk.handle(e.WorkerArrives(uid=uid, name="", address=address, isolation="thread", pid=1))
         return mailbox
 
-    def client(self, job: str = "train") -> tuple[str, Mailbox[ClientUpdate]]:
+    def client(self, job: str = "train", inexact: str = "") -> tuple[str, Mailbox[ClientUpdate]]:
         join = e.Join(
-            dataset_id=self.dataset(), job_name=job, mode="DYNAMIC", cached=False, trainer_id="", compression="AUTO",
-            target_workers="AUTO", repetition=0,
+            dataset_id=self.dataset(inexact), job_name=job, mode="DYNAMIC", cached=False, trainer_id="",
+            compression="AUTO", target_workers="AUTO", repetition=0,
         )  # fmt: skip
         client_id = str(self.desk.handle(join).client_id)
         self.desk.ledger.client_joined(client_id, job, "")
@@ -93,12 +104,16 @@ def test_a_client_hears_of_tasks_that_come_later_and_where_they_are() -> None:
 def test_a_client_hears_of_a_loss() -> None:
     service = Service()
     service.worker("w")
-    _, mailbox = service.client()
+    client_id, mailbox = service.client(inexact="it draws at random")
     task = next(iter(service.desk.core.state.tasks))
-    service.desk.handle(e.SplitsRequested(task_id=task, provider=0, repetition=0, cursor=0, want=3))
+    service.desk.handle(e.SplitsRequested(task_id=task, incarnation=1, provider=0, repetition=0, cursor=0, want=3))
     service.desk.handle(e.WorkerLeaves(uid="w"))
+    [halted] = [known for known in read(mailbox)[-1].tasks if known.halted]
+    consumed = (IndexRange(first=0, end=1),)
+    holding = TaskHolding(task_id=task, incarnation=halted.incarnation, received=1, consumed=consumed)
+    service.desk.client_reported(ClientReport(client_id=client_id, holdings=(holding,)))
     [loss] = [loss for update in read(mailbox) for loss in update.losses]
-    assert (loss.task_id, loss.worker, loss.splits, loss.reason) == (task, "w0", 3, "was stopped")
+    assert (loss.task_id, loss.worker, loss.reason) == (task, "w0", "was stopped")
 
 
 def test_only_the_readers_of_a_pass_hear_of_it() -> None:
@@ -118,7 +133,7 @@ def test_whoever_is_gone_has_its_stream_ended() -> None:
     client_id, client = service.client()
     service.desk.handle(e.ClientLeaves(client_id=client_id))
     assert read(client)[-1] is None
-    assert read(worker)[-1].clients_gone == (client_id,)
+    assert read(worker)[-1].releases == (ClientRelease(client_id=client_id, number=1),)
     service.desk.handle(e.WorkerLeaves(uid="w"))
     assert read(worker)[-1] is None
     assert not service.desk.workers
@@ -183,18 +198,23 @@ def test_what_a_worker_produced_stays_counted_when_it_is_gone() -> None:
     assert service.job().produced == 10
 
 
-def test_what_a_worker_produces_is_counted_on_when_it_is_started_again() -> None:
+def test_what_a_worker_produces_of_a_task_that_it_takes_over_is_counted_on() -> None:
     service = Service()
     service.worker("w")
-    service.client()
+    client_id, _ = service.client()
     [task] = service.desk.core.state.tasks
-    service.report("w", **{task: 10})
+    place = TaskResume(index=8, point="{}")
+    behind = (TrainerReport(offset=8),)
+    reports = (TaskReport(task_id=task, incarnation=1, state="running", head=10, resume=place, trainers=behind),)
+    service.desk.worker_reported(WorkerReport(uid="w", tasks=reports))
     service.worker("again")
     assert service.job().produced == 10
-    service.report("again", **{task: 4})
-    assert service.job().produced == 14, "the task's new incarnation is not counted"
-    [status] = service.job().tasks
-    assert (status.head, status.incarnation) == (4, 2)
+    holding = TaskHolding(task_id=task, incarnation=2, received=8, consumed=(IndexRange(first=0, end=8),))
+    service.desk.client_reported(ClientReport(client_id=client_id, holdings=(holding,)))
+    service.report("again", **{task: 12})
+    assert service.job().produced == 14, "the second worker began with element 8"
+    status = next(status for status in service.job().tasks if status.task_id == task)
+    assert (status.head, status.incarnation) == (12, 2)
 
 
 def test_a_worker_that_was_given_up_is_counted_once_however_often_it_reports() -> None:

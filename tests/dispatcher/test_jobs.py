@@ -9,8 +9,9 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.jobs import PASSES_KEPT, read_alone
 from dsnb.dispatcher.membership import JOBS_KEPT
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
-from dsnb.wire.messages import PassPosition
-from tests.dispatcher.simulation import CONFIG, Service, SimClient
+from dsnb.wire.messages import EndedTask, PassPosition
+from tests.dispatcher.actors import SimClient
+from tests.dispatcher.simulation import CONFIG, Service
 
 
 def test_clients_of_one_name_share_a_pass_and_its_tasks() -> None:
@@ -72,34 +73,30 @@ def test_a_pass_is_known_to_be_one_client_s_alone_if_no_other_ever_joined_and_no
     def alone(client: SimClient) -> bool:
         return read_alone(service.core, service.core.state.clients[client.client_id])
 
-    one = service.join(dataset, "one")
-    service.finish(worker, service.task(worker))
+    assert alone(service.join(dataset, "one"))
     service.close(service.join(dataset, "two"))
-    two = service.join(dataset, "two")
-    lost = service.join(dataset, "lost")
-    service.ask(service.task(worker))
+    assert not alone(service.join(dataset, "two"))
+    lost = service.join(service.register(21), "lost", mode="OFF")
     service.remove(worker)
-    assert (alone(one), alone(two), alone(lost)) == (True, False, False)
-    service.restart()
-    assert (alone(one), alone(two), alone(lost)) == (True, False, False)
+    service.hear(lost)
+    assert service.core.state.iteration("lost", 0).losses
+    assert not alone(lost)
 
 
 @pytest.mark.parametrize("elements", [0, 3, -1])
 def test_who_reads_beside_another_one_that_had_nothing_reads_alone(elements: int) -> None:
     service = Service()
     worker = service.add_worker("w")
-    dataset = service.register(20)
-    other, last = (service.join(dataset, "train") for _ in range(2))
-    task = service.task(worker)
-    service.finish(worker, task)
+    first, second = (service.join(service.register(0), "train") for _ in range(2))
+    service.finish(worker, service.task(worker))
 
-    def at_end(client: SimClient, elements: int) -> bool:
-        """Let a client come to the end with so many elements; whether it read alone."""
-        service.call(e.EndSeen(client_id=client.client_id, ended=(task.task_id,), elements=elements))
+    def alone_at_the_end(client: SimClient, elements: int) -> bool:
+        ended = tuple(EndedTask(task_id=task, incarnation=1) for task in service.core.state.tasks)
+        assert service.call(e.EndSeen(client_id=client.client_id, ended=ended, elements=elements))
         return read_alone(service.core, service.core.state.clients[client.client_id])
 
-    assert not at_end(other, elements), "the last one may still get some"
-    assert at_end(last, 0) is (elements == 0)
+    assert not alone_at_the_end(first, elements), "the other one may have had something"
+    assert alone_at_the_end(second, 0) is (elements == 0)
 
 
 def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_over() -> None:
@@ -113,7 +110,7 @@ def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_ove
         service.wait(0.25, service.keep_alive)
     job = service.core.state.jobs["train"]
     assert list(job.iterations) == list(range(2 * PASSES_KEPT, 3 * PASSES_KEPT))
-    assert job.over.runs == [(0, 2 * PASSES_KEPT)]
+    assert job.over.pairs() == ((0, 2 * PASSES_KEPT),)
     service.restart()
     again = service.join(dataset, "train", repetition=5)
     assert service.core.state.iteration("train", 5).finished, "it was read, so it is empty"
@@ -129,7 +126,7 @@ def test_a_shared_job_whose_passes_are_archived_goes_on_with_the_next_one() -> N
     cached = {"cached": True, "trainer_id": "a", "mode": "OFF"}
     for _ in range(PASSES_KEPT + 2):
         client = service.join(dataset, "train", **cached)
-        worker.tasks[next(reversed(worker.tasks))].ended = True
+        service.finish(worker, service.task(worker))
         service.see_end(client)
         service.close(client)
         service.wait(0.25, service.keep_alive)
@@ -209,9 +206,11 @@ def test_a_pass_is_over_when_all_its_tasks_are() -> None:
 
 def test_a_client_that_saw_the_end_of_each_task_ends_the_pass_by_its_word() -> None:
     service = Service()
-    for number in range(2):
-        service.add_worker(f"w{number}")
+    workers = [service.add_worker(f"w{number}") for number in range(2)]
     client = service.join(service.register(20), mode="OFF")
+    for worker in workers:
+        service.exhaust(service.task(worker))
+    assert len(service.read(client)) == 40
     assert service.see_end(client)
     assert client.finished
 
@@ -229,7 +228,7 @@ def test_the_end_of_a_task_that_is_not_there_any_more_is_no_error() -> None:
     service = Service()
     worker = service.add_worker("w")
     client = service.join(service.register(20), mode="OFF")
-    tasks = tuple(client.tasks)
+    tasks = tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in client.tasks)
     service.stop(worker)
     assert not service.call(e.EndSeen(client_id=client.client_id, ended=tasks))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dsnb.dispatcher import events as e
@@ -11,16 +13,20 @@ from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
 
 
-def reading(*counts: int, workers: int = 1) -> tuple[Service, SimClient, list[tuple[SimWorker, SimTask]]]:
+def reading(
+    *counts: int, workers: int = 1, **changes: Any
+) -> tuple[Service, SimClient, list[tuple[SimWorker, SimTask]]]:
     """A service in which one client reads a pass over sources of these lengths."""
     service = Service()
     there = [service.add_worker(f"w{number}") for number in range(workers)]
-    client = service.join(service.register(*counts))
+    client = service.join(service.register(*counts, **changes))
     return service, client, [(worker, service.task(worker)) for worker in there]
 
 
 def asked(task_id: str, provider: int = 0, repetition: int = 0, cursor: int = 0) -> e.SplitsRequested:
-    return e.SplitsRequested(task_id=task_id, provider=provider, repetition=repetition, cursor=cursor, want=4)
+    return e.SplitsRequested(
+        task_id=task_id, incarnation=1, provider=provider, repetition=repetition, cursor=cursor, want=4
+    )
 
 
 def run_of(answer: e.Splits) -> tuple[int, int]:
@@ -139,35 +145,60 @@ def test_what_a_zip_leaves_of_its_longer_side_is_abandoned_for_all() -> None:
 
 
 def test_what_a_worker_had_and_was_not_done_with_is_lost_and_counted() -> None:
-    service, client, [(worker, task), _] = reading(20, workers=2)
+    service, client, [(worker, task), _] = reading(20, workers=2, inexact="it draws at random")
     for _ in range(3):
         service.ask(task, want=3)
-    task.done = [4]
-    service.report(worker)
+    service.consume(task, 4)
     service.stop(worker)
+    service.hear(client)
     assert service.lost(client) == 5
     assert [loss.splits for loss in client.losses] == [5]
 
 
 def test_what_was_done_before_a_worker_began_again_does_not_make_up_for_what_it_loses_then() -> None:
-    service, client, [(worker, task)] = reading(20)
+    service, client, [(worker, task)] = reading(20, inexact="it draws at random")
     service.ask(task, want=4)
     service.consume(task)
     service.report(worker)
     again = service.add_worker("again", worker.address)
+    service.hear(client)
     assert service.lost(client) == 0
-    service.ask(service.task(again), want=3)
+    service.ask(service.task(again), want=4)
+    service.consume(service.task(again), 1)
     service.stop(again)
+    service.hear(client)
     assert service.lost(client) == 3
 
 
-def test_a_worker_that_begins_again_is_given_what_nobody_has_had() -> None:
-    service, _, [(worker, task)] = reading(20)
+def test_a_worker_that_begins_again_has_the_same_splits_and_then_what_nobody_has_had() -> None:
+    service, client, [(worker, task)] = reading(20)
     first = run_of(service.ask(task, want=4))
     again = service.add_worker("again", worker.address)
-    task = service.task(again)
+    service.hear(client)
+    task = again.tasks[task.task_id]
     assert task.incarnation == 2
+    assert run_of(service.ask(task)) == first
     assert run_of(service.ask(task, want=4))[0] == first[1]
+
+
+def test_splits_of_which_all_was_consumed_are_not_made_again() -> None:
+    service, client, [(worker, task)] = reading(20)
+    run = run_of(service.ask(task, want=4))
+    service.consume(task, 3)
+    service.report(worker)
+    again = service.add_worker("again", worker.address)
+    service.hear(client)
+    assert run_of(service.ask(again.tasks[task.task_id])) == (run[1] - 1, run[1])
+
+
+def test_a_question_of_a_worker_that_the_task_was_taken_from_is_refused() -> None:
+    service, client, [(worker, task)] = reading(20)
+    service.add_worker("again", worker.address)
+    service.hear(client)
+    before = len(service.records)
+    with pytest.raises(NotFoundError, match="belongs to another worker now"):
+        service.call(asked(task.task_id))
+    assert len(service.records) == before
 
 
 # ---- workers that are drained
@@ -204,7 +235,7 @@ def test_a_draining_worker_that_came_to_the_end_by_itself_ends_the_pass() -> Non
     while not service.ask(task).done:
         pass
     service.drain(worker)
-    task.ended = True
+    task.finish()
     service.consume(task)
     service.report(worker)
     assert client.finished
@@ -238,7 +269,7 @@ def test_a_repeat_on_a_draining_worker_leaves_the_passes_to_come_to_the_others()
         pass
     service.drain(worker)
     assert service.ask(task).done, "the draining worker began another repetition"
-    task.ended = True
+    task.finish()
     service.consume(task)
     service.report(worker)
     assert not client.finished
@@ -261,7 +292,7 @@ def test_that_splits_were_refused_outlives_the_dispatcher() -> None:
     service.ask(task)
     assert sum(isinstance(record, r.SplitsRefused) for record in service.records) == 1
     service.restart()
-    task.ended = True
+    task.finish()
     service.consume(task)
     service.report(worker)
     assert not client.finished
@@ -280,7 +311,7 @@ def two_at_work() -> tuple[Service, list[SimWorker], list[SimTask]]:
 
 
 def come_back(service: Service, core: Core, worker: SimWorker) -> None:
-    grants = tuple(grant for task in worker.tasks.values() for grant in service.grants(task))
+    grants = tuple(grant for task in worker.tasks.values() for grant in task.grants())
     core.handle(
         e.WorkerArrives(
             uid=worker.uid, name="", address=worker.address, isolation="thread", pid=1, tasks=tuple(worker.tasks),

@@ -49,7 +49,9 @@ def test_a_worker_is_lost_after_its_time_and_with_it_its_tasks() -> None:
     service.keep_alive(silent)
     service.tick()
     assert silent.uid not in service.workers
-    assert announced(service) == ["worker w0 was lost; 3 splits lost"]
+    assert announced(service) == ["worker w0 was lost"]
+    service.hear(client)
+    assert service.announced[-1] == "job 'train': worker w1 takes over the part of worker w0"
     assert {uid for _, uid in client.tasks.values()} == {alive.uid}
 
 
@@ -60,7 +62,8 @@ def test_a_worker_whose_connection_broke_is_lost_sooner() -> None:
     assert worker.uid in service.workers
     service.tick()
     assert worker.uid not in service.workers
-    assert [loss.reason for loss in client.losses] == ["was lost"]
+    assert announced(service) == ["worker w0 was lost"]
+    assert not client.losses
 
 
 def test_a_worker_that_comes_back_in_time_loses_nothing() -> None:
@@ -96,9 +99,10 @@ def test_a_lost_worker_is_refused_until_it_registers_again_and_then_begins_anew(
     with pytest.raises(NotFoundError, match="the worker w0 is unknown"):
         service.call(e.WorkerSeen(uid="w0", ended=(task.task_id,)))
     service.arrive(worker)
-    assert service.task(worker) is not task
-    assert service.ask(service.task(worker)).first == 4
-    assert service.lost(client) == 4
+    again = worker.tasks[task.task_id]
+    assert (again.incarnation, task.incarnation) == (2, 1)
+    assert service.ask(again).first == 0
+    assert service.read(client) == [(0, split) for split in range(4)]
 
 
 def test_a_worker_that_says_goodbye_is_no_warning() -> None:
@@ -112,6 +116,8 @@ def test_the_pass_goes_on_without_a_lost_worker_and_ends() -> None:
     service.finish(alive, service.task(alive))
     assert not client.finished
     service.stop(lost)
+    service.hear(client)
+    service.finish(alive, service.task(alive))
     assert client.finished
 
 
@@ -119,8 +125,10 @@ def test_a_pass_without_workers_waits_for_one() -> None:
     service, client, [worker] = at_work()
     service.stop(worker)
     assert not client.finished
+    service.hear(client)
     new = service.add_worker("new")
-    service.finish(new, service.task(new))
+    for task in new.tasks.values():
+        service.finish(new, task)
     assert client.finished
 
 
@@ -131,15 +139,16 @@ def test_a_worker_that_is_started_again_keeps_its_name_and_its_tasks_begin_again
     service, client, [worker] = at_work(mode="OFF")
     [(task_id, (incarnation, _))] = client.tasks.items()
     service.add_worker("again", worker.address)
+    assert service.announced[-1] == "worker w0 came back"
+    service.hear(client)
     assert client.tasks == {task_id: (incarnation + 1, "again")}
-    assert announced(service) == ["worker w0 came back"]
     assert [loss.reason for loss in client.losses] == ["was started again"]
 
 
 def test_a_reader_hears_of_the_loss_before_it_hears_of_the_new_incarnation() -> None:
-    service, _, [worker] = at_work()
-    service.ask(service.task(worker))
+    service, client, [worker] = at_work(mode="OFF")
     service.add_worker("again", worker.address)
+    service.call(e.HoldingsTold(client_id=client.client_id, holdings=client.holdings()))
     told = [type(i) for i in service.instructions if isinstance(i, e.TellLoss | e.TellClients)]
     assert told == [e.TellLoss, e.TellClients]
 
@@ -157,7 +166,7 @@ def test_a_worker_whose_part_of_a_dynamic_pass_is_read_helps_with_the_rest_when_
     service, client, [read, slow] = at_work(2)
     early = service.task(read)
     service.ask(early)
-    early.ended = True  # as with `take`
+    early.finish()  # as with `take`
     service.consume(early)
     service.report(read)
     again = service.add_worker("again", read.address)
@@ -209,7 +218,7 @@ def test_a_client_is_gone_after_its_time_and_its_workers_hear_of_it() -> None:
     assert client.client_id in service.clients
     service.tick()
     released = [i for i in service.instructions if isinstance(i, e.ReleaseClient)]
-    assert released == [e.ReleaseClient(worker=worker.uid, client_id=client.client_id)]
+    assert released == [e.ReleaseClient(worker=worker.uid, client_id=client.client_id, number=1, died=True)]
     assert [*service.clients.values()] == [other]
 
 
@@ -290,7 +299,7 @@ def test_a_dispatcher_that_came_back_collects_what_nobody_reads() -> None:
 def test_what_is_done_outlives_the_dispatcher_so_that_no_more_is_told_as_lost_than_is() -> None:
     service = Service()
     worker = service.add_worker("w")
-    client = service.join(service.register(20))
+    client = service.join(service.register(20, inexact="it draws at random"))
     task = service.task(worker)
     service.ask(task, want=9)
     service.consume(task)
@@ -306,9 +315,10 @@ def test_a_reader_hears_of_a_loss_that_the_dispatcher_could_not_tell_any_more() 
     service = Service()
     worker = service.add_worker("w")
     client = service.join(service.register(20), mode="OFF")
+    service.stop(worker)
     service.dies = True
     with pytest.raises(DispatcherDied):
-        service.stop(worker)
+        service.hear(client)
     assert client.losses == []
     service.restart()
     assert [(loss.worker, loss.reason) for loss in client.losses] == [("w0", "was stopped")]
@@ -321,4 +331,4 @@ def test_a_worker_that_serves_a_client_who_is_gone_is_told() -> None:
     service.call(e.WorkerSeen(uid=worker.uid, clients=frozenset({client.client_id})))
     assert service.instructions == []
     service.call(e.WorkerSeen(uid=worker.uid, clients=frozenset({client.client_id, "2999"})))
-    assert service.instructions == [e.ReleaseClient(worker=worker.uid, client_id="2999")]
+    assert service.instructions == [e.ReleaseClient(worker=worker.uid, client_id="2999", number=1, died=True)]

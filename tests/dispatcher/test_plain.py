@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dsnb.dispatcher.plain import from_json, to_json
+from dsnb.wire.ranges import Ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +21,13 @@ class Outer:
     rows: list[Inner] = field(default_factory=list)
     place: int | None = None
     on: bool = False
+    over: Ranges = field(default_factory=Ranges)
 
 
 def test_what_is_written_is_read_back_with_its_kinds_and_its_order() -> None:
     table = {3: Inner(name="three", sizes=(1, 2)), 1: Inner(name="öne")}
     outer = Outer(pairs=(("a", 1), ("b", 2)), table=table, rows=[Inner(name="r")], place=7, on=True)
+    outer.over.update([(0, 3), (5, 8)])
     again = from_json(Outer, to_json(outer))
 
     assert again == outer

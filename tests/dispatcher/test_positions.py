@@ -127,9 +127,10 @@ def test_a_position_that_does_not_fit_is_refused(service: Service, position: Pas
         resume(service, service.register(20), position)
 
 
-def test_a_task_that_is_started_again_has_lost_its_old_splits(service: Service) -> None:
+def test_a_task_that_begins_anew_has_lost_its_old_splits(service: Service) -> None:
     resume(service, service.register(20), POSITION)
     (first, _) = tasks_of(service, "train")
     replayed = service.core.state
-    replayed.apply(r.TaskRestarted(task_id=first.task_id, worker="w0"))
+    replayed.apply(r.TaskHalted(task_id=first.task_id, worker="w0", reason="was lost"))
+    replayed.apply(r.TaskAssigned(task_id=first.task_id, worker="w0"))
     assert (first.begin, first.had.by_provider, first.grants) == (None, {}, {})

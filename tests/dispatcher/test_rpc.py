@@ -14,7 +14,7 @@ import dsnb
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
 from dsnb.wire.channel import Channel, open_channel
-from dsnb.wire.messages import ClientReport, JoinReply, JoinRequest, TaskReport, WorkerReport
+from dsnb.wire.messages import ClientRelease, ClientReport, JoinReply, JoinRequest, TaskReport, WorkerReport
 from dsnb.wire.methods import FOLLOW, JOIN, SESSION
 from dsnb.wire.status import error_from
 from tests.support.cluster import Cluster
@@ -117,7 +117,7 @@ def test_a_worker_hears_of_its_tasks_and_of_clients_that_are_gone(cluster: Clust
     client.hear()
     client.say(ClientReport(client_id=joined.client_id, leaving=True))
     client.wait_for_end()
-    assert worker.hear().clients_gone == (joined.client_id,)
+    assert worker.hear().releases == (ClientRelease(client_id=joined.client_id, number=1),)
     assert worker.hear().drop == (start.task_id,)
 
 

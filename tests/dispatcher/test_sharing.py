@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dsnb.dispatcher import events as e
-from tests.dispatcher.simulation import Service
+from dsnb.wire.messages import EndedTask
+from tests.dispatcher.simulation import CONFIG, Service
 
 
 class Sharing:
@@ -29,8 +30,11 @@ class Sharing:
     def tasks(self, client: str) -> tuple[str, ...]:
         return tuple(self.service.core.state.iteration("job", self.number(client)).tasks)
 
+    def ended(self, client: str) -> tuple[EndedTask, ...]:
+        return tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in self.tasks(client))
+
     def end(self, client: str) -> bool:
-        return bool(self.service.call(e.EndSeen(client_id=client, ended=self.tasks(client))))
+        return bool(self.service.call(e.EndSeen(client_id=client, ended=self.ended(client))))
 
     def leave(self, client: str) -> None:
         self.service.close(self.service.clients[client])
@@ -53,6 +57,28 @@ def test_who_wants_everything_begins_the_next_pass_when_something_is_gone() -> N
     assert job.number(job.join("c", whole=False)) == 1
     assert job.number(job.join("d")) == 1
     assert job.passes() == {0: False, 1: False}
+
+
+def test_who_wants_everything_does_not_join_a_pass_of_which_a_part_was_given_up() -> None:
+    job = Sharing()
+    first = job.join("a")
+    job.service.stop(job.service.workers["v"])
+    job.service.hear(job.service.clients[first])
+    assert [loss.worker for loss in job.service.clients[first].losses] == ["w0"]
+    assert job.number(job.join("b")) == 1
+    assert job.number(job.join("a")) == 0
+
+
+def test_a_trainer_that_was_away_learns_what_was_lost_meanwhile() -> None:
+    job = Sharing()
+    service = job.service
+    away, here = (service.clients[job.join(name)] for name in ("away", "here"))
+    service.suspend(away)
+    service.wait(2 * CONFIG.client_timeout_ms / 1000, service.keep_alive)
+    assert away.client_id not in service.clients
+    service.stop(service.workers["v"])
+    service.hear(here)
+    assert {loss.trainer_id for loss in service.wake(away).losses} == {"away", "here"}
 
 
 def test_who_skips_joins_whatever_is_read() -> None:
@@ -95,7 +121,7 @@ def test_who_leaves_in_the_middle_does_not_keep_a_pass() -> None:
 def test_one_who_has_not_had_all_tasks_has_not_ended() -> None:
     job = Sharing()
     client = job.join("a")
-    assert not job.service.call(e.EndSeen(client_id=client, ended=job.tasks(client)[:1]))
+    assert not job.service.call(e.EndSeen(client_id=client, ended=job.ended(client)[:1]))
     assert job.passes() == {0: False}
 
 

@@ -77,7 +77,7 @@ def give_a_split_twice(state: State) -> None:
     "disorder,told",
     [
         (end_one_and_finish, "finished, but a task runs"),
-        (lose_a_worker, "a task's worker is unknown"),
+        (lose_a_worker, "a task is neither at work nor halted"),
         (lose_a_dataset, "a job's dataset is unknown"),
         (lose_a_task, "an iteration's task is unknown"),
         (forget_where_a_task_is, "a task is not in its iteration"),

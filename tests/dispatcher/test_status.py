@@ -31,10 +31,10 @@ def splits_of(service: Service, source: int = 0) -> SplitStatus:
     return job_of(service).splits[source]
 
 
-def reading(count: int, workers: int = 2) -> tuple[Service, SimClient, list[tuple[SimWorker, SimTask]]]:
+def reading(count: int, workers: int = 2, **changes: Any) -> tuple[Service, SimClient, list[tuple[SimWorker, SimTask]]]:
     service = Service()
     there = [service.add_worker(f"w{number}") for number in range(workers)]
-    client = service.join(service.register(count), "train")
+    client = service.join(service.register(count, **changes), "train")
     return service, client, [(worker, service.task(worker)) for worker in there]
 
 
@@ -64,6 +64,7 @@ def test_a_job_is_running_idle_or_finished() -> None:
     assert (job_of(service).state, job_of(service).clients) == ("running", 1)
     service.close(client)
     assert job_of(service).state == "idle"
+    service.join(client.joined.dataset_id, "train")
     service.finish(worker, task)
     assert job_of(service).state == "finished"
 
@@ -72,22 +73,37 @@ def test_splits_are_done_in_hand_or_yet_to_give() -> None:
     service, _, [(worker, task), _] = reading(20)
     for _ in range(3):
         service.ask(task, want=3)
-    task.done = [4]
+    service.consume(task, 4)
     service.report(worker)
     told = splits_of(service)
     assert (told.total, told.done, told.in_hand, told.lost) == (20, 4, 5, 0)
 
 
 def test_lost_splits_are_not_done() -> None:
-    service, _, [(lost, part), (alive, task)] = reading(20)
+    service, client, [(lost, part), (alive, task)] = reading(20, inexact="it draws at random")
     service.ask(part, want=3)
+    service.consume(part, 1)
     service.stop(lost)
+    service.hear(client)
     told = splits_of(service)
-    assert (told.done, told.in_hand, told.lost) == (0, 0, 3)
+    assert (told.done, told.in_hand, told.lost) == (1, 0, 2)
     service.finish(alive, task)
     told = splits_of(service)
-    assert (told.done, told.in_hand, told.lost) == (17, 0, 3)
-    assert job_of(service).lost_splits == 3
+    assert (told.done, told.in_hand, told.lost) == (18, 0, 2)
+    assert job_of(service).lost_splits == 2
+
+
+def test_splits_that_another_worker_takes_over_are_in_hand() -> None:
+    service, client, [(lost, part), (alive, _)] = reading(20)
+    service.ask(part, want=3)
+    service.consume(part, 1)
+    service.stop(lost)
+    told = splits_of(service)
+    assert (told.done, told.in_hand, told.lost) == (1, 2, 0)
+    service.hear(client)
+    service.report(alive)
+    told = splits_of(service)
+    assert (told.done, told.in_hand, told.lost) == (1, 2, 0)
 
 
 def test_the_last_splits_of_a_pass_stay_counted_while_they_are_worked_on() -> None:
@@ -99,7 +115,10 @@ def test_the_last_splits_of_a_pass_stay_counted_while_they_are_worked_on() -> No
     service.consume(task)
     service.report(worker)
     assert (splits_of(service).repetition, splits_of(service).done) == (0, 20)
-    task.ended = rest.ended = True
+    task.finish()
+    rest.finish()
+    service.consume(task)
+    service.consume(rest)
     service.report(worker)
     service.report(other)
     assert job_of(service).state == "finished"
@@ -118,12 +137,14 @@ def test_a_new_repetition_is_told_when_somebody_was_given_a_part_of_it() -> None
 
 
 def test_the_newest_pass_is_told_and_all_its_losses() -> None:
-    service, _, [(lost, part), _] = reading(20)
+    service, client, [(lost, part), _] = reading(20, inexact="it draws at random")
     service.ask(part, want=3)
+    service.consume(part, 1)
     service.stop(lost)
-    service.join(service.register(20), "train", repetition=1)
+    service.hear(client)
+    service.join(client.joined.dataset_id, "train", repetition=1)
     job = job_of(service)
-    assert (job.iteration, job.lost_splits, job.splits[0].lost) == (1, 3, 0)
+    assert (job.iteration, job.lost_splits, job.splits[0].lost) == (1, 2, 0)
 
 
 # ---- trainers
@@ -183,7 +204,10 @@ def test_each_shard_is_told_with_what_became_of_it() -> None:
         (2, "running", "w2"),
         (3, "never begun", ""),
     ]
-    service.finish(service.workers["c"], service.task(service.workers["c"]))
+    service.hear(client)
+    assert [(row.state, row.worker) for row in job_of(service).shards][1] == ("running", "w0")
+    for uid in "ac":
+        service.finish(service.workers[uid], service.task(service.workers[uid]))
     service.close(client)
     service.tick()
-    assert [row.state for row in job_of(service).shards] == ["ended", "lost", "ended", "never begun"]
+    assert [row.state for row in job_of(service).shards] == ["ended", "ended", "ended", "never begun"]

@@ -43,10 +43,10 @@ def test_a_run_is_told_with_who_has_it_since_when_and_when_it_was_done() -> None
         ("w1", 4, 8, "in hand", 2.0, 0.0),
         ("w0", 8, 10, "in hand", 2.0, 0.0),
     ]
-    watched.task(0).done[0] = 5
+    watched.service.consume(watched.task(0), 5)
     watched.service.report(watched.workers[0])
     assert [run.state for run in watched.at(3.0)] == ["done", "in hand", "in hand"]
-    watched.task(0).done[0] = 6
+    watched.service.consume(watched.task(0), 1)
     watched.service.report(watched.workers[0])
     assert told(watched.at(4.0)) == [
         ("w0", 0, 4, "done", 1.0, 3.0),
@@ -55,12 +55,18 @@ def test_a_run_is_told_with_who_has_it_since_when_and_when_it_was_done() -> None
     ]
 
 
-def test_what_a_worker_had_in_hand_is_lost_with_it() -> None:
+def test_what_a_worker_had_in_hand_moves_to_the_one_that_takes_it_over() -> None:
     watched = Watched()
     for number in range(2):
         watched.service.ask(watched.task(number), want=4)
     watched.service.stop(watched.workers.pop(0))
-    assert [(run.worker, run.state) for run in watched.at(1.0)] == [("w0", "lost"), ("w1", "in hand")]
+    assert [(run.worker, run.state) for run in watched.at(1.0)] == [("w0", "moved"), ("w1", "in hand")]
+    watched.service.hear(watched.client)
+    assert [(run.worker, run.first, run.state, run.again) for run in watched.at(2.0)] == [
+        ("w0", 0, "moved", False),
+        ("w1", 4, "in hand", False),
+        ("w1", 0, "in hand", True),
+    ]
 
 
 def test_the_end_of_a_pass_leaves_nothing_in_hand() -> None:
@@ -92,15 +98,15 @@ def test_only_the_newest_runs_of_a_job_are_kept() -> None:
 def test_after_a_restart_new_runs_are_told_and_what_was_done_before_is_not_counted_again() -> None:
     watched = Watched()
     watched.service.ask(watched.task(0), want=4)
-    watched.task(0).done[0] = 4
+    watched.service.consume(watched.task(0), 4)
     watched.service.report(watched.workers[0])
     watched.service.restart()
     watched.timeline, watched.learnt = Timeline(watched.service.core.state), len(watched.service.records)
     watched.service.ask(watched.task(0), want=3)
-    watched.task(0).done[0] = 6
+    watched.service.consume(watched.task(0), 2)
     watched.service.report(watched.workers[0])
     assert [run.state for run in watched.at(1.0)] == ["in hand"]
-    watched.task(0).done[0] = 7
+    watched.service.consume(watched.task(0), 1)
     watched.service.report(watched.workers[0])
     assert [(run.first, run.end, run.state) for run in watched.at(2.0)] == [(4, 7, "done")]
 

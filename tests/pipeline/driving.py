@@ -137,11 +137,14 @@ class TaskFeed:
         self._feed = feed
         self._repetitions = [0] * 16
 
-    def open(self, provider: int) -> Iterator[tuple[int, int]]:
+    def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
         self._feed.opened.append(provider)
         repetition = self._repetitions[provider]
         self._repetitions[provider] += 1
         return self._feed.pieces(provider, repetition)
+
+    def repetition(self, provider: int) -> int:
+        return self._repetitions[provider] - 1
 
 
 def by_turns(stages: Sequence[Stage]) -> list[list[Any]]:

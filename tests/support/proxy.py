@@ -1,11 +1,11 @@
-"""A link that is slow: a TCP proxy of this process that lets bytes through at a rate, or late."""
+"""A link that is slow or damages what it carries: a TCP proxy of this process."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _PIECE = 16 << 10
@@ -17,12 +17,16 @@ class Proxy:
     Args:
         bytes_s: Bytes a second that come back from upstream at the most; 0 for all.
         late_s: Seconds that each piece takes in either direction.
+        damage: Makes of a piece that comes back from upstream what arrives in its place; of the same length.
     """
 
-    def __init__(self, bytes_s: float = 0.0, late_s: float = 0.0) -> None:
+    def __init__(
+        self, bytes_s: float = 0.0, late_s: float = 0.0, damage: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self.upstream = ("127.0.0.1", 0)
         self._bytes_s = bytes_s
         self._late_s = late_s
+        self._damage = damage
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = [self._listener]
         self._threads: list[threading.Thread] = []
@@ -55,27 +59,35 @@ class Proxy:
                 there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)  # before, or the system buffers megabytes
                 there.connect(self.upstream)
                 self._sockets += [here, there]
-                self._begin(self._pass_on, here, there, 0.0)
-                self._begin(self._pass_on, there, here, self._bytes_s)
+                self._begin(self._pass_on, here, there, 0.0, None)
+                self._begin(self._pass_on, there, here, self._bytes_s, self._damage)
 
     def _note(self, data: bytes) -> None:
         """Learn what passes; for those who want to know."""
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, bytes_s: float) -> None:
+    def _pass_on(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        bytes_s: float,
+        damage: Callable[[bytes], bytes] | None,
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(_PIECE):
                 self._note(data)
                 time.sleep(self._late_s + (len(data) / bytes_s if bytes_s else 0.0))
-                sink.sendall(data)
+                sink.sendall(damage(data) if damage is not None else data)
         for one in (source, sink):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
-def slow_link(bytes_s: float = 0.0, late_s: float = 0.0) -> Iterator[Proxy]:
+def poor_link(
+    bytes_s: float = 0.0, late_s: float = 0.0, damage: Callable[[bytes], bytes] | None = None
+) -> Iterator[Proxy]:
     """A proxy that is closed at the end."""
-    proxy = Proxy(bytes_s, late_s)
+    proxy = Proxy(bytes_s, late_s, damage)
     try:
         yield proxy
     finally:

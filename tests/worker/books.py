@@ -153,7 +153,9 @@ class Books:
         return reader
 
     def reattach(self, reader: BookedReader, received: int, consumed: int) -> None:
-        self.window.attach(reader.client, reader.trainer, received, consumed)
+        self.window.attach(
+            reader.client, reader.trainer, received, consumed, self.manners.get(reader.trainer, Manner())
+        )
         self._consume(reader, consumed)
         kept = received - consumed
         self._return(reader, reader.outstanding[kept:])
@@ -188,6 +190,7 @@ class Books:
         trainer, frontier = self.trainers[reader.trainer], self.window.frontier
         held = self.window.readers[reader.client].nbytes
         may = reader.sent < reader.granted and (not reader.outstanding or held < reader.max_bytes)
+        may = may and (self.window.keep or len(reader.outstanding) < self._fair_share(reader))
         taken = self.window.take(reader.client)
         if not may:
             assert taken is None, "something was sent without credit"
@@ -201,6 +204,16 @@ class Books:
             self._book(reader, trainer, taken, frontier)
         self._called(reader)
         return taken
+
+    def _fair_share(self, reader: BookedReader) -> int:
+        """How many elements a reader may hold, where readers share the elements."""
+        share = 64 + reader.consumed
+        readers = [other for other in self.readers.values() if other.trainer == reader.trainer]
+        if self.window.finished and len(readers) > 1:
+            trainer = self.trainers[reader.trainer]
+            left = self.window.head - self._ahead(reader.trainer) + len(trainer.returned)
+            share = min(share, max(1, (left + len(reader.outstanding)) // 2))
+        return share
 
     def read_to_the_end(self, client: str, trainer: str) -> None:
         """Let a new reader consume all that is left for its trainer."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dsnb.errors import NotFoundError, UnavailableError
+from dsnb.errors import CancelledError, DeadlineExceededError, NotFoundError, UnavailableError, stands_in_place
 from dsnb.worker.patience import Patience
 
 
@@ -32,31 +32,23 @@ def test_an_answer_that_comes_late_is_an_answer() -> None:
     )
 
 
-def test_what_is_no_absence_is_raised_soon() -> None:
-    with pytest.raises(NotFoundError, match="the task is unknown"):
+def test_a_task_that_the_dispatcher_does_not_know_ends_without_an_error_for_readers() -> None:
+    with pytest.raises(CancelledError, match="the task is unknown"):
         Patience(seconds=30.0, given_up=lambda: False, connected=lambda: False)(
             answering([AWAY, NotFoundError("the task is unknown"), "never"])
         )
 
 
-def test_the_order_to_drop_a_task_is_waited_for_when_the_dispatcher_does_not_know_it() -> None:
-    """Readers then hear why from whoever cancelled it; that the task is unknown would be an element of theirs."""
-    orders = iter([False, False, True])
-    patience = Patience(seconds=30.0, given_up=lambda: next(orders), connected=lambda: True)
-    with pytest.raises(NotFoundError, match="the task is unknown"):
-        patience(answering([NotFoundError("the task is unknown")]))
-    assert next(orders, "all asked") == "all asked"
-
-
 def test_an_absence_that_lasts_is_told_with_what_to_do() -> None:
-    with pytest.raises(UnavailableError, match=r"nobody answers at host:1 for 0\.1 seconds") as error:
+    with pytest.raises(DeadlineExceededError, match=r"nobody answers at host:1 for 0\.1 seconds") as error:
         Patience(seconds=0.1, given_up=lambda: False, connected=lambda: False)(answering([AWAY]))
     assert "its work_dir and port" in error.value.hint
+    assert not stands_in_place(error.value), "an absence of the dispatcher would be counted as an element"
 
 
 def test_whoever_is_not_needed_any_more_does_not_wait() -> None:
     began = time.monotonic()
-    with pytest.raises(UnavailableError, match=r"nobody answers at host:1$"):
+    with pytest.raises(CancelledError, match="the task was stopped"):
         Patience(seconds=30.0, given_up=lambda: True, connected=lambda: False)(answering([AWAY]))
     assert time.monotonic() - began < 5.0
 
@@ -65,6 +57,6 @@ def test_an_answer_that_is_only_late_is_waited_for_while_the_connection_stands()
     lives = iter([True] * 5)
     patience = Patience(seconds=0.1, given_up=lambda: False, connected=lambda: next(lives, False))
     began = time.monotonic()
-    with pytest.raises(UnavailableError, match=r"for 0\.1 seconds"):
+    with pytest.raises(DeadlineExceededError, match=r"for 0\.1 seconds"):
         patience(answering([AWAY]))
     assert time.monotonic() - began > 0.3, "the time counts from when the connection broke"

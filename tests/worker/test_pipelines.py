@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 import dsnb
-from dsnb.errors import DataLossError, NotFoundError
+from dsnb.errors import CancelledError, DataLossError, NotFoundError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import TaskOrder
 from dsnb.wire.transfer import local
@@ -147,7 +147,7 @@ def test_the_next_pass_over_a_pipeline_does_not_ask_for_it_again(cluster: Cluste
     )
     assert plain(drain(again)) == [0, 1, 2]
     again.close()
-    with pytest.raises(NotFoundError):
+    with pytest.raises(CancelledError):
         builder(channel, TaskOrder(task_id="t", dataset_id="none", definition="other"), None, PATIENCE, known)(no_room)
 
 

@@ -33,6 +33,7 @@ class Dispatcher:
         splits: e.Splits = self.service.call(
             e.SplitsRequested(
                 task_id=request.task_id,
+                incarnation=request.incarnation,
                 provider=request.provider,
                 repetition=request.repetition,
                 cursor=request.cursor,

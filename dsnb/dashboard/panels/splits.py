@@ -98,7 +98,13 @@ def _meanings(found: Sequence[Row]) -> Html:
     """The keys of what the picture has."""
     runs = [run for row in found for run in row.runs]
     there = {run.grant.state for run in runs}
-    names = {"done": "done", "in hand": "in hand", "lost": "lost with its worker", "dropped": "given up"}
+    names = {
+        "done": "done",
+        "in hand": "in hand",
+        "lost": "lost with its worker",
+        "dropped": "given up",
+        "moved": "moved to another worker",
+    }
     keys = [
         tag("span", words, class_=f"key {state.replace(' ', '-')}") for state, words in names.items() if state in there
     ]

@@ -191,6 +191,7 @@ class CallingStage(Stage):
             self._unguarded = self.function.plain
             made = calls.make(run)
             self.elements += made.taken
+            self._delivered += made.taken
             run, out = run[made.taken :], made.out
             if made.failure is not None:
                 return run, out, made.failure

@@ -13,7 +13,8 @@ from dsnb.elements.structure import Structure, structure_of
 from dsnb.pipeline.engine.assemble import OddElement
 from dsnb.pipeline.engine.calls import chain_runs
 from dsnb.pipeline.engine.pace import Pace
-from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.resume_point import ResumePoint
+from dsnb.pipeline.engine.stage import Run, Stage, Tracking, as_list
 
 Assemble = Callable[[Structure, list[Any], int], Any]
 """Makes one element of several; gets their structure and the number of the first; raises `OddElement`."""
@@ -78,6 +79,17 @@ class GatherStage(Stage):
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
         """As many of the input's as a batch has."""
         return ((self.inputs[0], count * self._size),)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """As many of the input's as a batch has; an error leaves no count to go by."""
+        if self._erred or self._begun.skip:
+            return super().resume_point(count)
+        return self.pass_on(count * self._size)
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """As many of the input's as a batch has; an error came in the place of one."""
+        tracking = self.inputs[0].track(held=True)
+        return None if tracking is None else _OfBatches(tracking, self._size)
 
     def produce(self, want: int) -> Run:
         """The next batches."""
@@ -145,6 +157,20 @@ class GatherStage(Stage):
         self._held = [rest] if len(rest) else []
         self._count = len(rest)
         self._numbered += used
+
+
+class _OfBatches(Tracking):
+    """Tells of elements where batches are consumed."""
+
+    def __init__(self, tracking: Tracking, size: int) -> None:
+        self._tracking = tracking
+        self._size = size
+
+    def consumed(self, elements: int, errors: int) -> None:
+        self._tracking.consumed(elements * self._size, errors)
+
+    def valid(self) -> bool:
+        return self._tracking.valid()
 
 
 def _joined(runs: list[Run]) -> Run:

@@ -22,7 +22,12 @@ class InnerDatasets:
         self._function = UserFunction(function, name, keep=False)
         self._source = source
         self._context = context.inner()
-        self._count = 0
+        self.count = 0
+        """How many datasets were made."""
+
+    def begin_at(self, count: int) -> None:
+        """Go on as if so many had been made."""
+        self.count = count
 
     def next(self) -> Stage | None:
         """The stage of the next dataset; None at the end of the input.
@@ -33,7 +38,7 @@ class InnerDatasets:
         run = as_list(self._source.pull(1))
         if not run:
             return None
-        number, self._count = self._count, self._count + 1
+        number, self.count = self.count, self.count + 1
         with noting(self._context.opened):
             operation = self._operation(call_once(self._function, run[0]))
         stage = operation.build(self._context.in_pass(number))

@@ -18,10 +18,14 @@ from dsnb.errors import FailedPreconditionError, UnimplementedError, stands_in_p
 from dsnb.limits import explained
 from dsnb.pipeline.engine.leaving import Outlet
 from dsnb.pipeline.engine.pace import MOST, Pace
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport, closes_slowly, reports
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport, Tracking, closes_slowly, reports
 from dsnb.wire import forks
 
 _CLOSE_SECONDS: Final = 1.0
+_SLOW_NS: Final = 10_000
+"""From here on a user's loop takes so long for an element that it costs little to tell of each one."""
+_UNTOLD_NS: Final = 1_000_000
+"""For how long a faster loop may go on before it tells of what it consumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +134,12 @@ class ElementIterator(Iterator[Any]):
                 if self._finalizer.alive:
                     if not self._source.begun:
                         self._begin()
-                    self._run = self._source.next_run()
-                    for element in self._run:
-                        return element
+                    again = True
+                    while again:
+                        self._run = self._source.next_run()
+                        for element in self._run:
+                            return element
+                        again = self._source.forget_withdrawn()
                     self._source.ended = True
                     self._finish()
         except BaseException:
@@ -323,6 +330,7 @@ class _Source:
         self._pulled = 0
         self._failed = False
         self.ended = False
+        self._tracker = _Tracker()
 
     def keep(self, stage: Stage) -> None:
         """Take a pipeline in; where the iterator was closed meanwhile, it is closed too."""
@@ -363,6 +371,8 @@ class _Source:
             FailedPreconditionError: the iterator came to this process by a fork.
         """
         self.refuse_inherited()
+        self._tracker.run_is_over()
+        self.forget_withdrawn()
         self._raise_failure()
         run, self._waiting = self._waiting, []
         if not run:
@@ -376,17 +386,27 @@ class _Source:
             elements, self._failure, self._waiting = self._outlet.convert(run)
         if not elements:
             self._raise_failure()
-        self._run = iter(elements)
+        assert self.stage is not None, "elements come of a pipeline"
+        self._run = self._tracker.hand_out(elements, self.stage)
         return self._run
+
+    def forget_withdrawn(self) -> bool:
+        """Drop what was pulled and belongs to other readers by now; whether there was any."""
+        left, self._tracker.withdrawn = self._tracker.withdrawn, 0
+        if left:
+            self._pulled -= left + len(self._waiting) + (self._failure is not None)
+            self._waiting, self._failure = [], None
+        return left > 0
 
     def _pull(self) -> Run:
         assert self.stage is not None, "the pipeline was not built"
         try:
-            run = self.stage.pull(self._pace.want)
+            run = self.stage.pull(min(self._pace.want, self._tracker.most))
         except Exception as error:
             if stands_in_place(error):
                 self._pulled += 1
                 self._failed = True
+                self._tracker.erred()
             raise
         self._pulled += len(run)
         return run
@@ -394,6 +414,7 @@ class _Source:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            self._tracker.erred()
             raise failure
 
     def cancel(self) -> None:
@@ -408,6 +429,7 @@ class _Source:
         if self.inherited:  # its threads are the parent's, and so is what they wait for
             return
         self._closed = True
+        self._tracker.run_is_over(length_hint(self._run))
         stage = self.stage
         if stage is not None:
             stage.close(length_hint(self._run) + len(self._waiting))
@@ -430,6 +452,73 @@ class _Source:
             threading.Thread(target=self.close, name="dsnb-close", daemon=True).start()
         except RuntimeError:  # the interpreter is ending and starts no more threads
             self.close()
+
+
+class _Tracker:
+    """Tells the source of a pipeline which elements its user has consumed, where the source wants to know.
+
+    A service gives what a reader did not consume to another one, so it has to know up to the last element. To tell of
+    each one costs a few hundred nanoseconds. So that is done in loops that take longer than `_SLOW_NS` an element; a
+    faster one tells of runs, which it is done with after `_UNTOLD_NS`.
+    """
+
+    def __init__(self) -> None:
+        self._tracking: Tracking | None = None
+        self._asked = False
+        self._handed_out = 0
+        self._since = 0
+        self._each = True
+        self.most = MOST
+        """The longest run to pull."""
+        self.withdrawn = 0
+        """Elements of the last run that the user does not get: they belong to other readers."""
+
+    def hand_out(self, elements: list[Any], stage: Stage) -> Iterator[Any]:
+        """An iterator over elements that the user is about to consume."""
+        if not self._asked:
+            self._asked, self._tracking = True, stage.track()
+        if self._tracking is None:
+            return iter(elements)
+        self._handed_out, self._since = len(elements), perf_counter_ns()
+        return _Told(elements, self._tracking, self) if self._each else iter(elements)
+
+    def run_is_over(self, left: int = 0) -> None:
+        """Learn that the user has consumed what was handed out, but for the last `left`."""
+        count, self._handed_out = self._handed_out - left, 0
+        if self._tracking is None or count <= 0:
+            return
+        each_ns = (perf_counter_ns() - self._since) // count
+        if not self._each:
+            self._tracking.consumed(count, 0)
+        self._each = each_ns >= _SLOW_NS
+        self.most = MOST if self._each else max(1, min(MOST, _UNTOLD_NS // max(1, each_ns)))
+
+    def erred(self) -> None:
+        """Learn that the user was given an error in an element's place."""
+        if self._tracking is not None:
+            self._tracking.consumed(0, 1)
+
+
+class _Told(Iterator[Any]):
+    """Elements of which each is told of when it is handed out."""
+
+    __slots__ = ("_elements", "_tracker", "_tracking")
+
+    def __init__(self, elements: list[Any], tracking: Tracking, tracker: _Tracker) -> None:
+        self._elements = iter(elements)
+        self._tracking = tracking
+        self._tracker = tracker
+
+    def __next__(self) -> Any:
+        if not self._tracking.valid():
+            self._tracker.withdrawn = length_hint(self._elements)
+            self._elements = iter(())
+        element = next(self._elements)
+        self._tracking.consumed(1, 0)
+        return element
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._elements)
 
 
 _left_alone: list[_Source] = []

@@ -17,18 +17,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError, stands_in_place
 from dsnb.pipeline.engine.pace import MOST
+from dsnb.pipeline.engine.resume_point import START, Marks, ResumePoint
 
 if TYPE_CHECKING:
     from dsnb.pipeline.splits import Positions
 
 Run = list[Any] | np.ndarray[Any, Any]
+
+
+class Tracking(Protocol):
+    """What a source wants to know of its elements behind the operations of this process."""
+
+    def consumed(self, elements: int, errors: int) -> None:
+        """Learn that the user had so many more elements, and errors in the places of others."""
+
+    def valid(self) -> bool:
+        """Whether what was given and not consumed may still be consumed: it may belong to another reader by now."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +108,11 @@ class Stage:
         self._failure: Exception | None = None
         self._cancelled = False
         self._closed = False
+        self._delivered = 0
+        """Elements given since it began, and errors in the places of some."""
+        self._erred = False
+        self._begun = START
+        self._resume_marks: Marks | None = None
 
     def start(self) -> None:
         """Begin what the first pull would have to wait for: a source that reads from a service joins its job.
@@ -117,15 +134,25 @@ class Stage:
             raise CancelledError("reading was stopped")
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            self._note_error(failure)
             raise failure
         spent, began = self._spent[0], perf_counter_ns()
         self._spent = spent, began
         try:
             run = self.produce(want)
+        except Exception as error:
+            self._note_error(error)
+            raise
         finally:
             self._spent = spent + perf_counter_ns() - began, None
         self.elements += len(run)
+        self._delivered += len(run)
         return run
+
+    def _note_error(self, error: Exception) -> None:
+        if stands_in_place(error):
+            self._delivered += 1
+            self._erred = True
 
     @property
     def spent_ns(self) -> int:
@@ -169,6 +196,63 @@ class Stage:
         hold elements back needs all from the first one.
         """
         return ((stage, 0) for stage in self.inputs)
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """Have the source of this stage learn what the user consumes, while that can be told from what this one gave.
+
+        Args:
+            held: Whether operations behind this one hold elements for a while.
+
+        Returns:
+            What to call; None where nobody wants to know, or an operation holds elements back so that nobody can tell.
+        """
+        return None
+
+    # ---- where another stage of this kind would go on
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """Where a fresh stage begins that gives what this one gave, or will give, after its first `count` elements.
+
+        From any thread, also while this stage is pulled.
+        """
+        mark = self._resume_marks.before(count) if self._resume_marks is not None else None
+        if mark is not None:
+            given, taken, at = mark
+            inputs = (self.inputs[0].resume_point(taken),) if self.inputs else ()
+            return ResumePoint(skip=count - given, exhaustive=self._erred, at=at, inputs=inputs)
+        begun = self._begun
+        return ResumePoint(
+            skip=begun.skip + count,
+            exhaustive=begun.exhaustive or self._erred,
+            at=begun.at,
+            inputs=begun.inputs or tuple(source.resume_point(0) for source in self.inputs),
+            provider=begun.provider,
+            repetition=begun.repetition,
+        )
+
+    def pass_on(self, count: int, at: int = 0) -> ResumePoint:
+        """The resume point of a stage that takes `count` elements of each input for its own, and holds no others."""
+        return ResumePoint(at=at, inputs=tuple(source.resume_point(count) for source in self.inputs))
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin there; only before the first pull."""
+        for source, part in zip(self.inputs, point.inputs, strict=False):
+            source.begin_at(part)
+        if point.skip:
+            Stage.skip(self, point.skip) if point.exhaustive else self.skip(point.skip)
+        self._begun, self._delivered, self._erred = point.once_begun(), 0, False
+        if self._resume_marks is not None:
+            self._resume_marks = Marks()
+
+    def mark(self, at: int = 0, unseen: int = 0) -> None:
+        """Note that this stage holds nothing at this moment; called on the thread that pulls.
+
+        Args:
+            at: What it counts by itself.
+            unseen: How many elements are about to be given by the pull that goes on.
+        """
+        if self._resume_marks is not None:
+            self._resume_marks.add(self._delivered + unseen, self.inputs[0]._delivered if self.inputs else 0, at)
 
     def call_in_place(self) -> bool:
         """Have user code called on the thread that pulls, which costs least; only before the first pull.
@@ -268,6 +352,14 @@ def reports(stage: Stage, depth: int = 0) -> Iterator[StageReport]:
     yield stage.report(depth)
     for source in stage.inputs:
         yield from reports(source, depth + 1)
+
+
+def repeated_seconds(stage: Stage, point: ResumePoint) -> float:
+    """About how much work a fresh stage would do again to begin at a point of this one."""
+    seconds = sum(repeated_seconds(source, part) for source, part in zip(stage.inputs, point.inputs, strict=False))
+    if point.skip and not stage.seeks:
+        seconds += point.skip * stage.spent_ns / max(1, stage._delivered) / 1e9
+    return seconds
 
 
 def closes_slowly(stage: Stage) -> bool:

@@ -14,6 +14,7 @@ from dsnb.cache.recording import Place
 from dsnb.cache.split_recording import SplitRecording
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DataLossError
+from dsnb.pipeline.engine.resume_point import Marks, ResumePoint
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation, walk
 
@@ -29,9 +30,15 @@ class OneRun:
     def __init__(self, first: int, end: int) -> None:
         self._run = (first, end)
 
-    def open(self, provider: int) -> Iterator[tuple[int, int]]:
+    def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
         """The run."""
+        del provider, repetition
         return iter([self._run])
+
+    def repetition(self, provider: int) -> int:
+        """The only one."""
+        del provider
+        return 0
 
 
 class SplitCacheStage(Stage):
@@ -68,7 +75,11 @@ class SplitCacheStage(Stage):
             copied_later=False,
         )
         self._lends = context.copied_later
-        self._runs = context.splits.open(context.provider)
+        self._feed, self._provider = context.splits, context.provider
+        self._runs = self._feed.open(self._provider)
+        self._repetition = self._feed.repetition(self._provider)
+        self._taken = 0
+        self._resume_marks = Marks()
         self._recording = recording
         self._wrap = wrap
         self._chunk_bytes = chunk_bytes
@@ -84,6 +95,19 @@ class SplitCacheStage(Stage):
         """Views of what is recorded where they are copied later, else copies."""
         return self._lends
 
+    def resume_point(self, count: int) -> ResumePoint:
+        """Behind the splits that it is done with, and the elements of the next ones that it gave."""
+        mark = self._resume_marks.before(count) if self._resume_marks is not None else None
+        given, _, splits = mark or (-self._begun.skip, 0, 0)
+        return ResumePoint(skip=count - given, provider=self._provider, repetition=self._repetition, splits=splits)
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin there."""
+        if point.repetition:
+            self._runs = self._feed.open(self._provider, point.repetition)
+            self._repetition = point.repetition
+        super().begin_at(point)
+
     def produce(self, want: int) -> Run:
         """The next elements of the splits in hand, or of the next ones."""
         self._want = want
@@ -96,10 +120,12 @@ class SplitCacheStage(Stage):
 
     def _next_splits(self) -> bool:
         """Begin with the next splits; False if there are none."""
+        self.mark(self._taken - sum(end - first for first, end, _ in self._work))
         if not self._work:
             piece = next(self._runs, None)
             if piece is None:
                 return False
+            self._taken += piece[1] - piece[0]
             self._work = list(reversed(self._recording.cut(*piece)))
         first, end, found = self._work.pop()
         if found is None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
-from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.resume_point import ResumePoint
+from dsnb.pipeline.engine.stage import Run, Stage, Tracking, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
@@ -56,6 +57,19 @@ class EnumerateStage(Stage):
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """The input's, and the number of the next pair."""
+        return self.pass_on(count, at=self._begun.at + count)
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin there, with the number of that pair."""
+        super().begin_at(point)
+        self._number += point.at
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """The input's elements are this one's."""
+        return self.inputs[0].track(held=held)
 
     def produce(self, want: int) -> Run:
         """The next pairs."""

@@ -9,6 +9,7 @@ from typing import Any
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.resume_point import Marks
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.engine.truths import truths
 from dsnb.pipeline.operation import BuildContext, SameKind
@@ -40,11 +41,17 @@ class Filter(SameKind):
 class FilterStage(CallingStage):
     """Asks the predicate for whole runs."""
 
+    def __init__(self, name: str, source: Stage, function: UserFunction, *, prompt: bool = False) -> None:
+        super().__init__(name, source, function, prompt=prompt)
+        self._resume_marks = Marks()
+
     def produce(self, want: int) -> Run:
         """The next elements that pass; goes on until there is one."""
         if self._done:
             return self.done_before(want)
         while True:
+            if self.idle:
+                self.mark()
             run, answers, failure = self.answers(want)
             if not run:
                 return []

@@ -8,6 +8,7 @@ from typing import Any
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.inner import InnerDatasets
 from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.resume_point import Marks, ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
@@ -41,6 +42,12 @@ class FlatMapStage(Stage):
         super().__init__(name, source)
         self._datasets = InnerDatasets(name, function, source, context)
         self._inner: Stage | None = None
+        self._resume_marks = Marks()
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin there, with the number of the next inner dataset."""
+        self._datasets.begin_at(point.at)
+        super().begin_at(point)
 
     def produce(self, want: int) -> Run:
         """The next elements."""
@@ -52,6 +59,7 @@ class FlatMapStage(Stage):
         return []
 
     def _open(self) -> bool:
+        self.mark(self._datasets.count)
         self._inner = inner = self._datasets.next()
         if inner is not None:
             self.adopt(inner)

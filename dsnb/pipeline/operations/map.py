@@ -13,7 +13,8 @@ from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport
+from dsnb.pipeline.engine.resume_point import ResumePoint
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport, Tracking
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE
 from dsnb.processes import usable_cpus
@@ -74,6 +75,14 @@ class MapStage(ResultsStage):
         """The same of the input."""
         return ((self.inputs[0], count),)
 
+    def resume_point(self, count: int) -> ResumePoint:
+        """The input's."""
+        return self.pass_on(count)
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """The input's elements are this one's."""
+        return self.inputs[0].track(held=held)
+
 
 class ParallelMapStage(Stage):
     """Calls the function on threads; with `AUTOTUNE` only where that was measured to pay.
@@ -102,6 +111,14 @@ class ParallelMapStage(Stage):
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """The input's."""
+        return self.pass_on(count)
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """The input's elements are this one's; some of them wait here."""
+        return self.inputs[0].track(held=True)
 
     def produce(self, want: int) -> Run:
         """The next results."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.look_ahead import LookAhead
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport
+from dsnb.pipeline.engine.resume_point import ResumePoint
+from dsnb.pipeline.engine.stage import Run, Stage, StageReport, Tracking
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
 
@@ -45,6 +46,14 @@ class PassStage(Stage):
         """The same of the input."""
         return ((self.inputs[0], count),)
 
+    def resume_point(self, count: int) -> ResumePoint:
+        """The input's."""
+        return self.pass_on(count)
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """The input's elements are this one's."""
+        return self.inputs[0].track(held=held)
+
     def produce(self, want: int) -> Run:
         """The next elements."""
         return self.inputs[0].pull(want)
@@ -66,6 +75,14 @@ class PrefetchStage(Stage):
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """The input's."""
+        return self.pass_on(count)
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """The input's elements are this one's; some of them wait here."""
+        return self.inputs[0].track(held=True)
 
     def produce(self, want: int) -> Run:
         """The next elements, at once if they are ready."""

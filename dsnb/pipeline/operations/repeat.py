@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import stands_in_place
 from dsnb.pipeline.engine.bookmarks import no_position
+from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind
 from dsnb.pipeline.specs import scaled
+
+_MOST_PASSES: Final = 4096
+"""Beginnings of passes that are remembered; of more, every second one is forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,6 +65,8 @@ class RepeatStage(Stage):
         """The stage of the pass before, for those who still hold elements of it."""
         self._begins = (0, 0)
         """How many places came before that pass, and before this one."""
+        self._earlier: list[tuple[int, ResumePoint]] = []
+        """How many places came before each of the passes before those two, and where it began."""
         self._ended = operation.cardinality == 0
         super().__init__(operation.name, *([] if self._ended else [self._build()]))
 
@@ -84,6 +93,30 @@ class RepeatStage(Stage):
                 )
             yield self._before, count - before
         yield from ((stage, max(0, count - this)) for stage in self.inputs)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """In this pass, or in the one before; else at the beginning of an earlier one."""
+        before, this = self._begins
+        passed, count = count, count + self._begun.skip  # passes count what was left out when this stage began
+        if count >= this and self.inputs:
+            return ResumePoint(at=self._pass, inputs=(self.inputs[0].resume_point(count - this),))
+        if self._before is not None and count >= before:
+            return ResumePoint(at=self._pass - 1, inputs=(self._before.resume_point(count - before),))
+        earlier = self._earlier
+        place = bisect_right(earlier, count, key=lambda begun: begun[0]) - 1
+        if place >= 0:
+            began, point = earlier[place]
+            return replace(point, skip=count - began, exhaustive=self._erred)
+        return super().resume_point(passed)
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin in that pass."""
+        if point.at and self.inputs:
+            self.inputs[0].close()
+            self._pass = point.at
+            self.inputs = (self._build(),)
+        self._given += 1  # the rest of a pass may be empty, and that is no sign that all passes are
+        super().begin_at(point)
 
     def produce(self, want: int) -> Run:
         """The next elements of this pass, or of the next."""
@@ -115,6 +148,7 @@ class RepeatStage(Stage):
         before.close()
         if not self._goes_on(before):
             return
+        self._remember()
         self._pass += 1
         self._before, self._begins = before, (self._begins[1], self._begins[1] + self._places)
         self._given = self._places = 0
@@ -129,6 +163,13 @@ class RepeatStage(Stage):
         except Exception:
             self._ended = True
             raise
+
+    def _remember(self) -> None:
+        """Note where the pass before the one that ends began."""
+        if self._before is not None:
+            point = ResumePoint(at=self._pass - 1, inputs=(self._before.resume_point(0),))
+            earlier = [*self._earlier, (self._begins[0], point)]
+            self._earlier = earlier[::2] if len(earlier) > _MOST_PASSES else earlier
 
     def _goes_on(self, before: Stage) -> bool:
         count = self._operation.count

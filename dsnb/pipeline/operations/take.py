@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsnb.dataclass import dataclass
-from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.resume_point import ResumePoint
+from dsnb.pipeline.engine.stage import Run, Stage, Tracking
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind
 from dsnb.pipeline.specs import scaled
 
@@ -58,6 +59,19 @@ class TakeStage(Stage):
     def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """The input's, and how many were given."""
+        return self.pass_on(count, at=self._begun.at + count)
+
+    def begin_at(self, point: ResumePoint) -> None:
+        """Begin there, with what is left of the count."""
+        super().begin_at(point)
+        self._left -= min(point.at, self._left) if self._left > 0 else 0
+
+    def track(self, *, held: bool = False) -> Tracking | None:
+        """The input's elements are this one's."""
+        return self.inputs[0].track(held=held)
 
     def produce(self, want: int) -> Run:
         """The next elements until there were enough."""

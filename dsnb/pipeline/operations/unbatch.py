@@ -10,6 +10,7 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.structure import elements_of, flatten, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.leaving import numpy_leaf
+from dsnb.pipeline.engine.resume_point import Marks
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.specs import drop_dimension
@@ -53,6 +54,7 @@ class UnbatchStage(Stage):
         self._rows: Run = []
         self._waiting: list[Any] = []
         self._size = 1
+        self._resume_marks = Marks()
 
     def produce(self, want: int) -> Run:
         """The next rows."""
@@ -66,6 +68,7 @@ class UnbatchStage(Stage):
 
     def _pull(self, want: int) -> bool:
         """Get as many elements as it will probably take."""
+        self.mark()
         run = self.inputs[0].pull(max(1, want // self._size))
         if isinstance(run, np.ndarray) and run.ndim > 1:
             self._rows = run.reshape(run.shape[0] * run.shape[1], *run.shape[2:])

@@ -7,6 +7,7 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.structure import Structure, elements_of, rebuild
+from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.specs import shortest
@@ -56,6 +57,10 @@ class ZipStage(Stage):
         skipped = min(source.skip(count) for source in self.inputs)
         self._ended = skipped < count
         return skipped
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """The inputs'; after an error they are no longer in step."""
+        return super().resume_point(count) if self._erred or self._begun.skip else self.pass_on(count)
 
     def produce(self, want: int) -> Run:
         """The next rows."""

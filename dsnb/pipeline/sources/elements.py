@@ -12,7 +12,7 @@ from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.specs import can_follow, merged
-from dsnb.pipeline.splits import Positions, SplitProvider
+from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
@@ -53,13 +53,14 @@ class Elements(Operation):
         return ElementsStage(self, context)
 
 
-class ElementsStage(Stage):
+class ElementsStage(SourceStage):
     """Slices of the run. Windows may overlap, and may be read more than once."""
 
+    element_each = True
+
     def __init__(self, operation: Elements, context: BuildContext) -> None:
-        super().__init__(operation.name)
+        super().__init__(operation.name, context, len(operation.run))
         self._run = operation.run
-        self._positions = Positions(context, len(operation.run))
         self._lends = context.copied_later
 
     @property

@@ -19,7 +19,7 @@ from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.pipeline.engine.randomness import FIXED, generator
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
-from dsnb.pipeline.splits import FileSource, Positions
+from dsnb.pipeline.splits import FileSource, SourceStage
 
 Pattern = str | os.PathLike[str]
 
@@ -92,17 +92,14 @@ class ListFiles(FileSource):
         return ListFilesStage(self, context)
 
 
-class ListFilesStage(Stage):
+class ListFilesStage(SourceStage):
     """Paths in the order of this pass."""
 
-    def __init__(self, operation: ListFiles, context: BuildContext) -> None:
-        super().__init__(operation.name)
-        self._files = _ordered(operation, context)
-        self._positions = Positions(context, len(self._files))
+    element_each = True
 
-    def skip(self, count: int) -> int:
-        """Counted."""
-        return self._positions.skip(count)
+    def __init__(self, operation: ListFiles, context: BuildContext) -> None:
+        super().__init__(operation.name, context, len(operation.files))
+        self._files = _ordered(operation, context)
 
     def produce(self, want: int) -> Run:
         """The next paths."""

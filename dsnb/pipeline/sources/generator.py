@@ -22,7 +22,7 @@ from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.splits import Positions, SplitProvider
+from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,14 +52,13 @@ class Generator(Operation):
         return GeneratorStage(self, context)
 
 
-class GeneratorStage(Stage):
+class GeneratorStage(SourceStage):
     """Elements of one call of the user's function."""
 
     def __init__(self, operation: Generator, context: BuildContext) -> None:
-        super().__init__(operation.name)
+        super().__init__(operation.name, context, 1)
         self._operation = operation
         self._function = UserFunction(operation.function, operation.name, keep=True)
-        self._positions = Positions(context, 1)
         self._values: Iterator[Any] | None = None
         self._ended = False
         self._plain = False
@@ -110,6 +109,7 @@ class GeneratorStage(Stage):
         while not self._ended:
             made = calls.make([None] * want)
             self.elements += made.taken
+            self._delivered += made.taken
             if made.out or made.failure is not None or not (made.cut or made.taken == want):
                 return made.out, made.failure
             want = 1  # somebody looked already, and nothing that is there may wait for another element

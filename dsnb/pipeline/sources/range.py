@@ -10,7 +10,7 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.splits import Positions, SplitProvider
+from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,17 +46,14 @@ class Range(Operation):
         return RangeStage(self, context)
 
 
-class RangeStage(Stage):
+class RangeStage(SourceStage):
     """Numbers as arrays, made by the run."""
 
-    def __init__(self, operation: Range, context: BuildContext) -> None:
-        super().__init__(operation.name)
-        self._numbers = range(operation.start, operation.stop, operation.step)
-        self._positions = Positions(context, len(self._numbers))
+    element_each = True
 
-    def skip(self, count: int) -> int:
-        """Counted."""
-        return self._positions.skip(count)
+    def __init__(self, operation: Range, context: BuildContext) -> None:
+        super().__init__(operation.name, context, len(range(operation.start, operation.stop, operation.step)))
+        self._numbers = range(operation.start, operation.stop, operation.step)
 
     def produce(self, want: int) -> Run:
         """The next numbers."""

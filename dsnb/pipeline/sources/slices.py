@@ -12,7 +12,7 @@ from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.sources.arrays import Column, read_only, row_spec
-from dsnb.pipeline.splits import Positions, SplitProvider
+from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,25 +46,22 @@ class Slices(Operation):
         return SlicesStage(self, context)
 
 
-class SlicesStage(Stage):
+class SlicesStage(SourceStage):
     """Rows by the run; of a single array without taking it apart."""
 
+    element_each = True
+
     def __init__(self, operation: Slices, context: BuildContext) -> None:
-        super().__init__(operation.name)
+        super().__init__(operation.name, context, operation.cardinality)
         self._structure = operation.structure
         self._columns = [_protected(column) for column in operation.columns]
         self._lends = context.copied_later
         self._row_bytes = sum(column[:1].nbytes for column in self._columns if isinstance(column, np.ndarray))
-        self._positions = Positions(context, operation.cardinality)
 
     @property
     def lends(self) -> bool:
         """Rows that are arrays are views of the columns where they are copied later, else copies."""
         return self._lends and not all(map(_is_flat, self._columns))
-
-    def skip(self, count: int) -> int:
-        """Counted."""
-        return self._positions.skip(count)
 
     def produce(self, want: int) -> Run:
         """The next rows."""

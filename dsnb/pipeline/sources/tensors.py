@@ -10,7 +10,7 @@ from dsnb.elements.spec import leaf_spec
 from dsnb.elements.structure import Structure, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.splits import Positions, SplitProvider
+from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,23 +44,20 @@ class Tensors(Operation):
         return TensorsStage(self, context)
 
 
-class TensorsStage(Stage):
+class TensorsStage(SourceStage):
     """The value, once."""
 
+    element_each = True
+
     def __init__(self, operation: Tensors, context: BuildContext) -> None:
-        super().__init__(operation.name)
+        super().__init__(operation.name, context, 1)
         self._operation = operation
-        self._positions = Positions(context, 1)
         self._lends = context.copied_later
 
     @property
     def lends(self) -> bool:
         """The value itself where it is copied later, else a copy."""
         return self._lends
-
-    def skip(self, count: int) -> int:
-        """Counted."""
-        return self._positions.skip(count)
 
     def produce(self, want: int) -> Run:
         """The value, then nothing."""

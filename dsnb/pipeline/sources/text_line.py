@@ -13,7 +13,7 @@ from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.sources.compressed import BUFFER_BYTES, opened
-from dsnb.pipeline.splits import FileSource, Positions
+from dsnb.pipeline.splits import FileSource, SourceStage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class TextLines(FileSource):
         return TextLinesStage(self, context)
 
 
-class TextLinesStage(Stage):
+class TextLinesStage(SourceStage):
     """Lines, with one file open at a time.
 
     A file that cannot be opened or read on is one error, and reading goes on with the next file; a line that is no
@@ -46,9 +46,8 @@ class TextLinesStage(Stage):
     """
 
     def __init__(self, operation: TextLines, context: BuildContext) -> None:
-        super().__init__(operation.name)
+        super().__init__(operation.name, context, len(operation.files))
         self._operation = operation
-        self._positions = Positions(context, len(operation.files))
         self._opened = context.opened
         self._decode = UserFunction(_line, operation.name, keep=False)
         self._file: IO[bytes] | None = None
@@ -100,6 +99,7 @@ class TextLinesStage(Stage):
         )
 
     def _open_next(self) -> bool:
+        self.done_with_positions()
         for position in self._positions.take(1):
             self._path, operation = self._operation.files[position], self._operation
             self._file = opened(self._path, operation.compression, operation.buffer_bytes, self._opened)

@@ -9,7 +9,7 @@ from dsnb.elements.spec import BYTES, TensorSpec
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.sources.compressed import BUFFER_BYTES, opened
-from dsnb.pipeline.splits import FileSource, Positions
+from dsnb.pipeline.splits import FileSource, SourceStage
 from dsnb.pipeline.tfrecord.reader import RecordReader
 
 
@@ -35,13 +35,12 @@ class TFRecords(FileSource):
         return TFRecordsStage(self, context)
 
 
-class TFRecordsStage(Stage):
+class TFRecordsStage(SourceStage):
     """Records, with one file open at a time."""
 
     def __init__(self, operation: TFRecords, context: BuildContext) -> None:
-        super().__init__(operation.name)
+        super().__init__(operation.name, context, len(operation.files))
         self._operation = operation
-        self._positions = Positions(context, len(operation.files))
         self._opened = context.opened
         self._reader: RecordReader | None = None
         self._interrupted: list[Any] = []
@@ -50,7 +49,7 @@ class TFRecordsStage(Stage):
         """The next records, of as many files as it takes."""
         out, self._interrupted = self._interrupted, []
         try:
-            while len(out) < want and (reader := self._reader or self._open_next()) is not None:
+            while len(out) < want and (reader := self._reader or self._open_next(len(out))) is not None:
                 record = reader.next()
                 if record is None:
                     self._close_file()
@@ -63,8 +62,9 @@ class TFRecordsStage(Stage):
             raise
         return out
 
-    def _open_next(self) -> RecordReader | None:
+    def _open_next(self, unseen: int) -> RecordReader | None:
         operation = self._operation
+        self.done_with_positions(unseen)
         for position in self._positions.take(1):
             path = operation.files[position]
             file = opened(path, operation.compression, operation.buffer_bytes, self._opened)

@@ -111,7 +111,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole", "position", "consumers", "consumer", "unfinished")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole", "position", "consumers", "consumer", "unfinished", "rejoins", "iteration", "holdings")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,9 @@ class JoinRequest(_message.Message):
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    REJOINS_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     job_name: str
     mode: str
@@ -138,7 +141,10 @@ class JoinRequest(_message.Message):
     consumers: int
     consumer: int
     unfinished: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., consumers: _Optional[int] = ..., consumer: _Optional[int] = ..., unfinished: bool = ...) -> None: ...
+    rejoins: str
+    iteration: int
+    holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., consumers: _Optional[int] = ..., consumer: _Optional[int] = ..., unfinished: bool = ..., rejoins: _Optional[str] = ..., iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class PositionRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -159,7 +165,7 @@ class PassPosition(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., shards: _Optional[int] = ..., inexact: _Optional[str] = ...) -> None: ...
 
 class TaskPosition(_message.Message):
-    __slots__ = ("task_id", "incarnation", "entropy", "skip", "failed", "ended", "shard", "runs")
+    __slots__ = ("task_id", "incarnation", "entropy", "skip", "failed", "ended", "shard", "runs", "taken_over", "first", "resume", "trainers")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +174,10 @@ class TaskPosition(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     incarnation: int
     entropy: int
@@ -176,7 +186,57 @@ class TaskPosition(_message.Message):
     ended: bool
     shard: int
     runs: _containers.RepeatedCompositeFieldContainer[SplitRun]
-    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., entropy: _Optional[int] = ..., skip: _Optional[int] = ..., failed: bool = ..., ended: bool = ..., shard: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[SplitRun, _Mapping]]] = ...) -> None: ...
+    taken_over: bool
+    first: int
+    resume: str
+    trainers: _containers.RepeatedCompositeFieldContainer[TrainerPosition]
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., entropy: _Optional[int] = ..., skip: _Optional[int] = ..., failed: bool = ..., ended: bool = ..., shard: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[SplitRun, _Mapping]]] = ..., taken_over: bool = ..., first: _Optional[int] = ..., resume: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[TrainerPosition, _Mapping]]] = ...) -> None: ...
+
+class IndexRange(_message.Message):
+    __slots__ = ("first", "end")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class TrainerPosition(_message.Message):
+    __slots__ = ("trainer_id", "offset", "consumed", "readers")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: str
+    offset: int
+    consumed: _containers.RepeatedCompositeFieldContainer[IndexRange]
+    readers: _containers.RepeatedCompositeFieldContainer[ReaderPosition]
+    def __init__(self, trainer_id: _Optional[str] = ..., offset: _Optional[int] = ..., consumed: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderPosition, _Mapping]]] = ...) -> None: ...
+
+class ReaderPosition(_message.Message):
+    __slots__ = ("client_id", "received", "held")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    received: int
+    held: _containers.RepeatedCompositeFieldContainer[IndexRange]
+    def __init__(self, client_id: _Optional[str] = ..., received: _Optional[int] = ..., held: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
+
+class TaskHolding(_message.Message):
+    __slots__ = ("task_id", "incarnation", "received", "consumed", "held", "untold")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    UNTOLD_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    incarnation: int
+    received: int
+    consumed: _containers.RepeatedCompositeFieldContainer[IndexRange]
+    held: _containers.RepeatedCompositeFieldContainer[IndexRange]
+    untold: int
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., received: _Optional[int] = ..., consumed: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ..., untold: _Optional[int] = ...) -> None: ...
 
 class SplitRun(_message.Message):
     __slots__ = ("provider", "repetition", "first", "end")
@@ -199,23 +259,29 @@ class ProviderPosition(_message.Message):
     def __init__(self, repetition: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended")
+    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended", "halted", "needed_from", "sequence")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     WORKER_UID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    HALTED_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FROM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     worker_uid: str
     address: str
     incarnation: int
     ended: bool
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ...) -> None: ...
+    halted: bool
+    needed_from: int
+    sequence: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., halted: bool = ..., needed_from: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent", "losses", "report_ms", "instance", "paused_by", "consumer_timeout_ms")
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent", "losses", "report_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +294,7 @@ class JoinReply(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     job_name: str
     iteration: int
@@ -240,10 +307,11 @@ class JoinReply(_message.Message):
     instance: str
     paused_by: str
     consumer_timeout_ms: int
-    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ..., losses: _Optional[int] = ..., report_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ...) -> None: ...
+    client_timeout_ms: int
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ..., losses: _Optional[int] = ..., report_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class ClientReport(_message.Message):
-    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_heard", "instance", "decode_ns", "consumer")
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_heard", "instance", "decode_ns", "consumer", "holdings")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +323,7 @@ class ClientReport(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     DECODE_NS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     elements: int
     wait_ns: int
@@ -266,7 +335,8 @@ class ClientReport(_message.Message):
     instance: str
     decode_ns: int
     consumer: ConsumerReport
-    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_heard: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ...) -> None: ...
+    holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_heard: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class ConsumerReport(_message.Message):
     __slots__ = ("round", "begun", "halt", "held")
@@ -335,16 +405,32 @@ class ClientUpdate(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., collect: _Optional[int] = ..., state: bool = ..., cancelled_by: _Optional[str] = ..., rounds: _Optional[_Union[RoundsUpdate, _Mapping]] = ..., paused: bool = ..., losing: bool = ...) -> None: ...
 
 class Loss(_message.Message):
-    __slots__ = ("task_id", "worker", "splits", "reason")
+    __slots__ = ("task_id", "worker", "splits", "reason", "elements", "trainer_id", "again")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     splits: int
     reason: str
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., splits: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    elements: int
+    trainer_id: str
+    again: bool
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., splits: _Optional[int] = ..., reason: _Optional[str] = ..., elements: _Optional[int] = ..., trainer_id: _Optional[str] = ..., again: bool = ...) -> None: ...
+
+class EndedTask(_message.Message):
+    __slots__ = ("task_id", "incarnation", "received")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    incarnation: int
+    received: int
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
 
 class EndRequest(_message.Message):
     __slots__ = ("client_id", "ended", "farewell")
@@ -352,9 +438,9 @@ class EndRequest(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     FAREWELL_FIELD_NUMBER: _ClassVar[int]
     client_id: str
-    ended: _containers.RepeatedScalarFieldContainer[str]
+    ended: _containers.RepeatedCompositeFieldContainer[EndedTask]
     farewell: ClientReport
-    def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[str]] = ..., farewell: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[_Union[EndedTask, _Mapping]]] = ..., farewell: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
 
 class EndReply(_message.Message):
     __slots__ = ("finished", "tasks", "cancelled_by", "position", "sole")
@@ -417,7 +503,7 @@ class StageReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
-    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s", "flight_ns")
+    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s", "flight_ns", "consumed_beyond")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -431,6 +517,7 @@ class TrainerReport(_message.Message):
     RATE_FIELD_NUMBER: _ClassVar[int]
     FALLS_OFF_S_FIELD_NUMBER: _ClassVar[int]
     FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_BEYOND_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     consumed: int
@@ -444,10 +531,11 @@ class TrainerReport(_message.Message):
     rate: float
     falls_off_s: float
     flight_ns: int
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ..., flight_ns: _Optional[int] = ...) -> None: ...
+    consumed_beyond: _containers.RepeatedCompositeFieldContainer[IndexRange]
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ..., flight_ns: _Optional[int] = ..., consumed_beyond: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("client", "trainer_id", "transfer", "why", "pieces", "fallbacks", "held_bytes", "note")
+    __slots__ = ("client", "trainer_id", "transfer", "why", "pieces", "fallbacks", "held_bytes", "note", "sent")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
@@ -456,6 +544,7 @@ class LinkReport(_message.Message):
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
     client: str
     trainer_id: str
     transfer: str
@@ -464,7 +553,30 @@ class LinkReport(_message.Message):
     fallbacks: int
     held_bytes: int
     note: str
-    def __init__(self, client: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., why: _Optional[str] = ..., pieces: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    sent: int
+    def __init__(self, client: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., why: _Optional[str] = ..., pieces: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., note: _Optional[str] = ..., sent: _Optional[int] = ...) -> None: ...
+
+class TaskResume(_message.Message):
+    __slots__ = ("index", "point", "splits", "repeated_ms")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    POINT_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_MS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    point: str
+    splits: _containers.RepeatedCompositeFieldContainer[SplitsBehind]
+    repeated_ms: int
+    def __init__(self, index: _Optional[int] = ..., point: _Optional[str] = ..., splits: _Optional[_Iterable[_Union[SplitsBehind, _Mapping]]] = ..., repeated_ms: _Optional[int] = ...) -> None: ...
+
+class SplitsBehind(_message.Message):
+    __slots__ = ("provider", "repetition", "count")
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    provider: int
+    repetition: int
+    count: int
+    def __init__(self, provider: _Optional[int] = ..., repetition: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class SplitGrant(_message.Message):
     __slots__ = ("provider", "repetition", "cursor", "first", "end")
@@ -481,7 +593,7 @@ class SplitGrant(_message.Message):
     def __init__(self, provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial", "compression", "links")
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial", "compression", "links", "resume", "exhausted", "short_by", "incarnation", "repeated")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -502,6 +614,11 @@ class TaskReport(_message.Message):
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    EXHAUSTED_FIELD_NUMBER: _ClassVar[int]
+    SHORT_BY_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: str
     head: int
@@ -522,10 +639,15 @@ class TaskReport(_message.Message):
     partial: bool
     compression: str
     links: _containers.RepeatedCompositeFieldContainer[LinkReport]
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ...) -> None: ...
+    resume: TaskResume
+    exhausted: bool
+    short_by: int
+    incarnation: int
+    repeated: int
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume: _Optional[_Union[TaskResume, _Mapping]] = ..., exhausted: bool = ..., short_by: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "looks", "cpu_ns", "cpus", "idle_ns")
+    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "looks", "cpu_ns", "cpus", "idle_ns", "released")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -544,6 +666,7 @@ class WorkerReport(_message.Message):
     CPU_NS_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     IDLE_NS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     address: str
@@ -562,7 +685,8 @@ class WorkerReport(_message.Message):
     cpu_ns: int
     cpus: int
     idle_ns: int
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ...) -> None: ...
+    released: int
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., released: _Optional[int] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
     __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless", "paused", "position", "consumers", "definition")
@@ -601,26 +725,36 @@ class TaskOrder(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., consumers: _Optional[int] = ..., definition: _Optional[str] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "drop", "clients_gone", "collect", "welcome", "dismiss", "instance", "drain")
+    __slots__ = ("name", "start", "drop", "collect", "welcome", "dismiss", "instance", "drain", "releases")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
-    CLIENTS_GONE_FIELD_NUMBER: _ClassVar[int]
     COLLECT_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DISMISS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
     drop: _containers.RepeatedScalarFieldContainer[str]
-    clients_gone: _containers.RepeatedScalarFieldContainer[str]
     collect: int
     welcome: bool
     dismiss: _containers.RepeatedCompositeFieldContainer[Dismissal]
     instance: str
     drain: bool
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., clients_gone: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ...) -> None: ...
+    releases: _containers.RepeatedCompositeFieldContainer[ClientRelease]
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ...) -> None: ...
+
+class ClientRelease(_message.Message):
+    __slots__ = ("client_id", "number", "died")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DIED_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    number: int
+    died: bool
+    def __init__(self, client_id: _Optional[str] = ..., number: _Optional[int] = ..., died: bool = ...) -> None: ...
 
 class Dismissal(_message.Message):
     __slots__ = ("task_id", "trainer_id")
@@ -645,18 +779,20 @@ class TaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class SplitsRequest(_message.Message):
-    __slots__ = ("task_id", "provider", "repetition", "cursor", "want")
+    __slots__ = ("task_id", "provider", "repetition", "cursor", "want", "incarnation")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REPETITION_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     provider: int
     repetition: int
     cursor: int
     want: int
-    def __init__(self, task_id: _Optional[str] = ..., provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., want: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, task_id: _Optional[str] = ..., provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., want: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class SplitsReply(_message.Message):
     __slots__ = ("first", "end", "done")

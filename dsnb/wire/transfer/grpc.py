@@ -212,8 +212,9 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
             if request.recall:
                 reading.recall()
             else:
-                reading.credit(request.granted, request.consumed, request.max_bytes, request.received)
-                sink.heard(request.received, request.consumed)  # then what that lets go and what waits go together
+                reading.credit(request.granted, request.consumed, request.max_bytes, request.received, request.taken)
+                # Afterwards, so that what the credit lets go leaves together with what waits.
+                sink.heard(request.received, max(request.consumed, request.taken))
     except Exception as error:  # noqa: BLE001 - a bug: the reader must not wait for what it will not get
         sink.fail(error)
     sink.items.put(None)
@@ -238,7 +239,7 @@ class GrpcEndpoint:
         return _GrpcReading(open_channel(*self._key), opening, sink)
 
 
-class _GrpcReading:
+class _GrpcReading(Reading):
     """One read over a stream, with a thread that takes the replies. One that breaks is over; its sink learns of it."""
 
     def __init__(self, channel: Channel, opening: Opening, sink: Sink) -> None:
@@ -256,8 +257,10 @@ class _GrpcReading:
         self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
         self._thread.start()
 
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
-        self._requests.put(ReadRequest(granted=granted, consumed=consumed, max_bytes=max_bytes, received=received))
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
+        self._requests.put(
+            ReadRequest(granted=granted, consumed=consumed, max_bytes=max_bytes, received=received, taken=taken)
+        )
 
     def recall(self) -> None:
         self._requests.put(ReadRequest(recall=True))

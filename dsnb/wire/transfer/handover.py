@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.compression import NONE
@@ -21,6 +21,11 @@ from dsnb.elements.frame import Array, Frame
 from dsnb.wire.ears import Ears
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import ReadRequest
+
+FIRST_GRANT: Final = 64
+"""Elements of a task that a reader may hold before it has consumed any, and beyond as many as it consumed.
+
+So readers that come at the same time share a small pass. It holds where they take elements from each other."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +64,10 @@ class Opening:
         compression: "AUTO", "NONE" or a codec's name; of transfers that can.
         codecs: What the reader can decompress.
         checksum: Whether messages are to carry one.
+        had: What the client consumed before it was given up and came back, as numbers of elements: the first of a range
+            and the one behind its last, and so on; in the order in which they came.
+        had_count: How many it had consumed in all then.
+        client_before: Who it was then.
         link: How the elements come to it.
     """
 
@@ -74,6 +83,9 @@ class Opening:
     compression: str = NONE
     codecs: tuple[str, ...] = ()
     checksum: bool = False
+    had: tuple[int, ...] = ()
+    had_count: int = 0
+    client_before: str = ""
     link: Link = field(default_factory=Link, compare=False)
 
     @classmethod
@@ -92,6 +104,9 @@ class Opening:
             compression=request.compression,
             codecs=request.codecs,
             checksum=request.checksum,
+            had=request.had,
+            had_count=request.had_count,
+            client_before=request.client_before,
             link=Link(transfer=transfer, why=request.why),
         )
 
@@ -110,6 +125,9 @@ class Opening:
             compression=self.compression,
             codecs=self.codecs,
             checksum=self.checksum,
+            had=self.had,
+            had_count=self.had_count,
+            client_before=self.client_before,
             why=self.link.why,
         )
 
@@ -152,6 +170,11 @@ class Sink(Protocol):
         del nbytes
         return None
 
+    @property
+    def consumed(self) -> int | None:
+        """How much the reader consumed, where that can be looked up although it does not answer."""
+        return None
+
     def prepare(self, piece: Piece) -> None:
         """Do what takes long before a whole frame that may be delivered soon; not called under a lock of others."""
         del piece
@@ -180,10 +203,24 @@ class Sink(Protocol):
 class Reading(Protocol):
     """One reader's hold on one task."""
 
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
-        """Say how much may be sent in all, how much has come to its user, and how many bytes may be in between.
+    @property
+    def consumed_cell(self) -> memoryview | None:
+        """Where to write how much was consumed, one 64-bit number that the worker reads if this process dies.
 
-        In a coordinated read also how much arrived; there all counters are of turns, from the task's first one on.
+        None where only `credit` can tell it.
+        """
+        return None
+
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
+        """Allow more to be sent, and tell how far the client is.
+
+        Args:
+            granted: Elements that may be sent in all.
+            consumed: Elements that the user has had. The others come again if the client dies.
+            max_bytes: Bytes that may be on their way or in the client's buffer.
+            received: Elements that arrived. In a coordinated read all counters are of turns, from the first one on.
+            taken: Elements that left the buffer; operations of the client may hold some that are not consumed. At least
+                those that are consumed.
         """
 
     def recall(self) -> None:

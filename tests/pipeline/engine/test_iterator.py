@@ -196,3 +196,40 @@ def test_a_pipeline_is_collected_with_its_iterator() -> None:
     del stage, elements
     gc.collect()
     assert gone() is None
+
+
+class Withdrawn(Stage):
+    """Counts to forty. What was pulled belongs to another reader when its user has had `at` elements, at some look."""
+
+    def __init__(self, at: int, look: int) -> None:
+        super().__init__("withdrawn")
+        self.at, self.look = at, look
+        self.given = self.had = 0
+
+    def produce(self, want: int) -> list[int]:
+        first, self.given = self.given, min(40, self.given + want)
+        return list(range(first, self.given))
+
+    def track(self, *, held: bool = False) -> Withdrawn:
+        return self
+
+    def consumed(self, elements: int, errors: int) -> None:
+        self.had += elements
+
+    def valid(self) -> bool:
+        self.look -= self.had == self.at
+        return self.had != self.at or self.look != 0
+
+
+@pytest.mark.parametrize("look", [1, 2], ids=["in the midst of a run or behind it", "before the first of a run"])
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 5, 17, 31, 38])
+def test_elements_that_belong_to_another_reader_by_now_are_left_out_and_reading_goes_on(
+    at: int, look: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_NS", 0)  # each element is told of
+    stage = Withdrawn(at, look)
+    got = list(ElementIterator(stage))
+    assert got[:at] == list(range(at))
+    assert got[at:] == list(range(40))[40 - len(got[at:]) :], "what comes behind the gap"
+    assert stage.had == len(got)
+    assert stage.given == 40, "reading went on to the end"

@@ -73,9 +73,12 @@ def test_a_pull_that_goes_on_is_counted_and_no_counter_goes_back() -> None:
 
 def test_waiting_for_splits_is_waiting_and_no_work() -> None:
     class Slow:
-        def open(self, provider: int) -> Iterator[tuple[int, int]]:
+        def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
             time.sleep(0.05)  # what the dispatcher takes to answer
             yield 0, 1
+
+        def repetition(self, provider: int) -> int:
+            return 0
 
     stage = Dataset.range(1).repeat(2).operation.build(context(splits=Slow()))
     drain(stage)

@@ -33,7 +33,7 @@ from dsnb.wire.transfer.choice import Choice
 from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart
 from dsnb.wire.transfer.grpc import GrpcEndpoint, ReadService, _StreamSink
 from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading, Sink
-from tests.support.proxy import slow_link
+from tests.support.proxy import poor_link
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, serving
 
@@ -65,7 +65,9 @@ class _Told:
     def __init__(self, said: list[tuple[Any, ...]]) -> None:
         self._said = said
 
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
+    consumed_cell = None
+
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
         self._said.append(("credit", granted, consumed, max_bytes))
 
     def recall(self) -> None:
@@ -383,7 +385,7 @@ def test_auto_over_a_slow_link_compresses_what_gets_much_smaller_and_nothing_els
             worker.sink().deliver(frames[-1])
         return len(reader.pieces) >= 10 and (noisy or any(used()))
 
-    with slow_link(bytes_s=8e6) as link:
+    with poor_link(bytes_s=8e6) as link:
         link.upstream = ("127.0.0.1", server.port)
         with reading(link.address, trainer_id="a", compression="AUTO", codecs=("LZ4", "ZSTD")) as reader:
             wait_for(enough_arrived, what="ten frames, and of smooth ones some that were compressed", timeout=60)

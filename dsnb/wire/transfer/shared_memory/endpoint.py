@@ -15,6 +15,7 @@ from dsnb.wire.status import end_of_read, error_of
 from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
 from dsnb.wire.transfer.headers import restore
 from dsnb.wire.transfer.shared_memory.line import (
+    COUNT,
     OPENING,
     Head,
     Kind,
@@ -23,6 +24,7 @@ from dsnb.wire.transfer.shared_memory.line import (
     message,
     shown_text,
 )
+from dsnb.wire.transfer.shared_memory.memory import ConsumedPage
 from dsnb.wire.transfer.shared_memory.views import Line
 
 _LEAVE_S = 2.0
@@ -61,7 +63,7 @@ def _caller(worker_uid: str) -> Caller:
     return Caller()
 
 
-class _SharedReading:
+class _SharedReading(Reading):
     """One read of a task on this host. What comes is taken by who waits for it, or by a thread where nobody listens."""
 
     def __init__(self, line: Line, task_id: str, sink: Sink, caller: Caller, proof: Proof, request: bytes) -> None:
@@ -75,8 +77,13 @@ class _SharedReading:
         self._hearing = threading.Lock()
         self._ears = sink.ears
         self._thread: threading.Thread | None = None
+        page = ConsumedPage()
+        self._cell = page.cell
         shown = shown_text(proof)
-        line.begin(message(Kind.OPEN, len(shown), text=shown + request))
+        try:
+            line.begin(message(Kind.OPEN, len(shown), text=shown + request), page.descriptor)
+        finally:
+            page.close_descriptor()
         if self._ears is not None:
             self._ears.add(line.descriptor, self._hear)
             return
@@ -84,8 +91,14 @@ class _SharedReading:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0) -> None:
-        self._line.say(message(Kind.CREDIT, granted, consumed, max_bytes, received))
+    @property
+    def consumed_cell(self) -> memoryview:
+        """A page that the worker sees."""
+        return self._cell
+
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
+        text = COUNT.pack(taken) if taken > consumed else b""
+        self._line.say(message(Kind.CREDIT, granted, consumed, max_bytes, received, text))
 
     def recall(self) -> None:
         self._line.say(message(Kind.RECALL))

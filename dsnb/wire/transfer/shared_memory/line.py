@@ -24,6 +24,7 @@ HEAD = struct.Struct("<BxxxIQQQQ")
 CHUNK = 1 << 16
 """Most bytes to take off a socket at once; many messages together."""
 
+COUNT = struct.Struct("<Q")
 OPENING: Final = "shared memory"
 """What a proof for such a socket is of, so that it is of no use elsewhere."""
 
@@ -35,7 +36,7 @@ class Kind(enum.IntEnum):
     """What a message is. `length` bytes follow its head, then the body's where it has one."""
 
     OPEN = 1  # from the reader; follow: what it shows and a ReadRequest, `a` bytes of it the former
-    CREDIT = 2  # a: granted, b: consumed, c: max_bytes, d: received
+    CREDIT = 2  # a: granted, b: consumed, c: max_bytes, d: received; follows, where it is more than consumed: taken
     RECALL = 3
     LEAVE = 4  # b: consumed
     RELEASE = 5  # a: the slab

@@ -27,6 +27,36 @@ def supported() -> bool:
     return hasattr(os, "memfd_create") and hasattr(mmap, "MADV_REMOVE")
 
 
+class ConsumedPage:
+    """One number that a reader writes and its worker reads, also after the reader was killed.
+
+    Args:
+        descriptor: Of a page that the other process made; None to make one.
+
+    Raises:
+        OSError: the system refuses it.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        mine = descriptor is None
+        self.descriptor = os.memfd_create("dsnb-consumed", os.MFD_CLOEXEC) if descriptor is None else descriptor
+        try:
+            if mine:
+                os.ftruncate(self.descriptor, mmap.PAGESIZE)
+            self._map = mmap.mmap(self.descriptor, mmap.PAGESIZE)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self._map.madvise(mmap.MADV_DONTFORK)
+        self.cell = memoryview(self._map).cast("Q")[:1]
+
+    def close_descriptor(self) -> None:
+        """Let go of the file; the page stays mapped as long as somebody has the cell."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
 class Memory:
     """A worker's memory, mapped for writing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections import deque
@@ -15,7 +16,7 @@ from dsnb.wire.status import page_of
 from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading, Sink
 from dsnb.wire.transfer.headers import describe
 from dsnb.wire.transfer.shared_memory.line import CHUNK, HEAD, Head, Kind, hang_up, head_of, message
-from dsnb.wire.transfer.shared_memory.memory import Bytes
+from dsnb.wire.transfer.shared_memory.memory import Bytes, ConsumedPage
 from dsnb.wire.transfer.shared_memory.pool import Pool, Slab
 
 SMALL = 32 << 10
@@ -71,6 +72,9 @@ class ReaderOutlet(Sink):
         self._backlog: deque[memoryview] = deque()
         self._holds: dict[int, _Hold] = {}
         self._heard = bytearray()
+        self._descriptors: list[int] = []
+        self._consumed: memoryview | None = None
+        """Where the reader says how much it consumed, also if it is killed."""
         self._closed = False
 
     # ---- the sink
@@ -126,9 +130,18 @@ class ReaderOutlet(Sink):
     def begin(self, pool: Pool, opening: Opening) -> None:
         """Give it the memory to look at."""
         self._pool, self._task_id, self._link = pool, opening.task_id, opening.link
+        self._see_consumed()
         with self._lock, suppress(OSError):  # where it has gone, its end is heard elsewhere
             welcome = message(Kind.WELCOME, pool.memory.size)
             socket.send_fds(self.connection, [welcome], [pool.memory.descriptor])
+
+    def _see_consumed(self) -> None:
+        """Map the page that came with the first message; without one, messages alone tell."""
+        if self._descriptors:
+            with suppress(OSError):
+                page = ConsumedPage(self._descriptors.pop())
+                self._consumed = page.cell
+                page.close_descriptor()
 
     # ---- slabs
 
@@ -172,8 +185,15 @@ class ReaderOutlet(Sink):
                 del self._holds[at]
         self._pool.release(hold.slab)
 
+    @property
+    def consumed(self) -> int | None:
+        """What the reader has written into its page."""
+        return None if self._consumed is None else int(self._consumed[0])
+
     def close(self) -> None:
         """Its socket has come to its end: take back all that it holds."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
         with self._lock:
             self._closed = True
             hang_up(self.connection)
@@ -226,7 +246,8 @@ class ReaderOutlet(Sink):
     def receive(self) -> bool:
         """Take in what has come; False when it is gone, or sends more than it may before it has proven itself."""
         try:
-            data = self.connection.recv(CHUNK)
+            data, descriptors, _, _ = socket.recv_fds(self.connection, CHUNK, 0 if self._consumed is not None else 1)
+            self._descriptors += descriptors
         except BlockingIOError:
             return True
         except OSError:

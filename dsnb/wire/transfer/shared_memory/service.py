@@ -25,6 +25,7 @@ from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.handover import Endpoint, Opening
 from dsnb.wire.transfer.shared_memory.line import (
     CHUNK,
+    COUNT,
     OPENING,
     Kind,
     hang_up,
@@ -197,6 +198,8 @@ class SharedMemoryService:
         if reader in self._readers:
             self._readers.discard(reader)
             self._selector.unregister(reader.connection)
+            if reader.reading is not None and reader.consumed is not None:
+                reader.reading.credit(0, reader.consumed, 0)  # what it could not tell any more
             reader.close()
             self._let_out(reader)
 
@@ -229,7 +232,8 @@ class SharedMemoryService:
         elif reader.reading is None:
             return  # it is told why
         elif head.kind == Kind.CREDIT:
-            reader.reading.credit(head.a, head.b, head.c, head.d)
+            taken = COUNT.unpack(request.text)[0] if request.text else 0
+            reader.reading.credit(head.a, head.b, head.c, head.d, taken)
         elif head.kind == Kind.RECALL:
             reader.reading.recall()
         elif head.kind == Kind.LEAVE:

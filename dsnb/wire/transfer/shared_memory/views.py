@@ -62,11 +62,20 @@ class Line:
 
     # ---- saying
 
-    def begin(self, word: bytes) -> None:
-        """Send the first message, which may be sent to whoever listens there."""
+    def begin(self, word: bytes, descriptor: int) -> None:
+        """Send the first message, which may be sent to whoever listens there, with a descriptor.
+
+        Raises:
+            SharedMemoryRefused: it could not be sent.
+        """
+        try:
+            sent = socket.send_fds(self._connection, [word], [descriptor], _NO_WAIT)
+        except OSError as error:
+            self.finish()
+            raise SharedMemoryRefused(f"the worker's socket takes nothing ({error})") from None
         with self._lock:
-            self._unsent.append(word)
-            self._send()
+            if sent < len(word):
+                self._unsent.append(word[sent:])
 
     def trust(self) -> None:
         """Send what was said since, for the other end has proven that it is the worker."""

@@ -1,0 +1,319 @@
+"""Attacks drawn at random: readers, workers and the dispatcher are killed, suspended and stopped while elements travel.
+
+Everything is drawn from one seed, and what readers got is compared element by element with what the service reported.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import dsnb
+from tests.faults.chaos import Reader, Scene, paced
+from tests.support.waiting import wait_for
+from tests.support.workers import address_of
+
+TOLD_WITHIN_S: Final = 0.25
+"""A reader over gRPC tells what it consumed every 10 ms; on a busy machine somewhat later."""
+
+WORKER_FAULT_S: Final = 6.0
+"""How long a worker may be silent before its part is another's."""
+
+_FILES: Final = 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is read, how, and what is done to it; all of it follows from a seed."""
+
+    seed: int
+    mode: str
+    pipeline: str
+    transfer: str
+    elements: int
+    workers: int
+    readers: int
+    batch: int
+    pause_s: float
+    on_lag: str
+    """How trainers share a cache; empty for readers without one."""
+    faults: tuple[str, ...]
+
+    @property
+    def trainers(self) -> list[str]:
+        return [f"trainer{number}" if self.on_lag else "" for number in range(self.readers)]
+
+
+MODES: Final = ("DYNAMIC", "DYNAMIC", "DYNAMIC", "OFF", "DATA", "FILE", "HINT")
+PIPELINES: Final = ("plain", "shuffled", "flat", "batched", "interleaved", "unordered", "repeated")
+FAULTS: Final = (
+    "kill a worker",
+    "stop a worker",
+    "replace a worker",
+    "suspend a worker",
+    "kill a reader",
+    "suspend a reader",
+    "add a reader",
+    "restart the dispatcher",
+)
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    random_ = random.Random(seed)
+    mode = random_.choice(MODES)
+    pipeline = random_.choice(PIPELINES) if mode == "DYNAMIC" else "hinted" if mode == "HINT" else "plain"
+    if mode == "FILE":
+        pipeline = "files"
+    shared = mode == "DYNAMIC" and random_.random() < 0.3
+    faults = [fault for fault in FAULTS if mode == "DYNAMIC" or "worker" not in fault or mode == "OFF"]
+    faults += ["kill a worker", "stop a worker"] if mode in {"DATA", "FILE", "HINT"} else []
+    return Plan(
+        seed=seed,
+        mode=mode,
+        pipeline=pipeline,
+        transfer=random_.choice(("grpc", "shared_memory")),
+        elements=random_.choice((600, 1_500, 3_000)),
+        workers=random_.randint(1, 3),
+        readers=random_.randint(1, 3),
+        batch=0 if pipeline == "batched" else random_.choice((0, 0, 0, 16)),
+        pause_s=random_.choice((0.0, 0.001, 0.004)),
+        on_lag=random_.choice(("wait", "spill")) if shared else "",
+        faults=tuple(random_.choices(faults, k=random_.randint(1, 3))),
+    )
+
+
+# ---- what is read
+
+
+def dataset(plan: Plan, folder: Path) -> dsnb.Dataset:
+    """Numbers from 0, each once (or for each worker once), through a pipeline of the plan's kind."""
+    count = plan.elements
+    slow = paced(0.0005)
+    numbers = dsnb.Dataset.range(count)
+    chunk = 10
+    made: dict[str, Callable[[], dsnb.Dataset]] = {
+        "plain": lambda: numbers.map(slow),
+        "shuffled": lambda: numbers.shuffle(200, seed=3).map(slow),
+        "flat": lambda: dsnb.Dataset.range(count // chunk).flat_map(_chunk).map(slow),
+        "batched": lambda: numbers.map(slow).batch(4),
+        "interleaved": lambda: dsnb.Dataset.range(count // chunk).interleave(_chunk, cycle_length=3).map(slow),
+        "unordered": lambda: numbers.map(slow, num_parallel_calls=2, deterministic=False),
+        "repeated": lambda: dsnb.Dataset.range(count // 4).map(slow).repeat(4),
+        "hinted": lambda: numbers.shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT).map(slow),
+        "files": lambda: _files(folder, count).map(slow),
+    }
+    return made[plan.pipeline]()
+
+
+def _chunk(number: int) -> dsnb.Dataset:
+    return dsnb.Dataset.range(10 * number, 10 * number + 10)
+
+
+def _files(folder: Path, count: int) -> dsnb.Dataset:
+    names = []
+    for file in range(_FILES):
+        names.append(str(folder / f"part{file}"))
+        Path(names[-1]).write_text("".join(f"{number}\n" for number in range(file, count, _FILES)))
+    return dsnb.TextLineDataset(names).map(int)
+
+
+# ---- the attack
+
+
+class Attack:
+    """One plan, carried out on a service of its own.
+
+    Args:
+        plan: What to do.
+        folder: For logs, files and the dispatcher's work folder.
+    """
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self._folder = folder
+        self._random = random.Random(plan.seed + 1)
+        self._events: list[str] = []
+        self._worker_faults: list[float] = []
+        self.came = plan.workers
+
+    def run(self) -> None:
+        """Carry it out, and compare what came with what was reported."""
+        plan = self.plan
+        settings: dict[str, Any] = {"work_dir": self._folder / "work"}
+        if plan.mode in {"DATA", "FILE", "HINT"}:
+            settings["worker_addresses"] = ["localhost:%port%"] * plan.workers
+        with Scene(self._folder, workers=plan.workers, **settings) as scene:
+            scene.register(dataset(plan, self._folder))
+            for trainer in plan.trainers:
+                self._read(scene, trainer)
+            for fault in plan.faults:
+                self._wait_a_while(scene)
+                self._strike(scene, fault)
+            self._end(scene)
+            self._compare(scene)
+
+    def _read(self, scene: Scene, trainer: str) -> Reader:
+        plan = self.plan
+        more: dict[str, Any] = {"cache": {"on_lag": plan.on_lag}} if trainer else {}
+        return scene.read(
+            mode=plan.mode, trainer=trainer, transfer=plan.transfer, batch=plan.batch, pause_s=plan.pause_s, **more
+        )
+
+    def _wait_a_while(self, scene: Scene) -> None:
+        """Until some more elements have come, or the pass is over."""
+        goal = len(self._all(scene)) + self._random.randint(1, max(2, self.plan.elements // 3))
+        until = time.monotonic() + 5.0
+        wait_for(
+            lambda: len(self._all(scene)) >= goal or time.monotonic() > until or self._over(scene),
+            what="elements",
+            timeout=30,
+        )
+
+    @staticmethod
+    def _all(scene: Scene) -> list[int]:
+        return [number for reader in scene.readers for number in reader.got]
+
+    @staticmethod
+    def _over(scene: Scene) -> bool:
+        return all(reader.killed or reader.process.popen.poll() is not None for reader in scene.readers)
+
+    def _strike(self, scene: Scene, fault: str) -> None:
+        what, _, whom = fault.partition(" a ")
+        if fault == "restart the dispatcher":
+            self._events += scene.events  # the next one begins its list anew
+            scene.cluster.restart_dispatcher()
+        elif whom == "worker":
+            self._strike_worker(scene, what)
+        else:
+            self._strike_reader(scene, what)
+
+    def _strike_worker(self, scene: Scene, what: str) -> None:
+        living = [worker for worker in scene.workers if worker.popen.poll() is None]
+        victim = self._random.choice(living)
+        self._worker_faults.append(time.monotonic())
+        if what == "suspend":
+            scene.suspend(victim.pid, self._random.choice((0.5, 3.0)))
+            self.came += 1  # if it was given up, it comes back as another one
+            return
+        port = int(address_of(victim).rpartition(":")[2]) if what == "replace" else 0
+        if what == "stop":
+            victim.terminate()
+        else:
+            victim.kill()
+        if what == "replace" or len(living) == 1 or self._random.random() < 0.5:
+            victim.ended()
+            scene.add_worker(port)
+            self.came += 1
+
+    def _strike_reader(self, scene: Scene, what: str) -> None:
+        living = [r for r in scene.readers if not r.killed and r.process.popen.poll() is None]
+        if what == "add" or not living:
+            if not self._over(scene):
+                self._read(scene, self._random.choice(self.plan.trainers))
+            return
+        victim = self._random.choice(living)
+        if what == "suspend":
+            scene.suspend(victim.process.pid, self._random.choice((0.5, 5.0)))
+            return
+        victim.kill()
+        if not any(other is not victim and other.trainer == victim.trainer for other in living):
+            self._read(scene, victim.trainer)  # else nobody would read what this trainer has not
+
+    def _end(self, scene: Scene) -> None:
+        scene.go_on()
+        for end in scene.ended():
+            for text in end["warnings"]:
+                assert "error" not in text.lower(), text
+
+    # ---- what came, and what was reported
+
+    def _compare(self, scene: Scene) -> None:
+        self._events += scene.events
+        with_trainers = sorted(set(self.plan.trainers))
+        for trainer in with_trainers:
+            readers = [reader for reader in scene.readers if reader.trainer == trainer]
+            if self.plan.mode == "OFF":
+                self._compare_whole_passes(readers)
+            else:
+                self._compare_once(readers, trainer)
+
+    def _compare_once(self, readers: list[Reader], trainer: str) -> None:
+        seen = Counter(number for reader in readers for number in reader.got)
+        expected = Counter(self._whole_passes(seen.total() + self._lost(trainer)[0]) * self._expected())
+        assert not set(seen) - set(expected), self._story("elements that there are not", seen - expected)
+        missing, twice = (expected - seen), (seen - expected)
+        in_hand = sum(reader.in_hand for reader in readers if reader.killed) * self._unit
+        lost, exactly = self._lost(trainer)
+        assert not exactly or lost <= missing.total(), self._story(f"{lost} reported as lost, more than", missing)
+        less = f"{lost} reported as lost, less than"
+        assert not exactly or missing.total() <= lost + in_hand, self._story(less, missing)
+        told = self._repeated()
+        for number in untold(readers, self._worker_faults):
+            twice[number] = 0
+        assert (+twice).total() <= told, self._story(f"{told} reported as repeated, less than", +twice)
+
+    def _compare_whole_passes(self, readers: list[Reader]) -> None:
+        """In mode OFF each worker gives a whole pass: all elements are there as often as there were workers."""
+        total = sum(len(reader.got) for reader in readers)
+        lost, _ = self._lost("")
+        in_hand = sum(reader.in_hand for reader in readers if reader.killed)
+        spare = len(untold(readers, self._worker_faults)) + self._repeated()
+        passes = [
+            passes
+            for passes in range(1, len(readers) * self.came + 1)
+            if -spare <= passes * self.plan.elements - total - lost <= in_hand
+        ]
+        told = f"{total} came and {lost} were reported as lost, of at most {self.came} workers' passes"
+        assert passes, self._story(told, Counter())
+
+    @property
+    def _unit(self) -> int:
+        return 4 if self.plan.pipeline == "batched" else 1
+
+    def _expected(self) -> list[int]:
+        count = self.plan.elements
+        return 4 * list(range(count // 4)) if self.plan.pipeline == "repeated" else list(range(count))
+
+    def _whole_passes(self, elements: int) -> int:
+        """How many passes so many elements are: a reader that comes after the end of one begins the next."""
+        return max(1, round(elements / self.plan.elements))
+
+    def _lost(self, trainer: str) -> tuple[int, bool]:
+        """Elements that were reported as lost to a trainer, and whether that is how many there are."""
+        whom = re.escape(f"trainer '{trainer}'" if trainer else "its readers")
+        found = [
+            re.search(rf"'train': (?:([\d,]+) )?elements (?:of ([\d,]+) splits )?.*did not reach {whom}", event)
+            for event in self._events
+        ]
+        counts = [match[1] for match in found if match]
+        known = [int(count.replace(",", "")) for count in counts if count]
+        return sum(known) * self._unit, len(known) == len(counts)
+
+    def _repeated(self) -> int:
+        found = [re.search(r"'train': ([\d,]+) elements reached two readers", event) for event in self._events]
+        return sum(int(match[1].replace(",", "")) for match in found if match) * self._unit
+
+    def _story(self, what: str, elements: Counter[int]) -> str:
+        listed = f"{elements.total()}: {sorted(elements)[:20]}"
+        return "\n".join((f"seed {self.plan.seed}: {what} {listed}", str(self.plan), *self._events))
+
+
+def untold(readers: list[Reader], worker_faults: list[float]) -> list[int]:
+    """What readers that were killed may have consumed without anybody's knowing.
+
+    Over gRPC that is what they consumed in their last moment. Where their worker failed just before, it is what they
+    consumed since.
+    """
+    found = []
+    for reader in readers:
+        faults = [at for at in worker_faults if reader.killed - WORKER_FAULT_S < at < reader.killed]
+        since = min([reader.killed, *faults]) - (TOLD_WITHIN_S if reader.transfer == "grpc" or faults else 0)
+        found += [number for number, at in reader.logged if reader.killed and at >= since]
+    return found

@@ -1,0 +1,117 @@
+"""Each element of a finite DYNAMIC pass reaches its readers once, whoever dies, leaves or is suspended."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dsnb
+from tests.faults.chaos import Scene, paced
+from tests.support.waiting import wait_for
+
+TRANSFERS = ["grpc", "shared_memory"]
+UNTOLD = {"grpc": 5, "shared_memory": 0}
+"""Elements that a reader which takes 4 ms for each may have consumed in the 10 ms and more before it was killed."""
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with Scene(tmp_path) as scene:
+        yield scene
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_killed_workers_part_is_made_again_and_comes_once(scene: Scene, transfer: str, readers: int) -> None:
+    scene.register(dsnb.Dataset.range(3_000).map(paced(0.0005)))
+    reading = [scene.read(transfer=transfer) for _ in range(readers)]
+    scene.wait_for(reading[0], 300)
+    scene.workers[0].kill()
+    scene.ended()
+    scene.check_each_once(3_000)
+    assert scene.cluster.job("train").lost_splits == 0
+
+
+def test_a_worker_that_is_stopped_loses_nothing(scene: Scene) -> None:
+    scene.register(dsnb.Dataset.range(3_000).map(paced(0.0005)))
+    reader = scene.read()
+    scene.wait_for(reader, 300)
+    scene.workers[0].terminate()
+    scene.wait_for(reader, 900)
+    scene.add_worker()
+    scene.workers[1].terminate()
+    assert all(not end["warnings"] for end in scene.ended())
+    scene.check_each_once(3_000)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_what_a_killed_reader_had_not_consumed_comes_to_the_other(scene: Scene, transfer: str) -> None:
+    scene.register(dsnb.Dataset.range(1_500))
+    victim = scene.read(transfer=transfer, pause_s=0.004)
+    scene.wait_for(victim, 1)
+    other = scene.read(transfer=transfer, pause_s=0.002)
+    scene.wait_for(other, 1)
+    wait_for(lambda: len(victim.got) + len(other.got) >= 1_000, what="the end to be near")
+    victim.kill()
+    scene.ended()
+    scene.check_each_once(1_500, in_hand=1, again=UNTOLD[transfer])
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_a_reader_that_sleeps_and_is_killed_causes_no_duplicate(scene: Scene, transfer: str) -> None:
+    scene.register(dsnb.Dataset.range(300))
+    victim = scene.read(transfer=transfer, pause_s=1.0)
+    scene.wait_for(victim, 3)
+    other = scene.read(transfer=transfer)
+    wait_for(lambda: time.time() - victim.log.stat().st_mtime > 0.1, what="the reader to be asleep")
+    victim.kill()
+    scene.ended()
+    scene.check_each_once(300)
+    assert len(other.got) == 300 - len(victim.got)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_a_suspended_reader_comes_back_and_nothing_is_lost_or_doubled(scene: Scene, transfer: str) -> None:
+    scene.register(dsnb.Dataset.range(4_000))
+    other = scene.read(transfer=transfer, pause_s=0.002)
+    victim = scene.read(transfer=transfer, pause_s=0.002)
+    scene.wait_for(victim, 100)
+    victim.suspend()
+    wait_for(lambda: scene.cluster.job("train").clients == 1, what="the reader to be given up", timeout=30)
+    victim.go_on()
+    _other, suspended = scene.ended()
+    assert any("was taken for gone" in text for text in suspended["warnings"])
+    assert len(other.got) > 200
+    scene.check_each_once(4_000, again=told_as_again(scene))
+
+
+def test_the_only_reader_of_a_pass_comes_back_to_where_it_was(scene: Scene) -> None:
+    scene.register(dsnb.Dataset.range(1_000))
+    victim = scene.read(job_name="", pause_s=0.002)
+    scene.wait_for(victim, 200)
+    victim.suspend()
+    wait_for(lambda: not any(job.clients for job in scene.cluster.status().jobs), what="it to be given up", timeout=30)
+    victim.go_on()
+    scene.ended()
+    scene.check_each_once(1_000, again=told_as_again(scene))
+
+
+def told_as_again(scene: Scene) -> int:
+    """How many elements reached two readers, as the dispatcher announced: over gRPC, those of the last milliseconds."""
+    told = [re.search(r"([\d,]+) elements reached two readers", event) for event in scene.events]
+    return sum(int(match[1].replace(",", "")) for match in told if match)
+
+
+@pytest.mark.parametrize("batch", [0, 32])
+def test_elements_in_a_batch_that_a_killed_reader_had_begun_are_not_lost(scene: Scene, batch: int) -> None:
+    scene.register(dsnb.Dataset.range(2_000).map(paced(0.0002)))
+    victim = scene.read(batch=batch, pause_s=0.01, transfer="shared_memory")
+    scene.wait_for(victim, 96)
+    scene.read(batch=batch)
+    victim.kill()
+    scene.ended()
+    scene.check_each_once(2_000, in_hand=max(1, batch))

@@ -1,0 +1,58 @@
+"""Workers that are stopped in the middle of a DYNAMIC read cost its reader nothing, and no error reaches it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dsnb
+from tests.faults.chaos import Scene, paced
+from tests.support.cluster import Cluster
+
+REPETITIONS = 60
+SIZE = 12
+
+
+def short_repetitions() -> dsnb.Dataset:
+    """Workers ask for splits all the time: each repetition has few."""
+    return dsnb.Dataset.range(SIZE).map(paced(0.0005)).repeat(REPETITIONS)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(workers=5) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("how", ["stop", "remove"])
+@pytest.mark.parametrize("transfer", ["local", "grpc"])
+def test_workers_that_are_stopped_one_after_another_cost_the_reader_nothing(
+    cluster: Cluster, how: str, transfer: str
+) -> None:
+    distributed = dsnb.distribute("distributed_epoch", cluster.service, data_transfer_protocol=transfer)
+    got: list[int] = []
+    with iter(short_repetitions().apply(distributed)) as elements:
+        for worker in cluster.workers[1:]:
+            got += map(int, itertools.islice(elements, 100))
+            if how == "stop":
+                worker.stop()
+            else:
+                cluster.service.remove(worker.name)
+        got += map(int, elements)
+    assert Counter(got) == dict.fromkeys(range(SIZE), REPETITIONS)
+
+
+def test_workers_that_are_interrupted_cost_the_reader_nothing(tmp_path: Path) -> None:
+    with Scene(tmp_path, workers=5) as scene:
+        scene.register(short_repetitions())
+        reader = scene.read()
+        for number, worker in enumerate(scene.workers[1:], 1):
+            scene.wait_for(reader, 100 * number)
+            worker.interrupt()
+        (end,) = scene.ended()
+        assert end == {"errors": [], "warnings": []}
+        assert Counter(reader.got) == dict.fromkeys(range(SIZE), REPETITIONS)

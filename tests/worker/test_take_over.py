@@ -1,0 +1,200 @@
+"""A window that takes over from one whose worker died: each element reaches each trainer once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from dsnb.wire.manner import Manner
+from dsnb.wire.messages import IndexRange, ReaderPosition, TrainerPosition
+from dsnb.wire.ranges import Ranges, prefix
+from dsnb.worker.window import FIRST_GRANT, Window
+
+WAIT = Manner(on_lag="wait")
+
+
+@dataclass
+class Client:
+    """A reader as it is: what it received in order, and how much of that it consumed."""
+
+    name: str
+    trainer: str
+    received: list[int] = field(default_factory=list)
+    consumed: int = 0
+    acknowledged: int = 0
+    alive: bool = True
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(index, index + 1) for index in self.received]
+
+    def consume(self, count: int) -> list[int]:
+        taken = self.received[self.consumed : self.consumed + count]
+        self.consumed += len(taken)
+        return taken
+
+    def position(self) -> ReaderPosition:
+        held = prefix(self.ranges, self.consumed)[1]
+        return ReaderPosition(
+            client_id=self.name, received=len(self.received), held=tuple(IndexRange(first=a, end=b) for a, b in held)
+        )
+
+
+class World:
+    """Clients that outlive the windows they read from."""
+
+    def __init__(self, seed: int, *, keep: bool) -> None:
+        self.random = random.Random(seed)
+        self.keep = keep
+        self.length = self.random.randint(1, 400)
+        trainers = ["a", "b", "c"] if keep else [""]
+        self.clients = [
+            Client(f"{trainer}{n}", trainer) for trainer in trainers for n in range(self.random.randint(1, 2))
+        ]
+        self.seen: dict[str, Counter[int]] = {trainer: Counter() for trainer in trainers}
+        self.uncertain: set[int] = set()
+        """Elements that a client consumed and did not acknowledge before it died."""
+        self.window = self._window(0)
+        self._attach()
+
+    def _window(self, first: int) -> Window:
+        return Window(capacity=1 << 20, ahead=1 << 12, keep=self.keep, first=first)
+
+    def _attach(self) -> None:
+        for client in self.alive:
+            received, consumed = len(client.received), client.consumed
+            self.window.attach(client.name, client.trainer, received, consumed, WAIT if self.keep else Manner())
+            client.acknowledged = consumed
+
+    @property
+    def alive(self) -> list[Client]:
+        return [client for client in self.clients if client.alive]
+
+    def step(self) -> None:
+        if self.window.wants_more() and self.random.random() < 0.5:
+            self.produce()
+        client = self.random.choice(self.alive)
+        granted = len(client.received) + self.random.randint(0, 90)
+        if self.random.random() < 0.7:
+            client.acknowledged = client.consumed
+        self.window.credit(client.name, granted, client.acknowledged, 1 << 20)
+        for taken in self.window.take_all(client.name):
+            client.received += range(taken.index, taken.index + taken.count)
+        self.window.validate()
+        self.seen[client.trainer].update(client.consume(self.random.randint(0, 40)))
+
+    def produce(self) -> None:
+        count = min(self.random.randint(1, 30), self.length - self.window.head)
+        if count:
+            self.window.append(object(), count, count * 4)
+        if self.window.head == self.length:
+            self.window.finish()
+        self.window.validate()
+
+    def kill_a_client(self) -> None:
+        client = self.random.choice(self.alive)
+        client.alive = False
+        self.uncertain |= set(client.received[client.acknowledged : client.consumed])
+        self.window.leave(client.name)
+        successor = Client(client.name + "'", client.trainer)
+        self.clients.append(successor)
+        self.window.attach(successor.name, successor.trainer, manner=WAIT if self.keep else Manner())
+        self.window.validate()
+
+    def move(self) -> None:
+        """The worker dies: another one takes over with what was reported, and what living clients tell."""
+        reported = {name: (self.window.offset(name), Ranges(t.done)) for name, t in self.window.trainers.items()}
+        first = min(offset for offset, _ in reported.values())
+        positions = []
+        for name, (offset, done) in reported.items():
+            readers = [client for client in self.alive if client.trainer == name]
+            for client in readers:
+                done.update(prefix(client.ranges, client.consumed)[0])
+            positions.append(
+                TrainerPosition(
+                    trainer_id=name,
+                    offset=offset,
+                    consumed=tuple(IndexRange(first=a, end=b) for a, b in done if b > first),
+                    readers=tuple(client.position() for client in readers),
+                )
+            )
+        self.window = self._window(first)
+        self.window.take_over(positions)
+        self.window.validate()
+        if self.random.random() < 0.5:
+            self.produce()  # before its readers have come
+        self._attach()
+
+    def finish(self) -> None:
+        for _ in range(20_000):
+            for client in self.alive:
+                self.seen[client.trainer].update(client.consume(50))
+                client.acknowledged = client.consumed
+                self.window.credit(client.name, len(client.received) + 50, client.consumed, 1 << 20)
+                for taken in self.window.take_all(client.name):
+                    client.received += range(taken.index, taken.index + taken.count)
+            if self.window.wants_more():
+                self.produce()
+            ended = all(self.window.at_end(client.name) for client in self.alive)
+            if ended and all(client.consumed == len(client.received) for client in self.alive):
+                return
+        raise AssertionError("the end never comes")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("seed", range(300))
+def test_each_element_reaches_each_trainer_once_though_workers_and_readers_die(seed: int, keep: bool) -> None:
+    world = World(seed, keep=keep)
+    for _ in range(world.random.randint(1, 120)):
+        world.step()
+        if world.random.random() < 0.04:
+            world.move()
+        elif world.random.random() < 0.02:
+            world.kill_a_client()
+    world.finish()
+    for seen in world.seen.values():
+        assert set(seen) == set(range(world.length)), "an element never came"
+        assert {index for index, count in seen.items() if count > 1} <= world.uncertain, "an element came twice"
+    assert world.window.short_by == 0
+    assert keep or world.window.done
+
+
+def test_a_pipeline_that_makes_fewer_elements_than_before_still_ends_and_says_so() -> None:
+    window = Window(capacity=1 << 20, ahead=1 << 12, keep=False)
+    window.take_over(
+        [
+            TrainerPosition(
+                trainer_id="",
+                consumed=(IndexRange(first=0, end=3),),
+                readers=(ReaderPosition(client_id="r", received=9, held=(IndexRange(first=3, end=9),)),),
+            )
+        ]
+    )
+    window.append(object(), 5, 5)
+    window.finish()
+    window.leave("r")
+    assert window.short_by == 4
+    window.attach("s", "")
+    window.credit("s", 10, 0, 1 << 20)
+    assert [(taken.index, taken.count) for taken in window.take_all("s")] == [(3, 2)]
+    assert window.at_end("s")
+
+
+def test_two_readers_share_a_small_pass_fairly() -> None:
+    window = Window(capacity=1 << 20, ahead=1 << 20, keep=False)
+    window.attach("slow", "")
+    window.credit("slow", 1 << 30, 0, 1 << 30)
+    window.append(object(), 200, 200)
+    window.finish()
+    assert sum(taken.count for taken in window.take_all("slow")) == FIRST_GRANT
+    window.attach("fast", "")
+    got = 0
+    for _ in range(40):
+        window.credit("fast", 1 << 30, got, 1 << 30)
+        got += sum(taken.count for taken in window.take_all("fast"))
+    assert got == 200 - FIRST_GRANT
+    assert window.at_end("fast"), "the end of one reader waits for another's consumption"
+    assert not window.done
