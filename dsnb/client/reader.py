@@ -207,6 +207,15 @@ class ReadStage(JobReader):
         """Whether the dispatcher counts this reader in, as far as can be known without asking it."""
         return self._inbox.refusal is None and not self._control.lapsed
 
+    @property
+    def holds_what_it_handed_out(self) -> bool:
+        """Whether what the user has not consumed of it is this reader's still, as far as can be known without asking.
+
+        What operations of this process hold counts as consumed where the reader comes back. And of a pass that is over
+        nothing is given to others; the dispatcher knows its readers no more.
+        """
+        return self._consumption.held_behind or self._ended or self.present
+
     def skip(self, count: int) -> int:
         """What is behind for good is left out by the tasks; the rest is read."""
         free = min(count, self._behind)
@@ -596,4 +605,4 @@ class _Tracking(Tracking):
         self._reader.user_consumed(elements, errors)
 
     def valid(self) -> bool:
-        return self._reader.present
+        return self._reader.holds_what_it_handed_out

@@ -108,6 +108,7 @@ def test_nothing_overflows_from_phone_to_wall(
     tab.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     tab.open(served.url)
     assert tab.page.evaluate("document.documentElement.dataset.theme") == theme
+    tab.wait("document.querySelectorAll('tr[data-trainer]').length === 2")
     for width in (400, 700, 1000, 1280, 1600, 2000):
         tab.page.set_viewport_size({"width": width, "height": 1000})
         tab.wait(f"innerWidth === {width}")

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 import dsnb
+from tests.support.ports import own_port
 from tests.support.processes import PythonProcess
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
@@ -125,7 +126,7 @@ def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path)
 
 
 def test_a_dispatcher_that_is_killed_is_started_again_in_its_work_dir(tmp_path: Path) -> None:
-    again = ["dispatcher", "--json", "--work-dir", str(tmp_path), "--port", str(free_port())]
+    again = ["dispatcher", "--json", "--work-dir", str(tmp_path), "--port", str(own_port())]
     with command(*again) as process:
         target = json.loads(process.line("{"))["target"]
         registered = dsnb.register_dataset(target, dsnb.Dataset.range(10))
@@ -187,7 +188,7 @@ def test_a_worker_without_a_dispatcher_gives_up_with_advice() -> None:
 
 
 def test_ctrl_c_ends_a_worker_that_still_looks_for_its_dispatcher() -> None:
-    with command("worker", "--dispatcher", "127.0.0.1:1", "--port", str(port := free_port())) as worker:
+    with command("worker", "--dispatcher", "127.0.0.1:1", "--port", str(port := own_port())) as worker:
         wait_for(lambda: not refuses(f"http://127.0.0.1:{port}"), what="the worker to listen")
         worker.interrupt()
         assert worker.ended(timeout=5) == 130
@@ -329,11 +330,6 @@ def test_the_dashboard_serves_a_page_until_it_is_told_to_stop() -> None:
         process.terminate()
         assert process.ended() == 0
         assert wait_for(lambda: refuses(url), what="the port to be closed")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def refuses(url: str) -> bool:

@@ -97,9 +97,9 @@ class Scene:
             self._stack.close()
             raise
 
-    def add_worker(self, port: int = 0) -> PythonProcess:
+    def add_worker(self, port: int = 0, *more: str) -> PythonProcess:
         dispatcher = self.cluster.dispatcher
-        worker = self._stack.enter_context(worker_process(dispatcher.target, dispatcher.token, port))
+        worker = self._stack.enter_context(worker_process(dispatcher.target, dispatcher.token, port, *more))
         self.workers.append(worker)
         return worker
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 import warnings
 from collections import Counter
@@ -180,6 +182,42 @@ def test_trainers_of_a_cached_job_go_on_with_what_the_others_make_and_see_the_sa
     assert len(shared) > 100
     assert [x for x in tails[0] if x in shared] == [x for x in tails[1] if x in shared]
     for elements in trainers:
+        elements.close()
+
+
+@pytest.mark.parametrize("on_lag", ["wait", "spill"])
+def test_each_trainer_of_endless_data_is_told_exactly_what_a_dead_worker_did_not_give_it(
+    scene: Scene, on_lag: str
+) -> None:
+    """The count of a slow trainer: what the trainer that is furthest ahead had of the dead worker, and it did not."""
+
+    def trainer(name: str) -> Any:
+        def made_by(number: int) -> tuple[int, int]:
+            time.sleep(0.001)
+            return number, os.getpid()
+
+        options = {"cross_trainer_cache": dsnb.CrossTrainerCache(trainer_id=name, on_lag=on_lag)}
+        dataset = dsnb.Dataset.range(1_000_000_000).map(made_by).repeat()
+        return iter(dataset.apply(dsnb.distribute("parallel_epochs", scene.service, job_name="train", **options)))
+
+    trainers = {"fast": trainer("fast"), "slow": trainer("slow")}
+    got = {name: list(islice(elements, 100)) for name, elements in trainers.items()}
+    got["fast"] += islice(trainers["fast"], 900)
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scene.lost_worker_is_gone()
+        for name, elements in trainers.items():
+            got[name] += islice(elements, 2_000)
+        lost = {trainer.trainer_id: trainer.lost for trainer in scene.cluster.job("train").trainers}
+    had = {name: sum(int(pid) == scene.victim.pid for _number, pid in elements) for name, elements in got.items()}
+    assert lost == {name: max(had.values()) - count for name, count in had.items()}
+    assert lost["slow"] > 0
+    counts = [
+        int(match[1].replace(",", "")) for text in told(caught) if (match := re.search(r"([\d,]+) elements", text))
+    ]
+    assert sorted(counts) == sorted(count for count in lost.values() if count)
+    for elements in trainers.values():
         elements.close()
 
 

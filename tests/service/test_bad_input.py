@@ -28,6 +28,7 @@ from dsnb.errors import (
     UserCodeError,
 )
 from tests.support.cluster import Cluster
+from tests.support.ports import own_port
 from tests.support.processes import PythonProcess
 from tests.support.reading import at_once, first, numbers, outcomes
 from tests.support.transfers import TRANSFERS
@@ -96,8 +97,7 @@ def told_of_silence(limit: float, call: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return own_port()
 
 
 def test_a_name_that_no_service_has() -> None:
@@ -317,7 +317,7 @@ def test_a_worker_stopped_in_mid_read_of_whole_passes(cluster: Cluster, transfer
                    job_name="job", data_transfer_protocol=transfer)  # fmt: skip
     with iter(dataset) as elements:
         got = values(elements, 10)
-        told = r"worker w0 was stopped \(job 'job'\): \d+ elements? of its part did not arrive"
+        told = r"worker w0 was stopped \(job 'job'\): [\d,]+ elements? of its part did not arrive"
         with pytest.warns(DataLossWarning, match=told) as warned:
             got += until_told(cluster.workers.pop(0).stop, elements, warned)
         [lost] = [trainer.lost for trainer in cluster.job("job").trainers]

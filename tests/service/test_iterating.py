@@ -8,9 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tqdm.auto import tqdm
 
@@ -391,3 +393,15 @@ def test_the_warning_of_an_empty_pass_stands_at_the_line_that_reads(cluster: Clu
     with pytest.warns(DsnbWarning, match="pass 0 of job 'j' was read to its end") as told:
         assert next(other, "empty") == "empty"
     assert told[0].filename == __file__
+
+
+def test_what_is_in_batches_comes_although_its_pass_is_over_and_its_reader_let_go(cluster: Cluster) -> None:
+    elements = iter(read(R(20), cluster, "distributed_epoch").batch(3).prefetch(10))
+    got = list(islice(elements, 1))
+    wait_for(lambda: not control_threads(), what="the reader to learn that the dispatcher knows it no more")
+    assert np.concatenate([*got, *elements]).tolist() == list(range(20))
+
+
+def control_threads() -> list[str]:
+    """The threads that report to the dispatcher for readers."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dsnb-follow")]

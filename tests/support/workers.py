@@ -10,14 +10,14 @@ from tests.support.processes import PythonProcess
 
 
 @contextmanager
-def worker_process(target: str, token: str, port: int = 0) -> Iterator[PythonProcess]:
-    """`dsnb worker` for a dispatcher, ready.
+def worker_process(target: str, token: str, port: int = 0, *more: str) -> Iterator[PythonProcess]:
+    """`dsnb worker` for a dispatcher, ready; `more` are further arguments.
 
     Example:
         >>> with worker_process(dispatcher.target, dispatcher.token) as worker:
         ...     worker.kill()
     """
-    arguments = ["--json", "--dispatcher", target, "--port", str(port)]
+    arguments = ["--json", "--dispatcher", target, "--port", str(port), *more]
     with PythonProcess(["-m", "dsnb", "worker", *arguments], env={"DSNB_TOKEN": token}) as worker:
         worker.line("{", timeout=60.0)
         yield worker

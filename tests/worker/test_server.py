@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import weakref
@@ -25,6 +24,7 @@ from dsnb.wire.messages import JoinRequest, TaskOrder
 from dsnb.wire.methods import JOIN
 from dsnb.wire.transfer import local
 from tests.support.cluster import Cluster
+from tests.support.ports import own_port
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
 from tests.worker.collecting import Collector, opening
@@ -38,9 +38,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return own_port()
 
 
 def config(cluster: Cluster, **changes: object) -> dsnb.WorkerConfig:

@@ -22,7 +22,7 @@ from dsnb.wire.ears import Ears
 from dsnb.wire.manner import Manner
 from dsnb.wire.messages import ReadRequest
 
-FIRST_GRANT: Final = 64
+FIRST_GRANT: Final = 16
 """Elements of a task that a reader may hold before it has consumed any, and beyond as many as it consumed.
 
 So readers that come at the same time share a small pass. It holds where they take elements from each other."""

@@ -1,0 +1,31 @@
+"""Readers who share a small epoch all get some of it, with default arguments."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+import dsnb
+from tests.support.cluster import Cluster
+from tests.support.reading import at_once
+
+
+@pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
+@pytest.mark.parametrize("count, readers", [(60, 2), (200, 2), (200, 3)])
+def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: int, transfer: str) -> None:
+    with Cluster(1) as cluster:
+        options = {"job_name": "train", "data_transfer_protocol": transfer}
+
+        def train() -> list[int]:
+            got = []
+            dataset = dsnb.Dataset.range(count)
+            for number in dataset.apply(dsnb.distribute("distributed_epoch", cluster.service, **options)):
+                got.append(int(number))
+                time.sleep(0.005)  # a step of training
+            return got
+
+        shares = at_once([train] * readers, 60.0)
+    assert Counter(number for share in shares for number in share) == Counter(range(count))
+    assert min(map(len, shares)) >= count // (3 * readers), [len(share) for share in shares]
