@@ -274,13 +274,14 @@ class Service(Model):
         for client in self.readers(known.job, known.number):
             if client.active and count:
                 self.open(client, task.task_id)
-                hold = client.holds[task.task_id]
-                self.send(client, hold, count)
-                client.receive(MOST)
-                got = min(count, len(hold.buffer))
-                self.eat(client, got, task.task_id)
-                client.acknowledge()
-                count -= got
+                hold, got = client.holds[task.task_id], -1
+                while count and got:  # a worker gives the next few when it knows that the last were consumed
+                    self.send(client, hold, count)
+                    client.receive(MOST)
+                    got = min(count, len(hold.buffer))
+                    self.eat(client, got, task.task_id)
+                    client.acknowledge()
+                    count -= got
 
     def _ask(self, task: SimTask, provider: int, question: tuple[int, int], want: int) -> e.Splits:
         answer = self.call(self._question(task, provider, question, want))

@@ -59,6 +59,12 @@ def test_nothing_is_produced_before_the_first_read(make: Make) -> None:
     assert task.report().head == 0
 
 
+@pytest.fixture(autouse=True)
+def generous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers here hold what they like, though they consume nothing; see `test_take_over` for their fair shares."""
+    monkeypatch.setattr("dsnb.worker.window.FIRST_GRANT", 64)
+
+
 def test_a_reader_gets_what_its_credit_allows(make: Make) -> None:
     task, sink = make(numbers(100)), Collector()
     reading = task.open(opening(granted=10), sink)
