@@ -465,6 +465,8 @@ class ReadStage(JobReader):
                 self._ended = True
                 self._marks.end(self._position)
                 return False
+            if self._consumption.held_behind:  # half a batch is not filled before a worker comes; one may wait to leave
+                self._confirm_all()
             self._tasks.settle(now)  # else leaving tells what was consumed
             due = min(due, self._confirm_at)
         self._check_alive(now)

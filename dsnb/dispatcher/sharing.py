@@ -44,12 +44,14 @@ def close(core: Context, task_id: str) -> None:
         core.record(r.IterationClosed(job=task.job, number=task.number))
 
 
-def trainer_ended(core: Context, client: Client, ended: tuple[EndedTask, ...]) -> bool:
+def trainer_ended(core: Context, client: Client, seen: tuple[EndedTask, ...]) -> bool:
     """Take a trainer's word that it has had all of these tasks; whether its pass is over for it."""
     iteration = core.state.iteration(client.job, client.number)
-    known = {(task.task_id, task.incarnation) for task in ended}
-    tasks = map(core.state.tasks.__getitem__, iteration.tasks)
-    if any(task.halt is not None or (task.task_id, task.incarnation) not in known for task in tasks):
+    known = {(task.task_id, task.incarnation) for task in seen}
+    tasks = [core.state.tasks[task_id] for task_id in iteration.tasks]
+    ended = all((task.task_id, task.incarnation) in known and task.halt is None for task in tasks)
+    # What a worker that leaves was not given any more, or nobody has who left, is for those to come.
+    if not tasks or not ended or any(task.refused for task in tasks):
         return iteration.finished
     if client.trainer_id not in iteration.ended:
         core.record(r.TrainerEnded(job=client.job, number=client.number, trainer_id=client.trainer_id))

@@ -50,7 +50,8 @@ class Plan:
         return [f"trainer{number}" if self.on_lag else "" for number in range(self.readers)]
 
 
-MODES: Final = ("DYNAMIC", "DYNAMIC", "DYNAMIC", "OFF", "DATA", "FILE", "HINT")
+STATIC: Final = ("DATA", "FILE", "HINT")
+MODES: Final = ("DYNAMIC", "DYNAMIC", "DYNAMIC", "OFF", *STATIC)
 PIPELINES: Final = ("plain", "shuffled", "flat", "batched", "interleaved", "unordered", "repeated")
 FAULTS: Final = (
     "kill a worker",
@@ -73,7 +74,7 @@ def draw(seed: int) -> Plan:
         pipeline = "files"
     shared = mode == "DYNAMIC" and random_.random() < 0.3
     faults = [fault for fault in FAULTS if mode == "DYNAMIC" or "worker" not in fault or mode == "OFF"]
-    faults += ["kill a worker", "stop a worker"] if mode in {"DATA", "FILE", "HINT"} else []
+    faults += ["kill a worker", "stop a worker"] if mode in STATIC else []
     return Plan(
         seed=seed,
         mode=mode,
@@ -128,43 +129,49 @@ def _files(folder: Path, count: int) -> dsnb.Dataset:
 
 
 class Attack:
-    """One plan, carried out on a service of its own.
+    """One plan, carried out on a service.
 
     Args:
         plan: What to do.
         folder: For logs, files and the dispatcher's work folder.
+        job: The name of the job that is read.
     """
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, job: str = "train") -> None:
         self.plan = plan
         self._folder = folder
+        self._job = job
         self._random = random.Random(plan.seed + 1)
         self._events: list[str] = []
         self._worker_faults: list[float] = []
         self.came = plan.workers
 
     def run(self) -> None:
-        """Carry it out, and compare what came with what was reported."""
-        plan = self.plan
+        """Carry it out on a service of its own."""
         settings: dict[str, Any] = {"work_dir": self._folder / "work"}
-        if plan.mode in {"DATA", "FILE", "HINT"}:
-            settings["worker_addresses"] = ["localhost:%port%"] * plan.workers
-        with Scene(self._folder, workers=plan.workers, **settings) as scene:
-            scene.register(dataset(plan, self._folder))
-            for trainer in plan.trainers:
-                self._read(scene, trainer)
-            for fault in plan.faults:
-                self._wait_a_while(scene)
-                self._strike(scene, fault)
-            self._end(scene)
-            self._compare(scene)
+        if self.plan.mode in STATIC:
+            settings["worker_addresses"] = ["localhost:%port%"] * self.plan.workers
+        with Scene(self._folder, workers=self.plan.workers, **settings) as scene:
+            self.carry_out(scene)
+
+    def carry_out(self, scene: Scene) -> None:
+        """Attack a service that has as many workers as planned, and compare what came with what was reported."""
+        scene.register(dataset(self.plan, self._folder))
+        for trainer in self.plan.trainers:
+            self._read(scene, trainer)
+        for fault in self.plan.faults:
+            self._wait_a_while(scene)
+            self._strike(scene, fault)
+        self._end(scene)
+        self._compare(scene)
 
     def _read(self, scene: Scene, trainer: str) -> Reader:
         plan = self.plan
         more: dict[str, Any] = {"cache": {"on_lag": plan.on_lag}} if trainer else {}
         return scene.read(
-            mode=plan.mode, trainer=trainer, transfer=plan.transfer, batch=plan.batch, pause_s=plan.pause_s, **more
-        )
+            mode=plan.mode, job_name=self._job, trainer=trainer, transfer=plan.transfer, batch=plan.batch,
+            pause_s=plan.pause_s, **more,
+        )  # fmt: skip
 
     def _wait_a_while(self, scene: Scene) -> None:
         """Until some more elements have come, or the pass is over."""
@@ -195,7 +202,7 @@ class Attack:
             self._strike_reader(scene, what)
 
     def _strike_worker(self, scene: Scene, what: str) -> None:
-        living = [worker for worker in scene.workers if worker.popen.poll() is None]
+        living = scene.living
         victim = self._random.choice(living)
         self._worker_faults.append(time.monotonic())
         if what == "suspend":
@@ -289,15 +296,20 @@ class Attack:
         """Elements that were reported as lost to a trainer, and whether that is how many there are."""
         whom = re.escape(f"trainer '{trainer}'" if trainer else "its readers")
         found = [
-            re.search(rf"'train': (?:([\d,]+) )?elements (?:of ([\d,]+) splits )?.*did not reach {whom}", event)
+            re.search(rf"{self._of_job}(?:([\d,]+) )?elements (?:of ([\d,]+) splits )?.*did not reach {whom}", event)
             for event in self._events
         ]
         counts = [match[1] for match in found if match]
         known = [int(count.replace(",", "")) for count in counts if count]
         return sum(known) * self._unit, len(known) == len(counts)
 
+    @property
+    def _of_job(self) -> str:
+        """How an event begins that tells of the job: with its dataset, where several jobs have its name."""
+        return rf"'(?:\d+/)?{self._job}': "
+
     def _repeated(self) -> int:
-        found = [re.search(r"'train': ([\d,]+) elements reached two readers", event) for event in self._events]
+        found = [re.search(rf"{self._of_job}([\d,]+) elements reached two readers", event) for event in self._events]
         return sum(int(match[1].replace(",", "")) for match in found if match) * self._unit
 
     def _story(self, what: str, elements: Counter[int]) -> str:

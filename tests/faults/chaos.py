@@ -6,6 +6,7 @@ reported.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -87,6 +88,7 @@ class Scene:
         self.folder = folder
         self._stack = ExitStack()
         self.readers: list[Reader] = []
+        self._numbers = itertools.count()
         self.workers: list[PythonProcess] = []
         self._suspended: list[threading.Timer] = []
         try:
@@ -96,6 +98,11 @@ class Scene:
         except BaseException:
             self._stack.close()
             raise
+
+    @property
+    def living(self) -> list[PythonProcess]:
+        """The workers whose processes have not ended."""
+        return [worker for worker in self.workers if worker.popen.poll() is None]
 
     def add_worker(self, port: int = 0, *more: str) -> PythonProcess:
         dispatcher = self.cluster.dispatcher
@@ -108,8 +115,7 @@ class Scene:
 
     def read(self, *, mode: str = "distributed_epoch", trainer: str = "", pause_s: float = 0.0, **more: Any) -> Reader:
         """Start a reader of the registered dataset, and wait until it begins."""
-        number = len(self.readers)
-        log = self.folder / f"reader{number}"
+        log = self.folder / f"reader{next(self._numbers)}"
         settings = {
             "target": self.cluster.dispatcher.target,
             "dataset_id": self.dataset_id,

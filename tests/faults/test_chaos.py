@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+import resource
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.faults.attack import Attack, draw
+from tests.faults.attack import STATIC, Attack, draw
+from tests.faults.chaos import Scene
 
 SHORT = range(8)
 SOAK = 200
+HOUR_S = float(os.environ.get("DSNB_TEST_HOUR_S", "3600"))
 
 
 @pytest.mark.parametrize("seed", SHORT)
@@ -29,6 +35,40 @@ def test_they_agree_whatever_the_seed(run: int, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     sys.stdout.write(f"run {run}: {draw(seed)}\n")
     Attack(draw(seed), tmp_path).run()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2 * HOUR_S)
+def test_they_agree_in_a_service_that_is_attacked_for_an_hour(tmp_path: Path) -> None:
+    """One dispatcher (and those that follow it on its work folder) has all jobs; what it takes does not grow."""
+    until, random_, memory = time.monotonic() + HOUR_S, random.SystemRandom(), list[int]()
+    with Scene(tmp_path, workers=0, work_dir=tmp_path / "work", job_gc_timeout_ms=60_000) as scene:
+        for round_ in itertools.count():
+            plan = next(
+                plan for plan in map(draw, iter(lambda: random_.randrange(1 << 32), -1)) if plan.mode not in STATIC
+            )
+            sys.stdout.write(f"round {round_}: {plan}\n")
+            folder = tmp_path / f"round{round_}"
+            folder.mkdir()
+            for worker in scene.living[plan.workers :]:
+                worker.terminate()
+                worker.ended()
+            while len(scene.living) < plan.workers:
+                scene.add_worker()
+            scene.cluster.service.wait_until(lambda status, plan=plan: len(status.workers) == plan.workers, 60.0)
+            scene.readers.clear()
+            Attack(plan, folder, job=f"round{round_}").carry_out(scene)
+            memory.append(resident_bytes())
+            if time.monotonic() > until:
+                break
+    settled = len(memory) // 3
+    sys.stdout.write(f"{len(memory)} rounds; resident MB: {[nbytes >> 20 for nbytes in memory]}\n")
+    assert memory[-1] < memory[settled] + (64 << 20), "the dispatcher's process grows"
+
+
+def resident_bytes() -> int:
+    """Memory of this process, which has the dispatcher."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def main(*seeds: str) -> None:

@@ -56,3 +56,19 @@ def test_workers_that_are_interrupted_cost_the_reader_nothing(tmp_path: Path) ->
         (end,) = scene.ended()
         assert end == {"errors": [], "warnings": []}
         assert Counter(reader.got) == dict.fromkeys(range(SIZE), REPETITIONS)
+
+
+@pytest.mark.parametrize("batch", [0, 16], ids=["elements", "batches"])
+@pytest.mark.parametrize("trainer", ["", "a trainer"], ids=["alone", "shared"])
+def test_what_the_only_worker_was_not_given_before_it_left_comes_of_the_next_one(
+    tmp_path: Path, trainer: str, batch: int
+) -> None:
+    with Scene(tmp_path, workers=1) as scene:
+        scene.register(dsnb.Dataset.range(1_500).map(paced(0.0005)))
+        reader = scene.read(trainer=trainer, batch=batch, cache={"on_lag": "spill"})
+        scene.wait_for(reader, 100)
+        scene.workers[0].terminate()
+        assert scene.workers[0].ended() == 0, "it waits for the rest of a batch that it is not to make"
+        scene.add_worker()
+        assert scene.ended() == [{"errors": [], "warnings": []}]
+        assert Counter(reader.got) == dict.fromkeys(range(1_500), 1)

@@ -15,7 +15,7 @@ COLUMNS = (
     Column(title="mode", number=False, minor=True),
     Column(title="pass", meaning="1 is the first pass over the data", minor=True),
     Column(title="clients", meaning="iterators that read now", minor=True, rare=True),
-    Column(title="produced", meaning="elements produced, over all passes"),
+    Column(title="produced", meaning="elements produced, over all passes", desk=True),
     Column(title="consumed", meaning="elements consumed by all readers", desk=True),
     Column(title="per s", meaning="elements produced each second", minor=True),
     Column(title=""),

@@ -15,7 +15,7 @@ COLUMNS = (
     Column(title="per s", meaning="consumed each second", minor=True),
     Column(title="waits", meaning="share of its time spent waiting in next()"),
     Column(title="offset", meaning="first element not consumed, summed over tasks", minor=True, rare=True),
-    Column(title="lag", meaning="produced and not consumed, summed over tasks"),
+    Column(title="lag", meaning="produced and not consumed, summed over tasks", desk=True),
     Column(title="hits", meaning="lay in the cache because another trainer had asked first", minor=True),
     Column(title="misses", meaning="were produced for this trainer", minor=True, rare=True),
     Column(title="skipped", meaning="left the window before this trainer came to them"),

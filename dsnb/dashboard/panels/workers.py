@@ -14,7 +14,7 @@ COLUMNS = (
     Column(title="state", number=False),
     Column(title="busy", meaning="seconds of pipeline work each second, over all its tasks"),
     Column(title="produced", meaning="elements produced, over all jobs", minor=True),
-    Column(title="per s", meaning="elements produced each second"),
+    Column(title="per s", meaning="elements produced each second", desk=True),
     Column(title="sent", meaning="bytes handed to readers", minor=True, rare=True),
     Column(title="window", meaning="bytes of elements held now, of what it may hold", desk=True),
     Column(title="tasks", minor=True, rare=True),
