@@ -42,7 +42,12 @@ seconds: with 200 ms, tests on a busy machine lose workers that are only slow, a
 find a pass begun again.
 
 A line that is left out, because it cannot apply or is not built, says why. Where dsnb keeps a promise in another way
-than the original, the line says in which.
+than the original, the line says in which. An error has the original's class, or a subclass of it, and holds the words
+that the original's tests look for, unless its line says otherwise.
+
+Three of the original's sections are left out as a whole. Worker tags (lines 243 to 251): `target_workers` says which
+workers are read. Saving and loading by a service (253 to 303): it is not built; `Dataset.cache(where)` keeps what was
+produced. The autoscaler (315 to 325): a service has as many workers as its user starts.
 """
 
 

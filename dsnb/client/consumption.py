@@ -35,6 +35,8 @@ class Consumption:
         self._tasks = tasks
         self._lock = threading.Lock()
         self._handed_out: deque[_HandedOut] = deque()
+        self._ahead = 0
+        """Elements that count as consumed, and of which the user's end of the pipeline has yet to tell."""
         self.tracked = False
         """Whether the end of the pipeline tells of each element when the user has it."""
         self.held_behind = False
@@ -43,7 +45,7 @@ class Consumption:
         """Elements consumed so far."""
 
     def start_over(self, tasks: TaskTable) -> None:
-        """Forget what was handed out: it belongs to other readers."""
+        """Forget what was handed out: it belongs to other readers, or counts as consumed."""
         with self._lock:
             self._tasks = tasks
             self._handed_out.clear()
@@ -58,23 +60,29 @@ class Consumption:
     def confirm(self, count: int) -> None:
         """The user has consumed so many more of what was handed out, the oldest first."""
         with self._lock:
-            while count and self._handed_out:
-                first = self._handed_out[0]
-                part = min(count, first.count)
-                first.count -= part
-                count -= part
-                self.consumed += part
-                self._tasks.consumed(first.hold, part)
-                if not self.held_behind:
-                    self._tasks.taken(first.hold, part, first.unit * part)
-                if not first.count:
-                    self._handed_out.popleft()
+            known = min(count, self._ahead)
+            self._ahead -= known
+            self._confirm(count - known)
+
+    def _confirm(self, count: int) -> None:
+        while count and self._handed_out:
+            first = self._handed_out[0]
+            part = min(count, first.count)
+            first.count -= part
+            count -= part
+            self.consumed += part
+            self._tasks.consumed(first.hold, part)
+            if not self.held_behind:
+                self._tasks.taken(first.hold, part, first.unit * part)
+            if not first.count:
+                self._handed_out.popleft()
 
     def confirm_all(self, unread: int = 0) -> bool:
         """Everything is consumed but for the last `unread`; whether that is more than before."""
         with self._lock:
             count = sum(part.count for part in self._handed_out) - unread
-        if count <= 0:
-            return False
-        self.confirm(count)
-        return True
+            if count <= 0:
+                return False
+            self._ahead += count if self.tracked else 0
+            self._confirm(count)
+            return True

@@ -276,7 +276,7 @@ def _check_consumers(index: int | None, count: int | None, job_name: str | None)
 def no_local_worker(options: ReadOptions) -> InvalidArgumentError:
     """The error of a reader that wants local workers where there are none."""
     static = options.mode not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
-    who = f"Static sharding policy <{options.mode.name}> with local reads requires" if static else "Local reads require"
+    who = f"Static sharding policy <{options.mode.name}> requires" if static else "Local reads require"
     return InvalidArgumentError(
         f"{who} local workers, but no local worker is found in this process",
         did="the read was given up",

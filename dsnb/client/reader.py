@@ -198,7 +198,8 @@ class ReadStage(JobReader):
         return run
 
     def track(self, *, held: bool = False) -> Tracking:
-        """Learn of each element when the user has it."""
+        """Learn of each element when the user has it. What was given before, to be left out, counts as consumed."""
+        self._confirm_all()
         self._consumption.tracked, self._consumption.held_behind = True, held
         return _Tracking(self)
 

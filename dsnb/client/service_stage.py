@@ -47,6 +47,7 @@ class ServiceStage(Stage):
         self._behind = behind
         self._skipped = 0
         self._reader: JobReader | None = None
+        self._tracking: _Later | None = None
         self._joining = threading.Lock()
         self._waited_before = 0
         """Time that the passes before waited."""
@@ -70,6 +71,8 @@ class ServiceStage(Stage):
             self.closes_slowly = True
         self.adopt(self._reader)
         self._reader.skip(self._skipped)
+        if self._tracking is not None:
+            self._tracking.begin(self._reader)
 
     def _joined(self) -> JobReader:
         reader = shielded(self._join, lambda late: late.close())
@@ -89,8 +92,11 @@ class ServiceStage(Stage):
             self.wait_ns = self._waited_before + reader.wait_ns
 
     def track(self, *, held: bool = False) -> Tracking | None:
-        """Learn of each element when the user has it. Asked for behind the first element, and so of its reader."""
-        return self._reading().track(held=held)
+        """Learn of each element when the user has it. It joins nothing; the reader learns of what it gives."""
+        self._tracking = _Later(held=held)
+        if self._reader is not None:
+            self._tracking.begin(self._reader)
+        return self._tracking
 
     def skip(self, count: int) -> int:
         """Leave elements out; those that are behind for good without joining."""
@@ -129,3 +135,22 @@ class ServiceStage(Stage):
         self.start()
         assert self._reader is not None
         return self._reader
+
+
+class _Later(Tracking):
+    """What a reader wants to know that may have yet to join."""
+
+    def __init__(self, *, held: bool) -> None:
+        self._held = held
+        self._of_reader: Tracking | None = None
+
+    def begin(self, reader: JobReader) -> None:
+        """The reader is there, and has given nothing that counts yet."""
+        self._of_reader = reader.track(held=self._held)
+
+    def consumed(self, elements: int, errors: int) -> None:
+        if self._of_reader is not None:
+            self._of_reader.consumed(elements, errors)
+
+    def valid(self) -> bool:
+        return self._of_reader is None or self._of_reader.valid()

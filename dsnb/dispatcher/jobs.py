@@ -10,8 +10,8 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
-from dsnb.errors import FailedPreconditionError, NotFoundError, UnimplementedError, near
-from dsnb.pipeline.modes import STATIC, check_endless
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, near
+from dsnb.pipeline.modes import MODES, STATIC, check_endless
 from dsnb.wire.messages import TaskHolding
 from dsnb.wire.names import name_within
 
@@ -27,10 +27,12 @@ def join(core: Context, event: e.Join) -> e.Joined:
         UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
         FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one; or it has an end and
             is to be read in rounds.
-        InvalidArgumentError: the job exists with other parameters, or the pass could not be divided, or a position is
-            of another pipeline.
+        InvalidArgumentError: there is no such mode, the job exists with other parameters, the pass could not be
+            divided, or a position is of another pipeline.
     """
     dataset = known_dataset(core, event.dataset_id)
+    if event.mode not in MODES:
+        raise InvalidArgumentError(f"{event.mode!r} is no processing mode", hint=f"it is one of {', '.join(MODES)}")
     if event.mode == "DYNAMIC" and dataset.unsplittable:
         raise UnimplementedError(dataset.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
     if event.consumers:

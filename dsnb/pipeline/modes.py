@@ -12,6 +12,7 @@ from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundE
 
 STATIC: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
 """The modes in which worker i of n produces its shard, n being fixed when a pass begins."""
+MODES: Final = ("OFF", "DYNAMIC", *STATIC)
 UNKNOWN: Final = -1
 
 

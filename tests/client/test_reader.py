@@ -326,3 +326,18 @@ def test_joining_in_vain_leaves_nothing_open(cluster: Cluster) -> None:
     address = ServiceAddress(address=cluster.address, token=cluster.dispatcher.token)
     with pytest.raises(NotFoundError, match="Dataset id nowhere not found"):
         ReadStage(address, "nowhere", ReadOptions(mode=ShardingPolicy.OFF), 0)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_counts_as_consumed_is_what_the_user_has(
+    cluster: Cluster, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_NS", 0)  # each batch is told of
+    dataset = dsnb.Dataset.range(30).apply(dsnb.distribute("distributed_epoch", cluster.service)).batch(3)
+    with iter(dataset.prefetch(prefetch) if prefetch else dataset) as elements:
+        for batches, _batch in enumerate(elements, start=1):
+            stage: Any = elements._source.stage
+            while stage.inputs:
+                stage = stage.inputs[0]
+            assert stage._reader._consumption.consumed == 3 * batches
+    assert batches == 10

@@ -176,7 +176,7 @@ def test_line_159_epochs_begin_at_0_after_a_dispatcher_restart(
 
 @pytest.mark.parametrize("mode,told", [
     (dsnb.ShardingPolicy.OFF, NO_LOCAL),
-    (dsnb.ShardingPolicy.FILE_OR_DATA, "Static sharding policy <FILE_OR_DATA> with local reads requires local workers"),
+    (dsnb.ShardingPolicy.FILE_OR_DATA, "Static sharding policy <FILE_OR_DATA> requires local workers"),
 ])  # fmt: skip
 def test_line_160_the_error_names_a_static_policy(mixed: Mixed, mode: dsnb.ShardingPolicy, told: str) -> None:
     with pytest.raises(InvalidArgumentError, match=told):

@@ -7,22 +7,20 @@ get, which runs beside it.
 from __future__ import annotations
 
 import itertools
-import os
+import random
 import socket
 
-_PROCESSES, _EACH = 8, 1500
-_number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
-_first = 20_000 + _number * _EACH  # below the range from which Linux gives out ports by itself
-_ports = itertools.cycle(range(_first, _first + _EACH))
+_RANGE = range(20_000, 32_000)  # below the one from which Linux gives out ports by itself
+_ports = itertools.cycle(random.sample(_RANGE, len(_RANGE)))  # processes beside this one have other orders
 
 
 def own_port() -> int:
     """A port of the loopback interface on which nobody listens, and which no server gets by chance."""
-    for port in itertools.islice(_ports, _EACH):
+    for port in itertools.islice(_ports, len(_RANGE)):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
-    raise AssertionError("all ports of this process's share are taken")
+    raise AssertionError("all ports are taken")

@@ -386,8 +386,7 @@ class _Source:
             elements, self._failure, self._waiting = self._outlet.convert(run)
         if not elements:
             self._raise_failure()
-        assert self.stage is not None, "elements come of a pipeline"
-        self._run = self._tracker.hand_out(elements, self.stage)
+        self._run = self._tracker.hand_out(elements)
         return self._run
 
     def forget_withdrawn(self) -> bool:
@@ -400,6 +399,7 @@ class _Source:
 
     def _pull(self) -> Run:
         assert self.stage is not None, "the pipeline was not built"
+        self._tracker.begin(self.stage)
         try:
             run = self.stage.pull(min(self._pace.want, self._tracker.most))
         except Exception as error:
@@ -473,10 +473,13 @@ class _Tracker:
         self.withdrawn = 0
         """Elements of the last run that the user does not get: they belong to other readers."""
 
-    def hand_out(self, elements: list[Any], stage: Stage) -> Iterator[Any]:
-        """An iterator over elements that the user is about to consume."""
+    def begin(self, stage: Stage) -> None:
+        """Ask a pipeline whether it wants to know, before it gives anything."""
         if not self._asked:
             self._asked, self._tracking = True, stage.track()
+
+    def hand_out(self, elements: list[Any]) -> Iterator[Any]:
+        """An iterator over elements that the user is about to consume."""
         if self._tracking is None:
             return iter(elements)
         self._handed_out, self._since = len(elements), perf_counter_ns()
