@@ -298,6 +298,8 @@ class Desk:
     def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:
         """An iteration's tasks, as its clients hear of them."""
         state = self.core.state
+        # A trainer that comes late begins with elements that all others are done with: nothing of a cache is past.
+        past = not state.jobs[job].cached
         return tuple(
             TaskInfo(
                 task_id=task.task_id,
@@ -307,7 +309,7 @@ class Desk:
                 incarnation=task.incarnation,
                 ended=task.ended,
                 halted=task.halt is not None,
-                needed_from=task.resume.index if task.resume is not None else 0,
+                needed_from=task.resume.index if task.resume is not None and past else 0,
                 sequence=task.sequence,
             )
             for task in map(state.tasks.__getitem__, state.iteration(job, number).tasks)

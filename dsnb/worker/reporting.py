@@ -72,15 +72,14 @@ class ResumeReports:
         self._last: tuple[ResumePoint, TaskResume] | None = None
 
     def report(self, window: Window, stage: Stage, begun: int) -> TaskResume:
-        """At the first element that some trainer still needs, or a little before.
+        """At the first element that some trainer still needs, or a little before; one that is away may come back.
 
         Args:
             window: The task's elements.
             stage: Its pipeline.
             begun: How many elements of the pipeline's came before the window's first one, since the stage was built.
         """
-        needed = [window.offset(name) for name, trainer in window.trainers.items() if not trainer.gone]
-        index = min(needed, default=window.head)
+        index = min(map(window.offset, window.trainers), default=window.head)
         point = stage.resume_point(index - window.first + begun)
         if self._last is not None and needs_forgotten(point, self._last[0]):
             return self._last[1]  # the dispatcher has forgotten splits that this point needs

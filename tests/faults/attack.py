@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import dsnb
-from tests.faults.chaos import Reader, Scene, paced
+from tests.faults.chaos import END_S, Reader, Scene, paced
 from tests.support.waiting import wait_for
 from tests.support.workers import address_of
 
@@ -216,6 +216,8 @@ class Attack:
             victim.kill()
         if what == "replace" or len(living) == 1 or self._random.random() < 0.5:
             victim.ended()
+            if self.plan.mode in STATIC:  # its successor finds a free place when it is known to be gone
+                scene.cluster.service.wait_until(lambda status: len(status.workers) < len(living), END_S)
             scene.add_worker(port)
             self.came += 1
 
@@ -235,6 +237,9 @@ class Attack:
 
     def _end(self, scene: Scene) -> None:
         scene.go_on()
+        scene.ended()
+        for trainer in sorted({reader.trainer for reader in scene.readers if reader.killed}):
+            self._read(scene, trainer)  # the others may have ended when they were killed, and then their rest waits
         for end in scene.ended():
             for text in end["warnings"]:
                 assert "error" not in text.lower(), text
