@@ -132,6 +132,7 @@ def _liveness(config: DispatcherConfig, state: State, now: float) -> Liveness:
     return Liveness(
         workers=dict.fromkeys(state.workers, now + config.worker_timeout_ms / 1000),
         clients=dict.fromkeys(state.clients, now + config.client_timeout_ms / 1000),
+        broken=set(state.clients),  # who died with the dispatcher never comes back
         unread={(job.name, i.number): now for job in jobs for i in job.iterations.values() if not i.clients},
         unused={job.name: now for job in jobs if not job.clients},
         unread_datasets={

@@ -100,6 +100,24 @@ def test_who_reads_beside_another_one_that_had_nothing_reads_alone(elements: int
     assert alone_at_the_end(second, 0) is (elements == 0)
 
 
+def test_a_pass_is_not_over_while_a_reader_may_have_died_that_a_new_dispatcher_has_not_heard_of() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.register(20)
+    first, second = (service.join(dataset, "train") for _ in range(2))
+    service.exhaust(service.task(worker))
+    service.read(second, 4)
+    service.restart(absent=lambda one: one is second)
+    service.read(first)
+    service.report(worker)
+    assert not service.see_end(first), "what the other one has may come to this one"
+    service.hear(second)
+    while service.read(first) or service.read(second):
+        service.report(worker)
+    service.report(worker)
+    assert service.see_end(first)
+
+
 def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_over() -> None:
     service = Service()
     worker = service.add_worker("w")

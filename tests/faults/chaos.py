@@ -44,6 +44,8 @@ class Reader:
     trainer: str
     killed: float = 0.0
     """When; 0 if it lives."""
+    suspended: float = 0.0
+    """When it was last; 0 if it never was."""
     transfer: str = ""
     in_hand: int = 1
     """Elements that one `next` gives."""
