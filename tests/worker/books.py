@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from dsnb.wire.manner import Manner
+from dsnb.wire.transfer.handover import FIRST_GRANT
 from dsnb.worker.places import Taken
 from dsnb.worker.window import Window
 
@@ -207,7 +208,7 @@ class Books:
 
     def _fair_share(self, reader: BookedReader) -> int:
         """How many elements a reader may hold, where readers share the elements."""
-        share = 64 + reader.consumed
+        share = FIRST_GRANT + reader.consumed
         readers = [other for other in self.readers.values() if other.trainer == reader.trainer]
         if self.window.finished and len(readers) > 1:
             trainer = self.trainers[reader.trainer]
