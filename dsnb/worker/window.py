@@ -141,7 +141,7 @@ class Window:
 
     def wants_more(self) -> bool:
         """Whether another frame should be produced now."""
-        if self.finished or (self._unsent >= self._bound and self.frontier < self.head):
+        if self.finished or (self._unsent >= self._bound and self.frontier < self.head) or self._deserted:
             return False
         if not self._blocked():
             return True
@@ -151,6 +151,11 @@ class Window:
             self._clear_disk()
             self.make_room(self._needed)
         return not self._blocked()
+
+    @property
+    def _deserted(self) -> bool:
+        """Whether all trainers have gone: what is produced now would take the room of what one comes back for."""
+        return self.keep and bool(self.trainers) and all(trainer.gone for trainer in self.trainers.values())
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
         """Add a frame at the head; evicts from the tail what is over the capacity and not beyond the frontier."""

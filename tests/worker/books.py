@@ -327,7 +327,11 @@ class Books:
         assert self.window.tail <= self.window.frontier <= self.window.head, "what nobody was sent is gone"
         holders = [self.window.offset(name) for name, there in self.window.trainers.items() if there.holds]
         held = min(holders, default=self.window.head)
-        assert self.window.wants_more() or self.window.finished or min(self.window.frontier, held) < self.window.head
+        there = self.window.trainers.values()
+        deserted = self.window.keep and len(there) > 0 and all(trainer.gone for trainer in there)
+        full = min(self.window.frontier, held) < self.window.head
+        assert self.window.wants_more() or self.window.finished or full or deserted
+        assert not (deserted and self.window.wants_more()), "what a trainer comes back for is pushed out by more"
         self._check_disk(held)
         self._check_beginning()
         for name in self.trainers:
