@@ -297,9 +297,10 @@ class ReadStage(JobReader):
                 return
             if self._inbox.refusal is not None and not isinstance(self._inbox.refusal, NotFoundError):
                 raise copy(self._inbox.refusal)
+            looked_up = self._tasks.consumed_counts()
             if self._consumption.held_behind:  # operations of this process have it, and will hand it on
                 self._confirm_all()
-            given_back, holdings = self._tasks.buffered(), self._tasks.consumed_holdings()
+            given_back, holdings = self._tasks.buffered(), self._tasks.consumed_holdings(looked_up)
             self._tasks.close()
             self._control.close(let_go=True)
             joined = join(self._channel, self._dataset_id, self._options, before=self._joined, holdings=holdings)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsnb import errors
@@ -123,11 +123,24 @@ class TaskTable:
             if hold.account.ended and not hold.given_up
         )
 
-    def consumed_holdings(self) -> tuple[TaskHolding, ...]:
-        """What this reader consumed of each task."""
+    def consumed_counts(self) -> dict[str, int]:
+        """How many elements of each task this reader consumed."""
+        return {hold.info.task_id: hold.account.consumed for hold in self._holds.values()}
+
+    def consumed_holdings(self, looked_up: Mapping[str, int] | None = None) -> tuple[TaskHolding, ...]:
+        """What this reader consumed of each task.
+
+        Args:
+            looked_up: How many elements of each its worker knows of, where it can look that up.
+        """
         with self._inbox.lock:
-            holds = list(self._holds.values())
-            return tuple(replace(hold.holding(), received=hold.account.consumed, held=()) for hold in holds)
+            return tuple(self._consumed_of(hold, looked_up or {}) for hold in self._holds.values())
+
+    @staticmethod
+    def _consumed_of(hold: Hold, looked_up: Mapping[str, int]) -> TaskHolding:
+        holding, consumed = hold.holding(), hold.account.consumed
+        late = consumed - looked_up.get(holding.task_id, consumed)
+        return replace(holding, received=consumed, held=(), untold=max(holding.untold, late))
 
     def buffered(self) -> int:
         """Elements that this reader has and did not consume."""
