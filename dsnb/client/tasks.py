@@ -409,7 +409,10 @@ class TaskTable:
             timely: Whether to leave out those that look it up themselves if this process dies.
         """
         for hold in list(self._holds.values()):
-            if hold.told < hold.account.consumed and not (timely and hold.consumed_cell is not None):
+            untold = hold.told < hold.account.consumed and not (timely and hold.consumed_cell is not None)
+            # What operations hold is not consumed; the worker gives no more than a share before it learns of that.
+            held = hold.told_taken < hold.account.taken and not timely
+            if untold or held:
                 self._tell(hold, grant=False)
 
     def _tell(self, hold: Hold, *, grant: bool = True) -> None:

@@ -29,3 +29,11 @@ def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: in
         shares = at_once([train] * readers, 60.0)
     assert Counter(number for share in shares for number in share) == Counter(range(count))
     assert min(map(len, shares)) >= count // (3 * readers), [len(share) for share in shares]
+
+
+@pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
+def test_a_batch_may_be_larger_than_what_a_worker_gives_at_first(transfer: str) -> None:
+    with Cluster(1) as cluster:
+        distribute = dsnb.distribute("distributed_epoch", cluster.service, data_transfer_protocol=transfer)
+        batches = at_once([lambda: list(dsnb.Dataset.range(1000).apply(distribute).batch(300))], 30.0)[0]
+    assert [len(batch) for batch in batches] == [300, 300, 300, 100]
