@@ -42,7 +42,7 @@ class AckThread:
             self._stirred.set()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="dsnb-acknowledge", daemon=True)
-                with suppress(RuntimeError):  # no more threads: workers hear of it with the next element
+                with suppress(RuntimeError):  # no thread can be started: workers are told with the next element
                     thread.start()
                     self._thread = thread
 

@@ -36,7 +36,7 @@ class Consumption:
         self._lock = threading.Lock()
         self._handed_out: deque[_HandedOut] = deque()
         self._ahead = 0
-        """Elements that count as consumed, and of which the user's end of the pipeline has yet to tell."""
+        """Elements that count as consumed although the user does not have them yet: these are not counted again."""
         self.tracked = False
         """Whether the end of the pipeline tells of each element when the user has it."""
         self.held_behind = False
@@ -45,7 +45,7 @@ class Consumption:
         """Elements consumed so far."""
 
     def start_over(self, tasks: TaskTable) -> None:
-        """Forget what was handed out: it belongs to other readers, or counts as consumed."""
+        """Forget what was handed out: it belongs to other readers now, or counts as consumed already."""
         with self._lock:
             self._tasks = tasks
             self._handed_out.clear()

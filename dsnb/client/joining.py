@@ -42,8 +42,8 @@ def join(
         repetition: Which pass of its dataset object it is.
         position: Where to begin; None for at the beginning.
         unfinished: Whether to join the next pass that is not over, if that one is.
-        before: What it was told when it joined before, if it was given up since.
-        holdings: What it had consumed then.
+        before: The reply to its first join, where the dispatcher has given it up since and it comes back.
+        holdings: What it consumed until then.
 
     Raises:
         DsnbError: what the dispatcher says of the caller's mistake.

@@ -212,8 +212,8 @@ class ReadStage(JobReader):
     def holds_what_it_handed_out(self) -> bool:
         """Whether what the user has not consumed of it is this reader's still, as far as can be known without asking.
 
-        What operations of this process hold counts as consumed where the reader comes back. And of a pass that is over
-        nothing is given to others; the dispatcher knows its readers no more.
+        What operations of this process hold is: it counts as consumed when the reader comes back. So is the rest of a
+        pass that is over, of which nothing is given to others; the dispatcher has forgotten its readers by then.
         """
         return self._consumption.held_behind or self._ended or self.present
 
@@ -383,7 +383,7 @@ class ReadStage(JobReader):
         return False
 
     def _follow_quietly(self) -> None:
-        """Open and close tasks as the dispatcher says; what the user must hear of is left for the user's thread."""
+        """Open and close tasks as the dispatcher says; losses are left for the user's thread, which warns of them."""
         with self._inbox.lock:
             updates = list(self._inbox.updates)
             self._inbox.updates = deque(replace(u, state=False, tasks=()) for u in updates if u.losses or u.losing)
@@ -467,7 +467,7 @@ class ReadStage(JobReader):
                 self._ended = True
                 self._marks.end(self._position)
                 return False
-            if self._consumption.held_behind:  # half a batch is not filled before a worker comes; one may wait to leave
+            if self._consumption.held_behind:  # a worker that leaves waits for this, and nobody fills half a batch now
                 self._confirm_all()
             self._tasks.settle(now)  # else leaving tells what was consumed
             due = min(due, self._confirm_at)

@@ -92,7 +92,7 @@ class ServiceStage(Stage):
             self.wait_ns = self._waited_before + reader.wait_ns
 
     def track(self, *, held: bool = False) -> Tracking | None:
-        """Learn of each element when the user has it. It joins nothing; the reader learns of what it gives."""
+        """Learn of each element when the user has it, from the first one on; asking for it does not join the job."""
         self._tracking = _Later(held=held)
         if self._reader is not None:
             self._tracking.begin(self._reader)
@@ -138,14 +138,14 @@ class ServiceStage(Stage):
 
 
 class _Later(Tracking):
-    """What a reader wants to know that may have yet to join."""
+    """Tells a reader what the user consumed, also where it has yet to join when the pipeline is asked."""
 
     def __init__(self, *, held: bool) -> None:
         self._held = held
         self._of_reader: Tracking | None = None
 
     def begin(self, reader: JobReader) -> None:
-        """The reader is there, and has given nothing that counts yet."""
+        """The reader has joined, and what it gives from now on is for the user."""
         self._of_reader = reader.track(held=self._held)
 
     def consumed(self, elements: int, errors: int) -> None:

@@ -358,7 +358,7 @@ class TaskTable:
             cell[0] = hold.account.consumed
 
     def taken(self, hold: Hold, count: int, nbytes: int) -> None:
-        """Count elements as out of the buffer; the worker is told when it pays."""
+        """Count elements as out of the buffer; the worker is told when there are enough of them."""
         hold.account.taken += count
         hold.untold_bytes += nbytes
         if hold.untold_bytes >= self._bearable(hold):
@@ -410,7 +410,7 @@ class TaskTable:
         """
         for hold in list(self._holds.values()):
             untold = hold.told < hold.account.consumed and not (timely and hold.consumed_cell is not None)
-            # What operations hold is not consumed; the worker gives no more than a share before it learns of that.
+            # What operations hold is not consumed, and a worker that does not know of it would not fill a large batch.
             held = hold.told_taken < hold.account.taken and not timely
             if untold or held:
                 self._tell(hold, grant=False)

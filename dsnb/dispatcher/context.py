@@ -72,9 +72,9 @@ class Liveness:
     undisturbed: set[tuple[str, int]] = field(default_factory=set)
     """Passes that nobody left early: what a client says of their end needs no confirmation by the workers."""
     released: dict[str, int] = field(default_factory=dict)
-    """The number of the last release that each worker obeyed."""
+    """The number of the last release that each worker confirmed."""
     to_release: dict[str, int] = field(default_factory=dict)
-    """The number of the last release that each worker was told of."""
+    """The number of the last release that was sent to each worker."""
 
     def forget_worker(self, uid: str) -> None:
         """Let go of what is kept of a worker that is gone."""
@@ -132,7 +132,7 @@ def _liveness(config: DispatcherConfig, state: State, now: float) -> Liveness:
     return Liveness(
         workers=dict.fromkeys(state.workers, now + config.worker_timeout_ms / 1000),
         clients=dict.fromkeys(state.clients, now + config.client_timeout_ms / 1000),
-        broken=set(state.clients),  # who died with the dispatcher never comes back
+        broken=set(state.clients),  # one may have died while there was no dispatcher
         unread={(job.name, i.number): now for job in jobs for i in job.iterations.values() if not i.clients},
         unused={job.name: now for job in jobs if not job.clients},
         unread_datasets={

@@ -298,7 +298,7 @@ class Desk:
     def task_infos(self, job: str, number: int) -> tuple[TaskInfo, ...]:
         """An iteration's tasks, as its clients hear of them."""
         state = self.core.state
-        # A trainer that comes late begins with elements that all others are done with: nothing of a cache is past.
+        # A trainer that joins late may begin with elements that all others are done with.
         past = not state.jobs[job].cached
         return tuple(
             TaskInfo(

@@ -32,7 +32,7 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
                 core.instruct(e.TellClients(job=job.name, number=iteration.number))
     else:
         _place_again(core, known)
-        core.live.to_release.pop(event.uid, None)  # what was on its way to it may be lost, and is told again
+        core.live.to_release.pop(event.uid, None)  # one that was on its way may be lost, and is sent again
         core.live.released.pop(event.uid, None)
         for task in core.state.tasks_of(event.uid):
             if task.task_id not in event.tasks:

@@ -347,7 +347,7 @@ def _tell_loss(
     core.record(record)
     core.instruct(e.TellLoss(job=task.job, number=task.number, loss=record))
     iteration = core.state.iteration(task.job, task.number)
-    if not trainer_id or trainer_id in _present(core, iteration):  # one that is away is told when it comes back
+    if not trainer_id or trainer_id in _present(core, iteration):  # others are told when they come back
         core.instruct(e.Announce(level="warning", text=_loss_text(record, task.job)))
 
 

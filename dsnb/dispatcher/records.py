@@ -332,7 +332,7 @@ class SplitsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLost:
-    """Elements of a task will not come; each reader of the pass is told once, in this order.
+    """Elements of a task will not arrive. Each reader of the pass is told of each such record once, in order.
 
     Attributes:
         worker: The name of the worker that had it.

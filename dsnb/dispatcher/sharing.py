@@ -50,7 +50,7 @@ def trainer_ended(core: Context, client: Client, seen: tuple[EndedTask, ...]) ->
     known = {(task.task_id, task.incarnation) for task in seen}
     tasks = [core.state.tasks[task_id] for task_id in iteration.tasks]
     ended = all((task.task_id, task.incarnation) in known and task.halt is None for task in tasks)
-    # What a worker that leaves was not given any more, or nobody has who left, is for those to come.
+    # A worker that is leaving was refused the rest of the splits, and those are for workers to come.
     if not tasks or not ended or any(task.refused for task in tasks):
         return iteration.finished
     if client.trainer_id not in iteration.ended:

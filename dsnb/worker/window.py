@@ -34,9 +34,9 @@ A window may take over from another one, whose worker died (`take_over`). It the
 somebody still needs. Its producer makes the same elements again: those that were consumed are released at once, those
 that a reader holds count as sent to it, and the rest goes out as usual.
 
-Readers that share a trainer's place share fairly (`_fair_share`): a reader gets at most `FIRST_GRANT` elements at
-first, and as many more as it has consumed. When all is produced, and others read as well, it holds no more than half of
-what is left, so that the last elements do not all wait for one slow reader.
+Readers that share a trainer's place share fairly (`_fair_share`): at first a reader holds at most `FIRST_GRANT`
+elements, later that and as many as it has consumed. When all is produced, and others read as well, it holds no more
+than half of what is left, so that the last elements do not all wait for one slow reader.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Window:
 
     @property
     def _deserted(self) -> bool:
-        """Whether all trainers have gone: what is produced now would take the room of what one comes back for."""
+        """Whether all trainers have gone: more elements would push out those that one of them may come back for."""
         return self.keep and bool(self.trainers) and all(trainer.gone for trainer in self.trainers.values())
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:

@@ -23,9 +23,9 @@ from dsnb.wire.manner import Manner
 from dsnb.wire.messages import ReadRequest
 
 FIRST_GRANT: Final = 16
-"""Elements of a task that a reader may hold before it has consumed any, and beyond as many as it consumed.
+"""How many more elements of a task a reader may hold than it has consumed, where readers take them from each other.
 
-So readers that come at the same time share a small pass. It holds where they take elements from each other."""
+So those that come at about the same time share a small pass."""
 
 
 @dataclass(slots=True, kw_only=True)
