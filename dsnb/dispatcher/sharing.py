@@ -6,7 +6,8 @@ goes on there. A trainer never goes back behind a pass that it has had to its en
 one begins, beside the one before if that is still read.
 
 A worker cannot tell when such a pass is over: newcomers may join while it is whole. So it is over when each trainer
-that reads it has said that it has had everything. Endless data are one such pass that never ends.
+that reads it has said that it has had everything. A trainer whose reader was lost is waited for, for as long as a pass
+without readers is kept: the same reader may come back, or a new one. Endless data are one such pass that never ends.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ def trainer_ended(core: Context, client: Client, seen: tuple[EndedTask, ...]) ->
 
 
 def finish_if_all_ended(core: Context, job: str, iteration: Iteration) -> None:
-    """Finish a pass that each of its present readers has had to its end."""
-    readers = {core.state.clients[client].trainer_id for client in iteration.clients}
-    if iteration.finished or not iteration.ended or not readers <= set(iteration.ended):
+    """Finish a pass that each trainer has had to its end that reads it, or that may come back for the rest."""
+    trainers = {core.state.clients[client].trainer_id for client in iteration.clients} | set(iteration.away)
+    if iteration.finished or not iteration.ended or not trainers <= set(iteration.ended):
         return
     for task_id in iteration.tasks:
         core.record(r.TaskEnded(task_id=task_id))

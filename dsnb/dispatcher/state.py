@@ -100,12 +100,14 @@ class Iteration:
     """Trainers that have joined it, if the job is cached."""
     ended: list[str] = field(default_factory=list)
     """Those of them that have had all of it."""
+    away: list[str] = field(default_factory=list)
+    """Those of them that have not, whose last client was lost: another one may come for the rest."""
     closed: bool = False
     """Whether elements of it are gone, for those who come later."""
     resumed: bool = False
     """Whether it began at a reading position, or a task was reassigned; then a worker may have several tasks of it."""
     orphaned: bool = False
-    """Whether its last client did not leave by itself: what that one had not consumed waits for a successor."""
+    """Whether it has no client, and one was lost: what that one had not consumed waits for a successor."""
     rounds: Rounds | None = None
     first_client: int = 0
     """The number of the first client that could read it."""
@@ -353,6 +355,8 @@ class State:
         iteration.joined += 1
         if self.jobs[record.job].cached and record.trainer_id not in iteration.trainers:
             iteration.trainers.append(record.trainer_id)
+        if record.trainer_id in iteration.away:
+            iteration.away.remove(record.trainer_id)
         if iteration.rounds is not None:
             iteration.rounds.places[record.consumer] = record.client_id
         iteration.orphaned = False
@@ -366,9 +370,17 @@ class State:
         self._take_in(client.trainer_id, client.job, record.holdings)
         iteration = self.iteration(client.job, client.number)
         iteration.clients.remove(record.client_id)
-        iteration.orphaned = record.died and not iteration.clients
+        if self._goes_away(client, iteration, record):
+            iteration.away.append(client.trainer_id)
+        iteration.orphaned = not iteration.clients and (record.died or bool(iteration.away))
         if iteration.rounds is not None:
             iteration.rounds.vacate(record.client_id)
+
+    def _goes_away(self, client: Client, iteration: Iteration, record: r.ClientLeft) -> bool:
+        """Whether a trainer is without a client now that has not had all of a pass."""
+        if not record.died or not self.jobs[client.job].cached or client.trainer_id in iteration.ended:
+            return False
+        return all(self.clients[other].trainer_id != client.trainer_id for other in iteration.clients)
 
     def _take_in(self, trainer_id: str, job: str, holdings: Iterable[TaskHolding]) -> None:
         """Keep what a client consumed, as long as its tasks' elements have the numbers that they had."""

@@ -118,6 +118,21 @@ def test_who_leaves_in_the_middle_does_not_keep_a_pass() -> None:
     assert job.passes() == {0: True}
 
 
+def test_a_pass_waits_for_a_trainer_whose_reader_was_lost_and_not_for_one_that_left() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    job.service.kill_client(job.service.clients[slow])
+    job.service.wait(5.0, job.service.keep_alive)
+    assert slow not in job.service.core.state.clients
+    assert job.end(fast)
+    job.leave(fast)
+    assert job.passes() == {0: False}
+    again = job.join("slow")
+    assert job.number(again) == 0, "the rest is for it"
+    assert job.end(again)
+    assert job.passes() == {0: True}
+
+
 def test_one_who_has_not_had_all_tasks_has_not_ended() -> None:
     job = Sharing()
     client = job.join("a")
