@@ -54,6 +54,10 @@ def trainer_ended(core: Context, client: Client, seen: tuple[EndedTask, ...]) ->
     # A worker that is leaving was refused the rest of the splits, and those are for workers to come.
     if not tasks or not ended or any(task.refused for task in tasks):
         return iteration.finished
+    core.live.over.add(client.client_id)
+    reading = set(iteration.clients) - core.live.over
+    if any(core.state.clients[other].trainer_id == client.trainer_id for other in reading):
+        return True  # another reader of this trainer has the rest, which is not lost if that one dies
     if client.trainer_id not in iteration.ended:
         core.record(r.TrainerEnded(job=client.job, number=client.number, trainer_id=client.trainer_id))
     finish_if_all_ended(core, client.job, iteration)

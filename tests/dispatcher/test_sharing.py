@@ -133,6 +133,17 @@ def test_a_pass_waits_for_a_trainer_whose_reader_was_lost_and_not_for_one_that_l
     assert job.passes() == {0: True}
 
 
+def test_what_one_reader_of_a_trainer_has_when_another_comes_to_the_end_is_not_lost_with_it() -> None:
+    job = Sharing()
+    first, second = job.join("a"), job.join("a")
+    assert job.end(second), "the rest is on its way to the first"
+    job.leave(second)
+    job.service.kill_client(job.service.clients[first])
+    job.service.wait(5.0, job.service.keep_alive)
+    assert job.passes() == {0: False}
+    assert job.number(job.join("a")) == 0
+
+
 def test_one_who_has_not_had_all_tasks_has_not_ended() -> None:
     job = Sharing()
     client = job.join("a")
