@@ -325,8 +325,9 @@ def _collect(core: Context) -> None:
         if iteration.finished:
             jobs.drop_iteration(core, job, iteration)
         elif age_ms >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job):
-            if iteration.orphaned and reassignment.park(core, iteration):
-                del core.live.unread[name, number]
+            if iteration.orphaned and age_ms < 1000 * _kept_s(core):
+                if reassignment.park(core, iteration):  # else its workers keep what it had not consumed
+                    del core.live.unread[name, number]
             elif job.anonymous and not job.clients:  # nobody else can come for it
                 jobs.drop_job(core, job)
             else:

@@ -246,6 +246,19 @@ def test_a_pass_is_kept_for_a_while_after_its_last_reader_and_then_freed() -> No
     assert service.ask(service.task(worker)).first == 0, "the new pass is not whole"
 
 
+def test_what_a_lost_reader_left_is_kept_as_long_as_was_said_also_if_it_cannot_be_made_again() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    client = service.join(service.register(20, inexact="it draws at random"), "train")
+    service.ask(service.task(worker))
+    service.wait(CLIENT_S + INTERVAL, lambda: service.keep_alive(client))
+    assert client.client_id not in service.core.state.clients
+    service.wait(CONFIG.job_gc_timeout_ms / 1000 - 2 * INTERVAL, service.keep_alive)
+    assert worker.tasks, "its elements are gone before their time"
+    service.wait(CLIENT_S + TASK_GC_S, service.keep_alive)
+    assert not worker.tasks
+
+
 def test_a_dynamic_pass_is_kept_where_that_was_asked_for() -> None:
     service = Service(replace(CONFIG, gc_dynamic_sharding_jobs=False, job_gc_timeout_ms=-1))
     worker = service.add_worker("w")
