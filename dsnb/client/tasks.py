@@ -279,6 +279,7 @@ class TaskTable:
             had=tuple(number for part in before.consumed for number in (part.first, part.end)),
             had_count=before.received,
             client_before=self._client_before,
+            incarnation=hold.info.incarnation,
             link=link,
         )
         reading = endpoint.open(opening, sink)

@@ -489,3 +489,4 @@ class ReadRequest:
     had: tuple[int, ...] = ()
     had_count: int = 0
     client_before: str = ""
+    incarnation: int = 0

@@ -278,8 +278,13 @@ class WorkerServer:
             raise UnavailableError(f"the worker {self.name} has not heard yet that the service began anew")
         with self._lock:
             task = self._tasks.get(opening.task_id)
-        if task is None:  # the client was faster than the order
+        if task is None or task.order.incarnation < opening.incarnation:  # the client was faster than the order
             task = self._fetch(opening.task_id)
+        if opening.incarnation not in (0, task.order.incarnation):
+            raise UnavailableError(
+                f"worker {self.name} has incarnation {task.order.incarnation} of the task {opening.task_id}, and the "
+                f"reader was told of incarnation {opening.incarnation}"
+            )
         reading = task.open(opening, sink)
         with self._lock:
             self._share_budget()  # a task that nobody read had only what it held

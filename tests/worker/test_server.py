@@ -186,6 +186,23 @@ def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin(
     assert not worker._overtaken
 
 
+def test_a_reader_is_given_nothing_of_another_incarnation_than_it_was_told_of(cluster: Cluster) -> None:
+    """A worker that was suspended has its task's earlier incarnation still, of which others have had elements."""
+    worker = cluster.add_worker()
+    dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(5))
+    joined = worker._channel.call(JOIN, JoinRequest(dataset_id=dataset_id, mode="OFF", compression="AUTO"))
+    [told] = joined.tasks
+    wait_for(lambda: not worker.idle, what="the order")
+    earlier = worker._start(replace(worker._tasks[told.task_id].order, incarnation=told.incarnation - 1))
+    asked, sink, other = replace(opening(), task_id=told.task_id), Collector(), Collector()
+    worker.open(replace(asked, incarnation=told.incarnation), sink)
+    assert sink.wait_for_end() == list(range(5))
+    assert worker._tasks[told.task_id] is not earlier
+    with pytest.raises(UnavailableError, match=f"has incarnation {told.incarnation} of the task {told.task_id}"):
+        worker.open(replace(asked, client_id="other", incarnation=told.incarnation + 1), other)
+    assert not other.elements
+
+
 def test_another_worker_takes_over_where_the_readers_of_a_stopped_one_are(cluster: Cluster) -> None:
     """Also where the worker that stops has never reported how far they are."""
     worker = cluster.add_worker(heartbeat_interval_ms=60_000)

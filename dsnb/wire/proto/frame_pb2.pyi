@@ -99,7 +99,7 @@ class Manner(_message.Message):
     def __init__(self, on_lag: _Optional[str] = ..., start: _Optional[str] = ..., timeout_s: _Optional[float] = ..., together: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "manner", "instance", "compression", "codecs", "checksum", "why", "had", "had_count", "client_before", "taken")
+    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "manner", "instance", "compression", "codecs", "checksum", "why", "had", "had_count", "client_before", "incarnation", "taken")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class ReadRequest(_message.Message):
     HAD_FIELD_NUMBER: _ClassVar[int]
     HAD_COUNT_FIELD_NUMBER: _ClassVar[int]
     CLIENT_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     client_id: str
@@ -137,5 +138,6 @@ class ReadRequest(_message.Message):
     had: _containers.RepeatedScalarFieldContainer[int]
     had_count: int
     client_before: str
+    incarnation: int
     taken: int
-    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., manner: _Optional[_Union[Manner, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., had: _Optional[_Iterable[int]] = ..., had_count: _Optional[int] = ..., client_before: _Optional[str] = ..., taken: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., manner: _Optional[_Union[Manner, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., had: _Optional[_Iterable[int]] = ..., had_count: _Optional[int] = ..., client_before: _Optional[str] = ..., incarnation: _Optional[int] = ..., taken: _Optional[int] = ...) -> None: ...

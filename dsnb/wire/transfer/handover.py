@@ -68,6 +68,8 @@ class Opening:
             and the one behind its last, and so on; in the order in which they came.
         had_count: How many it had consumed in all then.
         client_before: Who it was then.
+        incarnation: The task's, as the client was told by the dispatcher: a worker may still have an earlier one, whose
+            elements are others' now. 0 for whichever there is.
         link: How the elements come to it.
     """
 
@@ -86,6 +88,7 @@ class Opening:
     had: tuple[int, ...] = ()
     had_count: int = 0
     client_before: str = ""
+    incarnation: int = 0
     link: Link = field(default_factory=Link, compare=False)
 
     @classmethod
@@ -107,6 +110,7 @@ class Opening:
             had=request.had,
             had_count=request.had_count,
             client_before=request.client_before,
+            incarnation=request.incarnation,
             link=Link(transfer=transfer, why=request.why),
         )
 
@@ -128,6 +132,7 @@ class Opening:
             had=self.had,
             had_count=self.had_count,
             client_before=self.client_before,
+            incarnation=self.incarnation,
             why=self.link.why,
         )
 
