@@ -19,16 +19,28 @@ BASE = "/user/me/"
 @contextmanager
 def running_lab(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
     """Its address; it is ended at the end, and so are its kernels and what its proxy has started."""
-    for module in ("jupyterlab", "jupyter_server_proxy", "ipywidgets", "panel"):
-        require_module(module)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    address = f"http://127.0.0.1:{port}{BASE}"
+    with lab_process(folder, port, env):
+        yield address_at(port)
+
+
+def address_at(port: int) -> str:
+    """Where a Lab on that port is."""
+    return f"http://127.0.0.1:{port}{BASE}"
+
+
+@contextmanager
+def lab_process(folder: Path, port: int, env: Mapping[str, str] | None = None) -> Iterator[PythonProcess]:
+    """Its process, once it answers; ended at the end, if nobody has killed it."""
+    for module in ("jupyterlab", "jupyter_server_proxy", "ipywidgets", "panel"):
+        require_module(module)
     with PythonProcess(_arguments(folder, port), env={**_own_places(folder), **(env or {})}) as jupyter:
-        wait_for(lambda: _answers(f"{address}api"), what="Lab to answer", timeout=60)
-        yield address
-        jupyter.terminate()
-        jupyter.ended()
+        wait_for(lambda: _answers(f"{address_at(port)}api"), what="Lab to answer", timeout=60)
+        yield jupyter
+        if jupyter.popen.poll() is None:
+            jupyter.terminate()
+            jupyter.ended()
 
 
 def write_notebook(path: Path, *cells: str) -> None:
