@@ -65,9 +65,14 @@ class Hold:
         """Where the worker looks up what was consumed if this process dies; None where messages have to tell."""
         self._inbox = inbox
 
+    @property
+    def unconsumed(self) -> int:
+        """Elements of the task that this reader has and did not consume."""
+        return self.account.received - self.account.consumed
+
     def holding(self) -> TaskHolding:
         """What this reader consumed of the task, and what it has of it to consume; under the inbox's lock."""
-        consumed, held = self.received.split(self.account.received - self.account.consumed)
+        consumed, held = self.received.split(self.unconsumed)
         return TaskHolding(
             task_id=self.info.task_id,
             incarnation=self.info.incarnation,

@@ -16,13 +16,15 @@ from dsnb.wire.messages import JoinReply
 from dsnb.wire.transfer import local
 
 
-def warn_back(seconds: float, given_back: int) -> None:
-    """Say that a reader was taken for gone, and goes on."""
+def warn_back(seconds: float, given_back: int, lost: int) -> None:
+    """Say that a reader was taken for gone, and goes on; with what became of what it had and did not consume."""
+    of_dead = f", and {lost:,} are lost: they were of workers that died, and cannot be made again" if lost else ""
     errors.warn(
         f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was taken for gone; it "
-        f"goes on now. {given_back:,} elements that it had received and not consumed went back for others to read. "
-        "Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it more time",
-        DsnbWarning,
+        f"goes on now. {given_back:,} elements that it had received and not consumed went back for others to read"
+        f"{of_dead}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it "
+        "more time",
+        DataLossWarning if lost else DsnbWarning,
     )
 
 

@@ -300,12 +300,14 @@ class ReadStage(JobReader):
             looked_up = self._tasks.consumed_counts()
             if self._consumption.held_behind:  # operations of this process have it, and will hand it on
                 self._confirm_all()
-            given_back, holdings = self._tasks.buffered(), self._tasks.consumed_holdings(looked_up)
+            given_back, lost = self._tasks.buffered(), self._tasks.buffered_alone()
+            holdings = self._tasks.consumed_holdings(looked_up)
             self._tasks.close()
             self._control.close(let_go=True)
             joined = join(self._channel, self._dataset_id, self._options, before=self._joined, holdings=holdings)
             self._take_place(joined, holdings)
-        notices.warn_back(self._client_timeout_s, given_back)
+            self._tasks.lost += lost
+        notices.warn_back(self._client_timeout_s, given_back, lost)
 
     def _given_up(self) -> bool:
         """Whether the dispatcher does not know this reader any more; it is not, where it cannot be asked."""

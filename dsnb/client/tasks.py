@@ -84,6 +84,8 @@ class TaskTable:
         self._token = token
         self._instance = instance
         self._holds: dict[str, Hold] = {}
+        self._dropped: list[Hold] = []
+        """Those of tasks that were given up while this reader had elements of them, which nobody else has."""
         self._sinks: dict[str, TaskSink] = {}
         transfer_protocol("data_transfer_protocol", options.protocol)  # the dataset may come from another system
 
@@ -128,13 +130,17 @@ class TaskTable:
         return {hold.info.task_id: hold.account.consumed for hold in self._holds.values()}
 
     def consumed_holdings(self, looked_up: Mapping[str, int] | None = None) -> tuple[TaskHolding, ...]:
-        """What this reader consumed of each task.
+        """What this reader consumed of each task, and what it has yet to consume of those that were given up.
 
         Args:
             looked_up: How many elements of each its worker knows of, where it can look that up.
         """
         with self._inbox.lock:
-            return tuple(self._consumed_of(hold, looked_up or {}) for hold in self._holds.values())
+            dropped = [hold for hold in self._dropped if hold.unconsumed]
+            return (
+                *(self._consumed_of(hold, looked_up or {}) for hold in self._holds.values()),
+                *(replace(hold.holding(), consumed=(), untold=0) for hold in dropped),
+            )
 
     @staticmethod
     def _consumed_of(hold: Hold, looked_up: Mapping[str, int]) -> TaskHolding:
@@ -143,8 +149,12 @@ class TaskTable:
         return replace(holding, received=consumed, held=(), untold=max(holding.untold, late))
 
     def buffered(self) -> int:
-        """Elements that this reader has and did not consume."""
-        return sum(hold.account.received - hold.account.consumed for hold in self._holds.values())
+        """Elements that this reader has and did not consume, of tasks that others read as well."""
+        return sum(hold.unconsumed for hold in self._holds.values())
+
+    def buffered_alone(self) -> int:
+        """Elements that it has and did not consume, of tasks that were given up: nobody else gets them."""
+        return sum(hold.unconsumed for hold in self._dropped)
 
     def fence(self, halted: Sequence[TaskInfo]) -> tuple[TaskHolding, ...]:
         """Take nothing more of tasks that are being reassigned; what this reader has of each. From any thread."""
@@ -435,7 +445,10 @@ class TaskTable:
             self._close(task_id)
 
     def _close(self, task_id: str) -> None:
-        self._disconnect(self._holds.pop(task_id))
+        hold = self._holds.pop(task_id)
+        self._disconnect(hold)
+        if hold.unconsumed:
+            self._dropped.append(hold)
 
     def _disconnect(self, hold: Hold) -> None:
         with self._inbox.lock:

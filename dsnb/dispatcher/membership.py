@@ -275,6 +275,8 @@ def client_leaves(core: Context, event: e.ClientLeaves) -> None:
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.number]
     jobs.let_go(core, client, event.holdings, died=event.died)
+    if not iteration.finished:
+        reassignment.count_dropped(core, job.name, iteration, client.trainer_id, event.holdings)
     sharing.finish_if_all_ended(core, job.name, iteration)
     if iteration.clients:
         return

@@ -93,8 +93,27 @@ def joined(core: Context, client_id: str, iteration: Iteration, before: tuple[Ta
         core.live.holdings.setdefault(task.task_id, {})[client_id] = holding
         conclude(core, task)
     again = sum(holding.untold for holding in before if holding.task_id not in core.state.tasks)
+    client = core.state.clients[client_id]
     if again:  # others have had all of that task, and of these its worker thought that nobody had consumed them
-        announce_again(core, core.state.clients[client_id].job, again)
+        announce_again(core, client.job, again)
+    count_dropped(core, client.job, iteration, client.trainer_id, before)
+
+
+def count_dropped(
+    core: Context, name: str, iteration: Iteration, trainer_id: str, told: tuple[TaskHolding, ...]
+) -> None:
+    """Count what a reader had of tasks that were given up, and will not consume: nobody else gets it."""
+    job = core.state.jobs[name]
+    lost = sum(part.end - part.first for h in told if h.task_id not in core.state.tasks for part in h.held)
+    if not lost:
+        return
+    if iteration.providers and _one_of_each(core, job):
+        core.record(r.SplitsLost(job=name, number=iteration.number, provider=0, count=lost))
+    whom = f"trainer {trainer_id!r}" if job.cached else "its readers"
+    why = "their reader went away before it consumed them"
+    core.instruct(
+        e.Announce(level="warning", text=f"job {name!r}: {lost:,} elements of lost workers did not reach {whom}: {why}")
+    )
 
 
 def announce_again(core: Context, job: str, elements: int) -> None:
@@ -328,8 +347,13 @@ def _expected(core: Context, job: Job, task: Task) -> int | None:
     behind = task.begin.skip if task.begin is not None else 0
     if job.mode == "OFF":
         return dataset.cardinality - behind
-    one_of_each = len(dataset.providers) == 1 and dataset.providers[0][1] == dataset.cardinality
-    return task.total - behind if job.mode == "DYNAMIC" and one_of_each else None
+    return task.total - behind if job.mode == "DYNAMIC" and _one_of_each(core, job) else None
+
+
+def _one_of_each(core: Context, job: Job) -> bool:
+    """Whether each split of a job's dataset makes one element."""
+    dataset = core.state.datasets[job.dataset_id]
+    return len(dataset.providers) == 1 and dataset.providers[0][1] == dataset.cardinality
 
 
 def _tell_loss(

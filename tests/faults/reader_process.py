@@ -42,6 +42,7 @@ def main(settings: dict[str, Any]) -> None:
             now = time.monotonic()
             os.write(log, b"".join(RECORD.pack(number, now) for number in numbers))
             if settings.get("stop_after") and (seen := seen + len(numbers)) >= settings["stop_after"]:
+                elements.close()
                 break
             if settings["pause_s"]:
                 time.sleep(settings["pause_s"])

@@ -115,3 +115,28 @@ def test_elements_in_a_batch_that_a_killed_reader_had_begun_are_not_lost(scene: 
     victim.kill()
     scene.ended()
     scene.check_each_once(2_000, in_hand=max(1, batch))
+
+
+@pytest.mark.parametrize("what", ["is suspended", "leaves"])
+def test_elements_that_a_reader_alone_has_are_counted_when_it_does_not_consume_them(scene: Scene, what: str) -> None:
+    """Of a dead worker whose part cannot be made again; they are nobody's when their reader goes."""
+    scene.register(dsnb.Dataset.range(3_000).map(paced(0.0005), num_parallel_calls=2, deterministic=False))
+    shared = {"trainer": "a", "cache": {"on_lag": "wait"}, "transfer": "shared_memory"}
+    end = {"stop_after": 600} if what == "leaves" else {}
+    victim = scene.read(pause_s=0.004, **shared, **end)
+    scene.wait_for(victim, 400)
+    scene.workers[0].kill()
+    scene.workers[0].ended()
+    wait_for(lambda: len(scene.cluster.job("train").tasks) == 1, what="its part to be given up", timeout=30)
+    if what == "is suspended":
+        victim.suspend()
+        wait_for(lambda: scene.cluster.job("train").clients == 0, what="the reader to be given up", timeout=30)
+        victim.go_on()
+    else:
+        scene.read(**shared)
+    scene.ended()
+    told = [re.search(r"([\d,]+) elements of .* did not reach trainer 'a'", event) for event in scene.events]
+    lost = sum(int(match[1].replace(",", "")) for match in told if match)
+    missing = 3_000 - len(scene.counts("a"))
+    assert missing == lost > 0, "\n".join(scene.events)
+    assert scene.cluster.job("train").lost_splits == lost
