@@ -328,8 +328,10 @@ def _collect(core: Context) -> None:
             jobs.drop_iteration(core, job, iteration)
         elif age_ms >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job):
             if iteration.orphaned and age_ms < 1000 * _kept_s(core):
-                if reassignment.park(core, iteration):  # else its workers keep what it had not consumed
+                if reassignment.park(core, iteration):
                     del core.live.unread[name, number]
+                else:  # its workers keep what was not consumed
+                    reassignment.free_leaving(core, iteration)
             elif job.anonymous and not job.clients:  # nobody else can come for it
                 jobs.drop_job(core, job)
             else:

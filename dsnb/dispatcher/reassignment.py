@@ -77,6 +77,15 @@ def park(core: Context, iteration: Iteration) -> bool:
     return True
 
 
+def free_leaving(core: Context, iteration: Iteration) -> None:
+    """Have workers that are to leave wait no longer for the readers of a pass that has none."""
+    for task in map(core.state.tasks.__getitem__, iteration.tasks):
+        if task.halt is None and not task.ended and core.state.workers[task.worker].draining:
+            worker = core.state.workers[task.worker]
+            core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
+            halt(core, task, worker.name, "was drained")
+
+
 def told(core: Context, event: e.HoldingsTold) -> None:
     """Take in what a client has of halted tasks."""
     for holding in event.holdings:
@@ -226,7 +235,7 @@ def _begin(core: Context, task: Task, trainers: list[TrainerPosition]) -> r.Begi
     iteration = job.iterations[task.number]
     known = task.takeover or task.begin or r.Begin(entropy=positions.root_of(iteration, task))
     resume = task.resume
-    needing = _present(core, iteration) if job.cached else {""}
+    needing = _needing(core, job, iteration) if job.cached else {""}
     if resume is None or needing - {t.trainer_id for t in trainers if t.offset >= resume.index}:
         trainers = list(_from(known.first, trainers))
         return replace(known, runs=task.left.listed(), taken_over=True, trainers=tuple(trainers))
@@ -315,14 +324,18 @@ def _missing(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
     furthest = max((had.end for had in had_by.values()), default=0)
     end = expected if expected is not None else furthest if endless(core, job) else None
     iteration = job.iterations[task.number]
-    readers = _present(core, iteration)
-    if not endless(core, job):  # of these data a trainer that is away has its place until it has had all
-        readers |= set(iteration.trainers) - set(iteration.ended)
+    readers = _needing(core, job, iteration)
     return [
         (trainer_id, -1 if end is None else max(0, end - len(had_by.get(trainer_id, Ranges()))))
         for trainer_id in iteration.trainers
         if trainer_id in readers
     ]
+
+
+def _needing(core: Context, job: Job, iteration: Iteration) -> set[str]:
+    """The trainers that are to get all of a pass: of data with an end, also those that are away and have not had it."""
+    present = _present(core, iteration)
+    return present if endless(core, job) else present | (set(iteration.trainers) - set(iteration.ended))
 
 
 def _present(core: Context, iteration: Iteration) -> set[str]:

@@ -259,6 +259,23 @@ def test_what_a_lost_reader_left_is_kept_as_long_as_was_said_also_if_it_cannot_b
     assert not worker.tasks
 
 
+def test_a_worker_that_is_to_leave_does_not_wait_for_a_reader_that_was_lost() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    service.join(service.register(20, inexact="it draws at random"), "train")
+    task = service.task(worker)
+    service.ask(task, want=9)
+    service.consume(task)
+    service.report(worker)
+    service.ask(task, want=2)
+    service.drain(worker)
+    service.wait(CLIENT_S + TASK_GC_S + INTERVAL, lambda: service.keep_alive(*service.clients.values()))
+    assert not worker.tasks
+    service.join(service.register(20), "train")
+    [loss] = service.core.state.iteration("train", 0).losses
+    assert (loss.reason, loss.splits) == ("was drained", 2)
+
+
 def test_a_dynamic_pass_is_kept_where_that_was_asked_for() -> None:
     service = Service(replace(CONFIG, gc_dynamic_sharding_jobs=False, job_gc_timeout_ms=-1))
     worker = service.add_worker("w")

@@ -133,6 +133,28 @@ def test_a_pass_waits_for_a_trainer_whose_reader_was_lost_and_not_for_one_that_l
     assert job.passes() == {0: True}
 
 
+def test_a_part_is_made_again_from_where_a_trainer_is_whose_reader_was_lost() -> None:
+    service = Service()
+    v = service.add_worker("v")
+    how = {"job_name": "job", "cached": True, "whole": True}
+    here = service.join(service.register(20), trainer_id="here", **how)
+    task = service.task(v)
+    service.ask(task, want=8)
+    service.consume(task)
+    service.report(v)
+    known = service.core.state.tasks[task.task_id]
+    assert known.resume is not None
+    assert known.resume.index > 0
+    late = service.join(service.register(20), trainer_id="late", **how)
+    service.kill_client(late)
+    service.wait(5.0, service.keep_alive)
+    service.add_worker("w")
+    service.stop(v)
+    service.hear(here)
+    assert known.takeover is not None
+    assert known.takeover.first == 0, "the other trainer has had nothing yet"
+
+
 def test_what_one_reader_of_a_trainer_has_when_another_comes_to_the_end_is_not_lost_with_it() -> None:
     job = Sharing()
     first, second = job.join("a"), job.join("a")
