@@ -164,6 +164,14 @@ class Scene:
         assert not met, met
         return ends
 
+    def end_readers(self, *, killed: bool = True) -> None:
+        """Let all readers go on that are suspended, and kill them if that is wanted."""
+        self.go_on()
+        for reader in self.readers:
+            _go_on(reader.process.pid)
+            if killed:
+                reader.kill()
+
     def counts(self, trainer: str = "") -> Counter[int]:
         """How often each element came to the readers of a trainer."""
         return Counter(number for reader in self.readers if reader.trainer == trainer for number in reader.got)
@@ -189,9 +197,7 @@ class Scene:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.go_on()
-        for reader in self.readers:
-            _go_on(reader.process.pid)
+        self.end_readers(killed=False)
         if error is not None:
             with suppress(Exception):
                 error.add_note("\n".join(self.events))

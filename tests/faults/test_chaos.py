@@ -42,6 +42,7 @@ def test_they_agree_whatever_the_seed(run: int, tmp_path: Path) -> None:
 def test_they_agree_in_a_service_that_is_attacked_for_an_hour(tmp_path: Path) -> None:
     """One dispatcher (and those that follow it on its work folder) has all jobs; what it takes does not grow."""
     until, random_, memory = time.monotonic() + HOUR_S, random.SystemRandom(), list[int]()
+    deviations: list[str] = []
     with Scene(tmp_path, workers=0, work_dir=tmp_path / "work", job_gc_timeout_ms=60_000) as scene:
         for round_ in itertools.count():
             plan = next(
@@ -57,12 +58,18 @@ def test_they_agree_in_a_service_that_is_attacked_for_an_hour(tmp_path: Path) ->
                 scene.add_worker()
             scene.cluster.service.wait_until(lambda status, plan=plan: len(status.workers) == plan.workers, 60.0)
             scene.readers.clear()
-            Attack(plan, folder, job=f"round{round_}").carry_out(scene)
+            try:
+                Attack(plan, folder, job=f"round{round_}").carry_out(scene)
+            except AssertionError as error:
+                deviations.append(f"round {round_}: {error}")
+                sys.stdout.write(f"DEVIATION in {deviations[-1]}\n")
+                scene.end_readers()
             memory.append(resident_bytes())
             if time.monotonic() > until:
                 break
     settled = len(memory) // 3
     sys.stdout.write(f"{len(memory)} rounds; resident MB: {[nbytes >> 20 for nbytes in memory]}\n")
+    assert not deviations, "\n\n".join(deviations)
     assert memory[-1] < memory[settled] + (64 << 20), "the dispatcher's process grows"
 
 
