@@ -520,6 +520,9 @@ class Window:
             self.frontier = trainer.next
         else:
             self._advance(trainer.next)
+        if trainer.elsewhere.end > trainer.next:  # while their frames are there to be counted
+            trainer.next = self._next(trainer)
+            self._advance(trainer.next)
         return run, entry
 
     def _advance(self, place: int) -> None:

@@ -90,6 +90,8 @@ class PassBook:
     """Trainers that nobody waits for: their clients died."""
     trainers: set[str] = field(default_factory=set)
     """All that ever read it."""
+    whole: set[str] = field(default_factory=set)
+    """Those of them that want all of it."""
 
     @property
     def split(self) -> bool:
@@ -126,6 +128,8 @@ class PassBook:
 
     def come(self, trainer: str, *, whole: bool) -> None:
         """Note a reader; a trainer that is new gets nothing of tasks that are gone, and may not want all then."""
+        if self.cached and whole:
+            self.whole.add(trainer)
         if not self.cached or trainer in self.trainers:
             return
         self.trainers.add(trainer)
@@ -146,7 +150,10 @@ class PassBook:
 
     def check_begin(self, book: TaskBook, begin: r.Begin, readers: Iterable[SimClient]) -> None:
         """A task is taken over: nothing that somebody needs may lie before where it begins."""
-        for trainer in {client.trainer for client in readers if client.joined.whole or not self.cached} - self.excused:
+        needing = {client.trainer for client in readers if client.joined.whole or not self.cached}
+        if self.pipeline.length is not None:  # it waits for those that are away
+            needing |= self.whole
+        for trainer in needing - self.excused:
             start = self.starts.get((trainer, book.task_id, book.sequence), 0)
             for index in range(start, min(begin.first, len(book.values))):
                 there = (trainer, book.key(index)) in self.consumed

@@ -207,14 +207,14 @@ class Model:
                 task = book.sequences[hold.info.task_id, sequence]
                 if not task.is_known(client.trainer, index):
                     book.uncertain.add((client.trainer, task.key(index)))
-        self.vanish(client)
+        self.vanish(client, lost=True)
 
-    def vanish(self, client: SimClient) -> None:
-        """A client is gone, and what it had and did not consume with it."""
+    def vanish(self, client: SimClient, *, lost: bool = False) -> None:
+        """A client is gone, and what it had and did not consume with it; if it was lost, data with an end wait for it."""
         book = self._read_by[client.client_id]
         book.vanished |= book.held([client])
         others = {c.trainer for c in self.readers(client.job, client.number) if c is not client}
-        if book.cached and client.trainer not in others:
+        if book.cached and client.trainer not in others and (not lost or book.pipeline.length is None):
             book.excused.add(client.trainer)
 
     def is_settled(self, book: PassBook, trainer: str, task: TaskBook, ranges: Iterable[tuple[int, int]]) -> None:

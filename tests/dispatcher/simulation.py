@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
 from dsnb.dispatcher.config import DispatcherConfig
 from tests.dispatcher.actors import Pipeline, SimClient, SimHold, SimTask, SimWorker
 from tests.dispatcher.model import Model, Seen
@@ -72,12 +73,14 @@ class Service(Model):
             "unsplittable": "",
         }
         fields |= changes
+        before = len(self.records)
         registered = self.call(e.RegisterDataset(**fields))
         assert isinstance(registered, e.Registered)
         self.kept = registered.kept
         cardinality = fields["cardinality"]
         length = None if cardinality == -1 else cardinality if cardinality >= 0 else 20
-        self.pipelines[registered.dataset_id] = makes or Pipeline(counts=counts, length=length)
+        if any(isinstance(record, r.DatasetRegistered) for record in self.records[before:]):  # else another one stays
+            self.pipelines[registered.dataset_id] = makes or Pipeline(counts=counts, length=length)
         return registered.dataset_id
 
     def countable(self, count: int, **changes: Any) -> str:

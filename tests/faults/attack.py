@@ -147,6 +147,7 @@ class Attack:
         self._random = random.Random(plan.seed + 1)
         self._events: list[str] = []
         self._worker_faults: list[float] = []
+        self._readers: list[Reader] = []
         self.came = plan.workers
 
     def run(self) -> None:
@@ -252,6 +253,7 @@ class Attack:
 
     def _compare(self, scene: Scene) -> None:
         self._events += scene.events
+        self._readers = scene.readers
         with_trainers = sorted(set(self.plan.trainers))
         for trainer in with_trainers:
             readers = [reader for reader in scene.readers if reader.trainer == trainer]
@@ -334,7 +336,19 @@ class Attack:
 
     def _story(self, what: str, elements: Counter[int]) -> str:
         listed = f"{elements.total()}: {sorted(elements)[:20]}"
-        return "\n".join((f"seed {self.plan.seed}: {what} {listed}", str(self.plan), *self._events))
+        who = [self._who(reader, elements) for reader in self._readers]
+        faults = f"worker faults at {[f'{at:.3f}' for at in self._worker_faults]}"
+        return "\n".join((f"seed {self.plan.seed}: {what} {listed}", str(self.plan), *self._events, faults, *who))
+
+    @staticmethod
+    def _who(reader: Reader, elements: Counter[int]) -> str:
+        """What a reader had of these elements, and when; for a failure's text."""
+        log = reader.logged
+        had = [f"{number} at {at:.3f}" for number, at in log if number in elements]
+        times = f"killed at {reader.killed:.3f}, suspended at {reader.suspended:.3f}"
+        last = f"{log[-1][1]:.3f}" if log else "never"
+        got = f"{len(log)} elements, the last at {last}"
+        return f"reader {reader.process.pid} {reader.trainer}: {got}, {times}: {had[:20]}"
 
 
 def untold(readers: list[Reader], worker_faults: list[float]) -> list[int]:
@@ -346,7 +360,9 @@ def untold(readers: list[Reader], worker_faults: list[float]) -> list[int]:
     found = []
     for reader in readers:
         last = reader.killed
-        faults = [at for at in worker_faults if last - WORKER_FAULT_S < at < last]
+        if last and reader.logged and reader.logged[-1][1] <= reader.suspended:  # it never went on
+            last = reader.suspended
+        faults = [at for at in worker_faults if last - WORKER_FAULT_S < at < reader.killed]
         if reader.suspended and not last:
             near = [at for at in worker_faults if abs(at - reader.suspended) < WORKER_FAULT_S]
             last, faults = (reader.suspended if near else 0.0), near

@@ -81,6 +81,7 @@ class World:
         if self.random.random() < 0.7:
             client.acknowledged = client.consumed
         self.window.credit(client.name, granted, client.acknowledged, 1 << 20)
+        self.window.validate()
         for taken in self.window.take_all(client.name):
             client.received += range(taken.index, taken.index + taken.count)
         self.window.validate()
@@ -198,3 +199,19 @@ def test_two_readers_share_a_small_pass_fairly() -> None:
     assert got == 200 - FIRST_GRANT
     assert window.at_end("fast"), "the end of one reader waits for another's consumption"
     assert not window.done
+
+
+def test_bytes_are_counted_when_what_a_reader_had_before_is_consumed_before_others_come_to_it() -> None:
+    window = Window(capacity=1 << 20, ahead=1 << 12, keep=False)
+    had = ReaderPosition(client_id="a", received=3, held=(IndexRange(first=5, end=8),))
+    window.take_over([TrainerPosition(trainer_id="", readers=(had,))])
+    window.attach("a", "", received=3)
+    window.attach("b", "")
+    for _ in range(8):
+        window.append(object(), 1, 8)
+    window.credit("b", 5, 0, 1 << 20)
+    assert sum(taken.count for taken in window.take_all("b")) == 5
+    window.credit("a", 3, 3, 1 << 20)
+    window.credit("b", 5, 5, 1 << 20)
+    window.validate()
+    assert window.wants_more()
