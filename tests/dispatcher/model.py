@@ -344,7 +344,7 @@ class Model:
         readers = self.readers(book.job, book.number)
         missing = book.owed(task, record.trainer_id, readers)
         fuzzy = len(book.uncertain)
-        if record.elements >= 0:
+        if record.elements >= 0 and record.trainer_id not in book.excused:  # else it left, and nothing is kept for it
             told = f"{record.elements} elements were told to be lost, and {len(missing)} are"
             assert len(missing) <= record.elements <= len(missing) + fuzzy, told
         book.lost |= missing
@@ -490,13 +490,14 @@ class Model:
 
     def _info(self, task: Task) -> TaskInfo:
         """A task as the shell tells clients of it."""
+        cached = self.core.state.jobs[task.job].cached
         return TaskInfo(
             task_id=task.task_id,
             worker_uid=task.worker,
             incarnation=task.incarnation,
             ended=task.ended,
             halted=task.halt is not None,
-            needed_from=task.resume.index if task.resume is not None else 0,
+            needed_from=task.resume.index if task.resume is not None and not cached else 0,
             sequence=task.sequence,
         )
 

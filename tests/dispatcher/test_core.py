@@ -518,7 +518,7 @@ def run_schedules(count: int, steps: int) -> None:
 
 
 def test_the_core_keeps_its_promises_under_any_schedule() -> None:
-    run_schedules(2000, 40)
+    run_schedules(300, 30)
 
 
 @pytest.mark.soak
