@@ -37,7 +37,7 @@ def _by_ctypes(array: Array) -> None:
 
 def _by_torch(array: Array) -> None:
     if find_spec("torch") is None:
-        pytest.skip("torch is not installed: it is in no extra of this project")
+        pytest.skip("torch is not installed: it is in the extra `frameworks`")
     torch = import_module("torch")  # which few environments have, and which takes seconds to import
     torch.from_dlpack(array).mul_(0)
 
