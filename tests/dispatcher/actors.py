@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsnb.dispatcher import events as e
@@ -457,6 +457,8 @@ class SimClient:
     patience: float = 0.0
     infos: dict[str, TaskInfo] = field(default_factory=dict)
     holds: dict[str, SimHold] = field(default_factory=dict)
+    dropped: list[SimHold] = field(default_factory=list)
+    """Those of tasks that are gone, of which it has elements yet."""
     before: dict[str, TaskHolding] = field(default_factory=dict)
     """What it consumed before it was given up and came back, by task."""
     finished: bool = False
@@ -482,11 +484,12 @@ class SimClient:
     def follow(self) -> None:
         """Read the tasks that it was told of, and no others."""
         for task_id in self.holds.keys() - self.infos.keys():
-            self.holds.pop(task_id).disconnect(self.client_id)
+            hold = self.holds.pop(task_id)
+            hold.disconnect(self.client_id)
+            self.dropped += [hold] if hold.buffer else []
         for task_id, info in self.infos.items():
-            hold = self.holds.get(task_id)
-            if hold is not None:
-                hold.follow(self.client_id, info)
+            if task_id in self.holds:
+                self.holds[task_id].follow(self.client_id, info)
                 continue
             had = self.before.get(task_id)
             fits = had is not None and had.incarnation >= info.sequence  # else its elements are numbered anew
@@ -499,16 +502,10 @@ class SimClient:
         return tuple(self.holds[info.task_id].holding(info.incarnation) for info in halted)
 
     def consumed_holdings(self) -> tuple[TaskHolding, ...]:
-        """What it consumed of each task."""
-        return tuple(
-            TaskHolding(
-                task_id=hold.info.task_id,
-                incarnation=hold.info.incarnation,
-                received=hold.received,
-                consumed=_index_ranges(hold.done, hold.info.needed_from),
-            )
-            for hold in self.holds.values()
-        )
+        """What it consumed of each task, and what it has of those that are gone."""
+        consumed = [replace(hold.holding(hold.info.incarnation), held=()) for hold in self.holds.values()]
+        dropped = [replace(hold.holding(hold.info.incarnation), consumed=()) for hold in self.dropped if hold.buffer]
+        return (*consumed, *dropped)
 
     def receive(self, most: int) -> None:
         """Take in what is on its way."""
@@ -527,7 +524,8 @@ class SimClient:
     def at_end(self) -> bool:
         """Whether all tasks that it knows of have ended for it, and it has nothing left."""
         holds = self.holds.values()
-        return (bool(holds) or self.finished) and all(hold.ended and not hold.buffer for hold in holds)
+        there = all(hold.ended and not hold.buffer for hold in holds) and not any(hold.buffer for hold in self.dropped)
+        return (bool(holds) or self.finished) and there
 
     def ended_tasks(self) -> tuple[EndedTask, ...]:
         """The tasks that told it of their end."""

@@ -192,7 +192,7 @@ class PassBook:
         """What clients have, or have on their way, and did not consume."""
         found = set()
         for client in clients:
-            for hold in client.holds.values():
+            for hold in (*client.dropped, *client.holds.values()):
                 there = [(sequence, index) for sequence, index, _ in hold.buffer]
                 there += [(hold.info.sequence, item[0]) for item in hold.wire if item is not None]
                 for sequence, index in there:

@@ -210,7 +210,7 @@ class Model:
         self.vanish(client, lost=True)
 
     def vanish(self, client: SimClient, *, lost: bool = False) -> None:
-        """A client is gone, and what it had and did not consume with it; data with an end wait for one that was lost."""
+        """A client is gone, and what it had and did not consume with it; data with an end wait for a lost one."""
         book = self._read_by[client.client_id]
         book.vanished |= book.held([client])
         others = {c.trainer for c in self.readers(client.job, client.number) if c is not client}

@@ -333,7 +333,7 @@ class Service(Model):
     def eat(self, client: SimClient, most: int = MOST, task_id: str = "") -> list[Any]:
         """Let a client's user have what the client received; tells nobody."""
         got = []
-        for hold in client.holds.values():
+        for hold in (*client.dropped, *client.holds.values()):
             while hold.buffer and most > 0 and task_id in ("", hold.info.task_id):
                 sequence, number, value = hold.consume()
                 self.note_consumed(client, hold.info.task_id, sequence, number, value)
