@@ -245,9 +245,13 @@ class Service(Model):
 
     def replay(self, task: SimTask) -> None:
         """Let a task make again what an earlier incarnation made: its pipeline stops nowhere else than it did."""
+        known = self.core.state.tasks[task.task_id]
         for provider in range(len(task.places)):
             while task.replays(provider):
                 self.ask(task, provider)
+        if not task.places:
+            made = self.passes[known.job, known.number].tasks[task.task_id].values
+            self.make(task, max(0, len(made) - task.window.head))
 
     def make(self, task: SimTask, count: int) -> None:
         """Let a task make elements where nothing is split."""
