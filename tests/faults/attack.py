@@ -216,6 +216,7 @@ class Attack:
         port = int(address_of(victim).rpartition(":")[2]) if what == "replace" else 0
         if what == "stop":
             victim.terminate()
+            scene.leaving.append(victim)
         else:
             victim.kill()
         if what == "replace" or len(living) == 1 or self._random.random() < 0.5:

@@ -88,6 +88,10 @@ class Scene:
 
     def __init__(self, folder: Path, workers: int = 2, **dispatcher: Any) -> None:
         self.folder = folder
+        self.gate = str(folder / "gate")
+        """A file for which readers wait that are to begin at once."""
+        self.leaving: list[PythonProcess] = []
+        """Workers that were told to leave."""
         self._stack = ExitStack()
         self.readers: list[Reader] = []
         self._numbers = itertools.count()
@@ -116,7 +120,7 @@ class Scene:
         self.dataset_id = dsnb.register_dataset(self.cluster.service, dataset)
 
     def read(self, *, mode: str = "distributed_epoch", trainer: str = "", pause_s: float = 0.0, **more: Any) -> Reader:
-        """Start a reader of the registered dataset, and wait until it begins."""
+        """Start a reader of the registered dataset, and wait until it begins, or would but for a `gate`."""
         log = self.folder / f"reader{next(self._numbers)}"
         settings = {
             "target": self.cluster.dispatcher.target,
@@ -136,6 +140,10 @@ class Scene:
         self.readers.append(reader)
         process.line("READY", timeout=END_S)
         return reader
+
+    def open_gate(self) -> None:
+        """Let readers begin that were started with `gate=scene.gate`."""
+        Path(self.gate).touch()
 
     def wait_for(self, reader: Reader, count: int) -> None:
         """Wait until a reader has got so many elements."""

@@ -27,6 +27,8 @@ def main(settings: dict[str, Any]) -> None:
         seen = 0
         dataset = reading(settings)
         say("READY")
+        while settings.get("gate") and not os.path.exists(settings["gate"]):
+            time.sleep(0.005)
         elements = iter(dataset)
         while True:
             try:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.attack import STATIC, Attack, draw
-from tests.faults.chaos import Scene
+from tests.faults.chaos import END_S, Scene
 
 SHORT = range(8)
 SOAK = 200
@@ -53,7 +53,9 @@ def test_they_agree_in_a_service_that_is_attacked_for_an_hour(tmp_path: Path) ->
             folder.mkdir()
             for worker in scene.living[plan.workers :]:
                 worker.terminate()
-                worker.ended()
+                scene.leaving.append(worker)
+            while scene.leaving:
+                scene.leaving.pop().ended(timeout=END_S)
             while len(scene.living) < plan.workers:
                 scene.add_worker()
             scene.cluster.service.wait_until(lambda status, plan=plan: len(status.workers) == plan.workers, 60.0)
