@@ -240,6 +240,9 @@ def end_task(core: Context, task_id: str) -> None:
         return
     cached = core.state.jobs[task.job].cached
     if task.refused and not (cached and _awaited(core, task)):
+        if cached and core.state.iteration(task.job, task.number).away:  # who was lost may come back for it
+            reassignment.hand_over(core, task)
+            return
         if cached:
             sharing.close(core, task_id)
         leave_to_others(core, task)

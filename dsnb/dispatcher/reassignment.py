@@ -81,9 +81,14 @@ def free_leaving(core: Context, iteration: Iteration) -> None:
     """Have workers that are to leave wait no longer for the readers of a pass that has none."""
     for task in map(core.state.tasks.__getitem__, iteration.tasks):
         if task.halt is None and not task.ended and core.state.workers[task.worker].draining:
-            worker = core.state.workers[task.worker]
-            core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
-            halt(core, task, worker.name, "was drained")
+            hand_over(core, task)
+
+
+def hand_over(core: Context, task: Task) -> None:
+    """Take a task off a worker that is to leave; another one goes on with it when its readers have told what they have."""
+    worker = core.state.workers[task.worker]
+    core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
+    halt(core, task, worker.name, "was drained")
 
 
 def told(core: Context, event: e.HoldingsTold) -> None:

@@ -124,6 +124,11 @@ class PassBook:
         start = self.starts.get((trainer, book.task_id, book.sequence), 0)
         return {(trainer, key) for key in keys[start:]} - self.consumed.keys() - held
 
+    def needing(self, readers: Iterable[SimClient]) -> set[str]:
+        """The trainers of these readers, and those that the pass waits for; without those that nobody waits for."""
+        away = self.whole if self.pipeline.length is not None else set()
+        return ({client.trainer for client in readers} | away) - self.excused
+
     # ---- what is learnt
 
     def come(self, trainer: str, *, whole: bool) -> None:
@@ -150,10 +155,7 @@ class PassBook:
 
     def check_begin(self, book: TaskBook, begin: r.Begin, readers: Iterable[SimClient]) -> None:
         """A task is taken over: nothing that somebody needs may lie before where it begins."""
-        needing = {client.trainer for client in readers if client.joined.whole or not self.cached}
-        if self.pipeline.length is not None:  # it waits for those that are away
-            needing |= self.whole
-        for trainer in needing - self.excused:
+        for trainer in self.needing(client for client in readers if client.joined.whole or not self.cached):
             start = self.starts.get((trainer, book.task_id, book.sequence), 0)
             for index in range(start, min(begin.first, len(book.values))):
                 there = (trainer, book.key(index)) in self.consumed

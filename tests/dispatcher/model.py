@@ -356,7 +356,7 @@ class Model:
         cancelled = book.job not in self.core.state.jobs
         if task_id not in book.tasks or cancelled or not readers or book.rounds:
             return
-        for trainer in {client.trainer for client in readers} - book.excused:
+        for trainer in book.needing(readers):
             task = book.tasks[task_id]
             endless = book.cached and book.pipeline.length is None
             left = book.owed(task, trainer, readers) if endless else book.missing([task], trainer) - book.held(readers)
@@ -369,7 +369,7 @@ class Model:
             return
         self.seen.passes_over += 1
         readers = self.readers(book.job, book.number)
-        for trainer in {client.trainer for client in readers} - book.excused if book.cached else [""]:
+        for trainer in book.needing(readers) if book.cached else [""]:
             left = book.unaccounted(trainer, readers)
             assert not left, f"the pass is finished, and {trainer!r} lacks {sorted(left, key=repr)[:5]}"
         book.check_all_given()

@@ -155,6 +155,28 @@ def test_a_part_is_made_again_from_where_a_trainer_is_whose_reader_was_lost() ->
     assert known.takeover.first == 0, "the other trainer has had nothing yet"
 
 
+def test_what_a_worker_that_leaves_has_for_a_lost_trainer_is_handed_over() -> None:
+    service = Service()
+    v = service.add_worker("v")
+    how = {"job_name": "job", "trainer_id": "a", "cached": True, "whole": True}
+    client = service.join(service.register(20), **how)
+    task = service.task(v)
+    service.ask(task, want=8)
+    service.consume(task, 2)
+    service.report(v)
+    service.drain(v)
+    assert service.ask(task).done, "a worker that is to leave gets no more"
+    task.finish()
+    service.kill_client(client)
+    service.wait(5.0, service.keep_alive)
+    v.obey()
+    service.report(v)
+    assert not v.tasks, "it waits for a reader that may never come"
+    w = service.add_worker("w")
+    service.join(service.register(20), **how)
+    assert service.core.state.tasks[task.task_id].worker == w.uid
+
+
 def test_what_one_reader_of_a_trainer_has_when_another_comes_to_the_end_is_not_lost_with_it() -> None:
     job = Sharing()
     first, second = job.join("a"), job.join("a")
