@@ -85,7 +85,7 @@ def free_leaving(core: Context, iteration: Iteration) -> None:
 
 
 def hand_over(core: Context, task: Task) -> None:
-    """Take a task off a worker that is to leave; another one goes on with it when its readers have told what they have."""
+    """Take a task off a worker that is to leave; another one goes on when its readers have told what they have."""
     worker = core.state.workers[task.worker]
     core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
     halt(core, task, worker.name, "was drained")
