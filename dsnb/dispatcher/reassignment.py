@@ -389,7 +389,7 @@ def _tell_loss(
     core.record(record)
     core.instruct(e.TellLoss(job=task.job, number=task.number, loss=record))
     iteration = core.state.iteration(task.job, task.number)
-    if not trainer_id or trainer_id in _present(core, iteration):  # others are told when they come back
+    if not trainer_id or trainer_id in _present(core, iteration) | set(iteration.away):  # who left does not want it
         core.instruct(e.Announce(level="warning", text=_loss_text(record, task.job)))
 
 

@@ -78,6 +78,7 @@ def test_a_trainer_that_was_away_learns_what_was_lost_meanwhile() -> None:
     assert away.client_id not in service.clients
     service.stop(service.workers["v"])
     service.hear(here)
+    assert [text for text in service.announced if "did not reach trainer 'away'" in text]
     assert {loss.trainer_id for loss in service.wake(away).losses} == {"away", "here"}
 
 
