@@ -185,8 +185,9 @@ class Cluster:
             place = self.workers.index(process)
             replaced = self._replacements.allow(time.monotonic())
             # The next one has the name of the one that died: to its readers it is that worker, come back.
-            self.workers[place : place + 1] = [self._new_process(process.name)] if replaced else []
-        self._tell_of_replacement(process.name, replaced=replaced)
+            # It has no name if it died before it told it.
+            self.workers[place : place + 1] = [self._new_process(process.name or None)] if replaced else []
+        self._tell_of_replacement(process.name or "that had just begun", replaced=replaced)
 
     def _tell_of_replacement(self, name: str, *, replaced: bool) -> None:
         limit, seconds = self._replacements.limit, self._replacements.within_s

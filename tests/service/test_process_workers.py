@@ -123,6 +123,14 @@ def test_a_killed_worker_is_explained_replaced_and_its_readers_go_on(service: Da
     iterator.close()
 
 
+def test_a_worker_that_dies_before_it_has_told_its_name_is_replaced(service: DataService) -> None:
+    victim = service._cluster.workers[0]
+    pid, victim.name = victim.pid, ""  # type: ignore[misc]
+    os.kill(pid, signal.SIGKILL)
+    now = service.wait_until(lambda now: replaced(now, pid), timeout=LONG_S)
+    assert any("worker that had just begun is being replaced" in event.text for event in now.events)
+
+
 def test_a_pipeline_that_crashes_its_worker_again_and_again_is_not_retried_for_ever() -> None:
     def crash(x: int) -> int:
         os._exit(3)
