@@ -18,11 +18,11 @@ from dsnb.wire.transfer import local
 
 def warn_back(seconds: float, given_back: int, lost: int) -> None:
     """Say that a reader was taken for gone, and goes on; with what became of what it had and did not consume."""
-    of_dead = f", and {lost:,} are lost: they were of workers that died, and cannot be made again" if lost else ""
+    alone = f", and {lost:,} are lost: their workers are gone, and nobody can make them again" if lost else ""
     errors.warn(
         f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was taken for gone; it "
         f"goes on now. {given_back:,} elements that it had received and not consumed went back for others to read"
-        f"{of_dead}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it "
+        f"{alone}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it "
         "more time",
         DataLossWarning if lost else DsnbWarning,
     )

@@ -264,7 +264,7 @@ class ReadStage(JobReader):
         try:
             with self._tending:
                 self._closing = True
-                self._last_holdings = self._tasks.consumed_holdings()
+                self._last_holdings = (*self._tasks.consumed_holdings(), *self._tasks.held_alone())
                 self._tasks.close()
             self._control.close(let_go=self._last_position is not None)
         finally:
@@ -301,7 +301,7 @@ class ReadStage(JobReader):
             if self._consumption.held_behind:  # operations of this process have it, and will hand it on
                 self._confirm_all()
             given_back, lost = self._tasks.buffered(), self._tasks.buffered_alone()
-            holdings = self._tasks.consumed_holdings(looked_up)
+            holdings = (*self._tasks.consumed_holdings(looked_up), *self._tasks.held_alone())
             self._tasks.close()
             self._control.close(let_go=True)
             joined = join(self._channel, self._dataset_id, self._options, before=self._joined, holdings=holdings)

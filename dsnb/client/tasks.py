@@ -130,17 +130,19 @@ class TaskTable:
         return {hold.info.task_id: hold.account.consumed for hold in self._holds.values()}
 
     def consumed_holdings(self, looked_up: Mapping[str, int] | None = None) -> tuple[TaskHolding, ...]:
-        """What this reader consumed of each task, and what it has yet to consume of those that were given up.
+        """What this reader consumed of each task.
 
         Args:
             looked_up: How many elements of each its worker knows of, where it can look that up.
         """
         with self._inbox.lock:
-            dropped = [hold for hold in self._dropped if hold.unconsumed]
-            return (
-                *(self._consumed_of(hold, looked_up or {}) for hold in self._holds.values()),
-                *(replace(hold.holding(), consumed=(), untold=0) for hold in dropped),
-            )
+            return tuple(self._consumed_of(hold, looked_up or {}) for hold in self._holds.values())
+
+    def held_alone(self) -> tuple[TaskHolding, ...]:
+        """What it has and did not consume of tasks that were given up: nobody else gets it."""
+        with self._inbox.lock:
+            dropped = [hold.holding() for hold in self._dropped if hold.unconsumed]
+        return tuple(replace(holding, consumed=(), untold=0) for holding in dropped)
 
     @staticmethod
     def _consumed_of(hold: Hold, looked_up: Mapping[str, int]) -> TaskHolding:
@@ -369,7 +371,7 @@ class TaskTable:
             cell[0] = hold.account.consumed
 
     def taken(self, hold: Hold, count: int, nbytes: int) -> None:
-        """Count elements as out of the buffer; the worker is told when there are enough of them."""
+        """Count elements as taken out of the buffer; the worker is told once they are worth a message."""
         hold.account.taken += count
         hold.untold_bytes += nbytes
         if hold.untold_bytes >= self._bearable(hold):

@@ -105,7 +105,9 @@ def worker_seen(core: Context, event: e.WorkerSeen) -> None:
     for task_id in event.partial:
         sharing.close(core, task_id)
     for task_id in event.ended:
-        jobs.end_task(core, task_id)
+        task = core.state.tasks.get(task_id)
+        if task is not None and task.worker == event.uid:  # else it was handed over since
+            jobs.end_task(core, task_id)
 
 
 def _progressed(core: Context, task: Task, progress: e.Progress) -> None:

@@ -118,7 +118,7 @@ def count_dropped(
 ) -> None:
     """Count what a reader had of tasks that were given up, and will not consume: nobody else gets it."""
     job = core.state.jobs[name]
-    lost = sum(part.end - part.first for h in told if h.task_id not in core.state.tasks for part in h.held)
+    lost = sum(max(0, part.end - part.first) for h in told if h.task_id not in core.state.tasks for part in h.held)
     if not lost:
         return
     if iteration.providers and _one_of_each(core, job):

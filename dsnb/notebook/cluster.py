@@ -185,7 +185,7 @@ class Cluster:
             place = self.workers.index(process)
             replaced = self._replacements.allow(time.monotonic())
             # The next one has the name of the one that died: to its readers it is that worker, come back.
-            # It has no name if it died before it told it.
+            # A process that died before it told its name has none.
             self.workers[place : place + 1] = [self._new_process(process.name or None)] if replaced else []
         self._tell_of_replacement(process.name or "that had just begun", replaced=replaced)
 

@@ -282,8 +282,8 @@ class WorkerServer:
             task = self._fetch(opening.task_id)
         if opening.incarnation not in (0, task.order.incarnation):
             raise UnavailableError(
-                f"worker {self.name} has incarnation {task.order.incarnation} of the task {opening.task_id}, and the "
-                f"reader was told of incarnation {opening.incarnation}"
+                f"worker {self.name} has incarnation {task.order.incarnation} of the task {opening.task_id}; "
+                f"the reader expects incarnation {opening.incarnation}"
             )
         reading = task.open(opening, sink)
         with self._lock:

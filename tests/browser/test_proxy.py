@@ -14,6 +14,8 @@ from tests.support.ports import own_port
 from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 
+LOST = "!document.getElementById('lost').hidden"
+
 
 def test_jupyter_serves_the_dashboard_with_its_websocket_and_controls(
     tab: Tab, tmp_path: Path, artefacts: Path
@@ -58,7 +60,7 @@ def test_a_page_behind_jupyter_comes_back_whatever_is_done_to_the_servers_betwee
                     finally:
                         os.kill(pid, signal.SIGCONT)
                     comes_back(tab)
-                tab.page.screenshot(path=artefacts / "behind_jupyter_lost.png")
+                tab.page.screenshot(path=artefacts / "behind_jupyter_again.png")
                 os.kill(attacks[1], signal.SIGKILL)
                 tab.wait(LOST)
                 comes_back(tab)
@@ -70,9 +72,6 @@ def test_a_page_behind_jupyter_comes_back_whatever_is_done_to_the_servers_betwee
         finally:
             training.end()
     assert training.failure is None
-
-
-LOST = "!document.getElementById('lost').hidden"
 
 
 def page_servers(lab: PythonProcess) -> list[int]:

@@ -293,7 +293,7 @@ class Attack:
         lost, _ = self._lost("")
         in_hand = sum(reader.in_hand for reader in readers if reader.killed)
         if self._died_with_the_only_copy(readers):
-            in_hand = self.plan.elements
+            return  # how much of a pass went with them nobody knows, so no sum could be wrong
         spare = len(untold(readers, self._worker_faults)) + self._repeated()
         passes = [
             passes

@@ -198,7 +198,7 @@ def test_a_reader_is_given_nothing_of_another_incarnation_than_it_was_told_of(cl
     worker.open(replace(asked, incarnation=told.incarnation), sink)
     assert sink.wait_for_end() == list(range(5))
     assert worker._tasks[told.task_id] is not earlier
-    with pytest.raises(UnavailableError, match=f"has incarnation {told.incarnation} of the task {told.task_id}"):
+    with pytest.raises(UnavailableError, match=f"expects incarnation {told.incarnation + 1}"):
         worker.open(replace(asked, client_id="other", incarnation=told.incarnation + 1), other)
     assert not other.elements
 

@@ -68,8 +68,8 @@ class Opening:
             and the one behind its last, and so on; in the order in which they came.
         had_count: How many it had consumed in all then.
         client_before: Who it was then.
-        incarnation: The task's, as the client was told by the dispatcher: a worker may still have an earlier one, whose
-            elements are others' now. 0 for whichever there is.
+        incarnation: The incarnation of the task that the dispatcher named to the client; 0 for whichever there is. A
+            worker may still have an earlier one, and its elements may belong to other readers by now.
         link: How the elements come to it.
     """
 
