@@ -87,6 +87,7 @@ class TaskTable:
         self._dropped: list[Hold] = []
         """Those of tasks that were given up while this reader had elements of them, which nobody else has."""
         self._sinks: dict[str, TaskSink] = {}
+        self._closed = False
         transfer_protocol("data_transfer_protocol", options.protocol)  # the dataset may come from another system
 
     def __len__(self) -> int:
@@ -159,10 +160,14 @@ class TaskTable:
         return sum(hold.unconsumed for hold in self._dropped)
 
     def fence(self, halted: Sequence[TaskInfo]) -> tuple[TaskHolding, ...]:
-        """Take nothing more of tasks that are being reassigned; what this reader has of each. From any thread."""
+        """Take nothing more of tasks that are being reassigned; what this reader has of each. From any thread.
+
+        Once the table is closed there is nothing to report: the reader's last report says what it consumed, and one
+        that is sent before it must not say that this reader has nothing.
+        """
         holdings = []
         with self._inbox.lock:
-            for info in halted:
+            for info in () if self._closed else halted:
                 hold, sink = self._holds.get(info.task_id), self._sinks.get(info.task_id)
                 if sink is not None:
                     sink.current = False
@@ -443,6 +448,8 @@ class TaskTable:
 
     def close(self) -> None:
         """Leave all tasks."""
+        with self._inbox.lock:
+            self._closed = True
         for task_id in list(self._holds):
             self._close(task_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.pipeline.dataset import Dataset
-from dsnb.wire.messages import ClientUpdate, Loss, TaskInfo, TaskOrder
+from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, TaskInfo, TaskOrder
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.handover import Opening, Reading, Sink
 from dsnb.worker.task import Task
@@ -153,6 +154,18 @@ def test_a_task_that_comes_later_is_read_and_one_that_is_gone_is_left(workers: l
     assert sorted(client.read(100)) == [*range(50), *range(100, 150)]
     assert len(client.tasks) == 1
     assert workers[0].task.report().readers == 0
+
+
+def test_a_reader_that_is_leaving_does_not_say_that_it_has_nothing_of_a_task(
+    workers: list[Worker], client: Client
+) -> None:
+    client.tasks.set_tasks((workers[0].info(),))
+    client.read(50)
+    halted = replace(workers[0].info(), halted=True, incarnation=2)
+    (holding,) = client.tasks.fence((halted,))
+    assert (holding.incarnation, holding.received, holding.consumed) == (2, 50, (IndexRange(first=0, end=50),))
+    client.tasks.close()
+    assert client.tasks.fence((halted,)) == ()  # its last report tells what it consumed
 
 
 def test_a_task_whose_worker_began_again_is_opened_anew_with_the_readers_counters(

@@ -206,7 +206,7 @@ class Attack:
             self._strike_reader(scene, what)
 
     def _strike_worker(self, scene: Scene, what: str) -> None:
-        living = scene.living
+        living = [worker for worker in scene.living if worker not in scene.leaving]
         victim = self._random.choice(living)
         self._worker_faults.append(time.monotonic())
         if what == "suspend":
