@@ -41,7 +41,7 @@ _PASSES = 4
 _COPIES = 3
 _ELEMENTS = 8000
 _INSERTS = 300
-_PIECE = 8 << 20
+_READ_BYTES = 8 << 20
 
 
 def sample(workload: str, number: int) -> np.ndarray[Any, Any]:
@@ -70,10 +70,10 @@ def read_numpy(folder: str, workload: str, count: int) -> Iterable[Any]:
     path = Path(folder, "all.npy")
     if not path.exists():
         shape, dtype = WORKLOADS[workload]
-        whole = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (count, *shape))
+        array_file = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (count, *shape))
         for number in range(count):
-            whole[number] = sample(workload, number)
-        whole.flush()
+            array_file[number] = sample(workload, number)
+        array_file.flush()
     array: np.ndarray[Any, Any] = np.asarray(np.load(path, mmap_mode="r"))
     return array
 
@@ -105,12 +105,12 @@ def read_datasets(folder: str, workload: str, count: int) -> Any:
     return datasets.load_from_disk(str(path)).with_format("numpy", dtype=np.dtype(dtype))
 
 
-def by_row(folder: str, workload: str, count: int) -> Iterable[Any]:
+def read_by_row(folder: str, workload: str, count: int) -> Iterable[Any]:
     """One row at a time."""
     return (row["x"] for row in read_datasets(folder, workload, count))
 
 
-def by_thousand(folder: str, workload: str, count: int) -> Iterable[Any]:
+def read_by_thousand(folder: str, workload: str, count: int) -> Iterable[Any]:
     """A thousand rows at a time, then one by one."""
     return (row for rows in read_datasets(folder, workload, count).iter(1000) for row in rows["x"])
 
@@ -148,10 +148,13 @@ CONTENDERS = {
         goals={SMALL: {"later": 20.0}, LARGE: {"later": 2.0}},
     ),
     "datasets, row by row": Contender(
-        read=by_row, environment="datasets", files="datasets", goals={SMALL: {"later": 20.0}, LARGE: {"later": 2.0}}
+        read=read_by_row,
+        environment="datasets",
+        files="datasets",
+        goals={SMALL: {"later": 20.0}, LARGE: {"later": 2.0}},
     ),
     "datasets, iter(1000)": Contender(
-        read=by_thousand, environment="datasets", files="datasets", goals={SMALL: {"later": 1.0}}
+        read=read_by_thousand, environment="datasets", files="datasets", goals={SMALL: {"later": 1.0}}
     ),
 }
 
@@ -162,14 +165,14 @@ def passes(name: str, folder: str, workload: str, count: int, seconds: float) ->
     With no seconds the files are made by one whole pass.
     """
     read = CONTENDERS[name].read
-    place = np.empty_like(sample(workload, 0))
+    buffer = np.empty_like(sample(workload, 0))
     rates: dict[str, list[float]] = {"wall": [], "cpu": []}
     source = read(folder, workload, count)
     for number in range(_PASSES if seconds else 1):
         # A dataset and an array are read again; what can be read once only is made anew.
         elements = source if iter(source) is not source else read(folder, workload, count) if number else source
         wall, cpu = time.perf_counter(), time.process_time()
-        seen = _copied(elements, place, wall + seconds if seconds else None)
+        seen = _copy_elements(elements, buffer, wall + seconds if seconds else None)
         rates["wall"].append(seen / (time.perf_counter() - wall))
         rates["cpu"].append(seen / (time.process_time() - cpu))
         if not seconds and seen != count:
@@ -181,15 +184,15 @@ def passes(name: str, folder: str, workload: str, count: int, seconds: float) ->
     }
 
 
-def _copied(elements: Iterable[Any], place: np.ndarray[Any, Any], until: float | None) -> int:
+def _copy_elements(elements: Iterable[Any], buffer: np.ndarray[Any, Any], until: float | None) -> int:
     """Copy each element; how many there were. The clock is asked now and then."""
     seen = 0
     several = iter(elements)
-    step = max(1, (1 << 20) // place.nbytes)
+    step = max(1, (1 << 20) // buffer.nbytes)
     while True:
         before = seen
         for element in islice(several, step):
-            np.copyto(place, element)
+            np.copyto(buffer, element)
             seen += 1
         if seen == before or (until is not None and time.perf_counter() > until):
             return seen
@@ -206,7 +209,7 @@ def busy(x: int) -> np.ndarray[Any, Any]:
     return np.full(100, x)
 
 
-def share(folder: str, count: int) -> dict[str, float]:
+def read_shared(folder: str, count: int) -> dict[str, float]:
     """Read a dataset that somebody may be recording; the CPU time of this process."""
     import dsnb
 
@@ -216,15 +219,15 @@ def share(folder: str, count: int) -> dict[str, float]:
     return {"cpu_s": time.process_time() - before, "seen": seen}
 
 
-def sharing(folder: str, runs: int) -> float:
+def cost_of_sharing(folder: str, runs: int) -> float:
     """What several runs, started at once, take together, as a part of what one takes; the median of some tries."""
     found = []
     for number in range(runs):
         cpu = {}
         for copies in (1, _COPIES):
-            place = os.path.join(folder, f"shared-{copies}-{number}")
-            started = [start("dsnb", "share", place, str(_ELEMENTS)) for _ in range(copies)]
-            cpu[copies] = sum(finished(process)["cpu_s"] for process in started)
+            directory = os.path.join(folder, f"shared-{copies}-{number}")
+            started = [start("dsnb", "share", directory, str(_ELEMENTS)) for _ in range(copies)]
+            cpu[copies] = sum(result_of(process)["cpu_s"] for process in started)
         found.append(cpu[_COPIES] / cpu[1])
     return statistics.median(found)
 
@@ -241,7 +244,7 @@ def start(environment: str, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def finished(process: subprocess.Popen[str]) -> dict[str, float]:
+def result_of(process: subprocess.Popen[str]) -> dict[str, float]:
     """What it found."""
     out, _ = process.communicate(timeout=3600)
     if process.returncode:
@@ -250,11 +253,11 @@ def finished(process: subprocess.Popen[str]) -> dict[str, float]:
     return found
 
 
-def child(words: list[str]) -> dict[str, float]:
+def run_child(words: list[str]) -> dict[str, float]:
     """What the child does."""
     match words:
         case ["share", folder, count]:
-            return share(folder, int(count))
+            return read_shared(folder, int(count))
         case ["training", inserts]:
             from benchmarks import training_cache
 
@@ -266,21 +269,23 @@ def child(words: list[str]) -> dict[str, float]:
 
 def measure(folder: str, workload: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Medians of all contenders in elements a second."""
-    there = [
+    contenders = [
         name for name, one in CONTENDERS.items() if workload in one.goals and name in options.only and _is_built(name)
     ]
     count = count_of(workload, options.mb)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in there}
-    places = {name: Path(folder, f"{list(WORKLOADS).index(workload)}-{CONTENDERS[name].files}") for name in there}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    directories = {
+        name: Path(folder, f"{list(WORKLOADS).index(workload)}-{CONTENDERS[name].files}") for name in contenders
+    }
     for run in range(options.runs + 1):  # the first one makes the files
-        for name in there:
-            places[name].mkdir(exist_ok=True)
-            words = [name, str(places[name]), workload, str(count), str(options.seconds if run else 0)]
-            result = finished(start(CONTENDERS[name].environment, *words))
+        for name in contenders:
+            directories[name].mkdir(exist_ok=True)
+            words = [name, str(directories[name]), workload, str(count), str(options.seconds if run else 0)]
+            result = result_of(start(CONTENDERS[name].environment, *words))
             if run:
                 found[name].append(result)
         if not run:
-            warm(folder)
+            reload_page_cache(folder)
     return {
         name: {kind: statistics.median(result[kind] for result in results) for kind in results[0]}
         for name, results in found.items()
@@ -296,13 +301,13 @@ def _is_built(name: str) -> bool:
         return False
 
 
-def warm(folder: str) -> None:
+def reload_page_cache(folder: str) -> None:
     """Let all files lie in the page cache in the same way, whoever wrote them."""
     os.sync()
     for path in (path for path in Path(folder).rglob("*") if path.is_file()):
         with path.open("rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            while file.read(_PIECE):
+            while file.read(_READ_BYTES):
                 pass
 
 
@@ -340,7 +345,7 @@ def _line(workload: str, name: str, row: dict[str, float], ours: dict[str, float
     )
 
 
-def by_processor(rows: dict[str, Any]) -> str:
+def cpu_ratios(rows: dict[str, Any]) -> str:
     """The same ratios by CPU time, which other load on the machine changes less."""
     lines = [
         f"{workload:22} {name:22} {kind:6} {rows[workload]['dsnb'][f'{kind} cpu'] / row[f'{kind} cpu']:8.2f}"
@@ -364,19 +369,19 @@ def main() -> None:
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(child(options.child)))
+        print(json.dumps(run_child(options.child)))
         return
     # Mappings of large files need descriptors of their own.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="dsnb-bench-") as folder:
         rows: dict[str, Any] = {name: measure(folder, name, options) for name in WORKLOADS}
-        rows["three runs at once"] = sharing(folder, options.runs)
-        rows["training"] = finished(start("dsnb", "training", str(_INSERTS)))
+        rows["three runs at once"] = cost_of_sharing(folder, options.runs)
+        rows["training"] = result_of(start("dsnb", "training", str(_INSERTS)))
     if options.json:
         print(json.dumps(rows, indent=2))
         return
     text = f"{machine()}; medians of {options.runs} processes.\n\n{report(rows)}"
-    print(f"{text}\n\n{by_processor(rows)}")
+    print(f"{text}\n\n{cpu_ratios(rows)}")
     if options.write:
         write_section("recordings.md", "caches", text)
 

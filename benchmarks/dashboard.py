@@ -37,9 +37,15 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 import dsnb
 from benchmarks.sections import machine, table, write_section
 
-CPU_GOAL, BYTES_GOAL, KEPT_GOAL = 0.06, 15_000, 0.98
+CPU_GOAL, BYTES_GOAL, REMAINING_WORK_GOAL = 0.06, 15_000, 0.98
 PAUSES = {"lr=0.1": 0.01, "lr=0.03": 0.02, "lr=0.01": 0.06, "lr=0.003": 0.1}
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+BROWSER_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+]
 _SETTLE_S = 5.0
 
 
@@ -58,7 +64,7 @@ class Relay:
 
     def __init__(self, port: int) -> None:
         self.sent = 0
-        self._to = port
+        self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -67,11 +73,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 browser, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._to))
-                threading.Thread(target=self._pass, args=(browser, server, 0), daemon=True).start()
-                threading.Thread(target=self._pass, args=(server, browser, 1), daemon=True).start()
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+                threading.Thread(target=self._forward, args=(browser, server, 0), daemon=True).start()
+                threading.Thread(target=self._forward, args=(server, browser, 1), daemon=True).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket, counts: int) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, counts: int) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self.sent += counts * len(data)
@@ -140,7 +146,7 @@ def heap_of(page: Page) -> float:
     return float(session.send("Runtime.getHeapUsage")["usedSize"])
 
 
-def look(pid: int, relay: Relay, pages: list[Page], seconds: float) -> Cost:
+def measure_cost(pid: int, relay: Relay, pages: list[Page], seconds: float) -> Cost:
     """What the dashboard uses while so many tabs are open."""
     cpu, sent, began = cpu_of(pid), relay.sent, time.monotonic()
     if pages:
@@ -166,7 +172,7 @@ def measure(context: BrowserContext, tabs: int, seconds: float) -> list[Cost]:
         costs = []
         while True:
             time.sleep(_SETTLE_S)
-            costs.append(look(pid, relay, pages, seconds))
+            costs.append(measure_cost(pid, relay, pages, seconds))
             if len(pages) == tabs:
                 relay.close()
                 return costs
@@ -176,7 +182,7 @@ def measure(context: BrowserContext, tabs: int, seconds: float) -> list[Cost]:
 
 
 @contextlib.contextmanager
-def flat_out(service: dsnb.DataService) -> Iterator[None]:
+def saturated(service: dsnb.DataService) -> Iterator[None]:
     """One trainer that reads as fast as it gets: many splits for the dispatcher, much work for the workers."""
     end = threading.Event()
 
@@ -196,14 +202,14 @@ def flat_out(service: dsnb.DataService) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class WorkRate:
     """What was done in a while: elements for each second of the worker's processor time, and cores of this process."""
 
     by_worker: float
     cores_here: float
 
 
-def work_done(service: dsnb.DataService, seconds: float) -> Work:
+def work_done(service: dsnb.DataService, seconds: float) -> WorkRate:
     """Look at a service for a while; this process has its dispatcher and its reader."""
 
     def now() -> tuple[int, float, float]:
@@ -214,13 +220,13 @@ def work_done(service: dsnb.DataService, seconds: float) -> Work:
     began = time.monotonic()
     time.sleep(seconds)
     later, span = now(), time.monotonic() - began
-    return Work(by_worker=(later[0] - made) / (later[1] - busy), cores_here=(later[2] - here) / span)
+    return WorkRate(by_worker=(later[0] - made) / (later[1] - busy), cores_here=(later[2] - here) / span)
 
 
-def measure_watching(turns: int, seconds: float) -> dict[str, float]:
+def measure_watched(turns: int, seconds: float) -> dict[str, float]:
     """What is left for the service's own work while somebody watches, as parts of one: medians of the turns."""
     worker, dispatcher = [], []
-    with dsnb.start(workers=1, name="watched", isolation="process") as service, flat_out(service):
+    with dsnb.start(workers=1, name="watched", isolation="process") as service, saturated(service):
         service.wait_until(lambda now: any(worker.produced > 1000 for worker in now.workers))
         for _ in range(turns):
             before = work_done(service, seconds)
@@ -244,15 +250,15 @@ def main() -> int:
     args = parser.parse_args()
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        context = playwright.chromium.launch_persistent_context(folder, executable_path=browser, args=ARGUMENTS)
+        context = playwright.chromium.launch_persistent_context(folder, executable_path=browser, args=BROWSER_ARGUMENTS)
         costs = measure(context, args.tabs, args.seconds)
         context.close()
-    kept = measure_watching(args.turns, args.seconds / 4)
-    text = report(costs, kept)
+    remaining = measure_watched(args.turns, args.seconds / 4)
+    text = report(costs, remaining)
     print(text)
     if args.write:
         write_section("watching.md", "dashboard", text)
-    return 0 if _met(costs, kept) else 1
+    return 0 if _met(costs, remaining) else 1
 
 
 def per_tab(costs: list[Cost]) -> tuple[float, float]:
@@ -261,25 +267,25 @@ def per_tab(costs: list[Cost]) -> tuple[float, float]:
     return (costs[-1].cpu - costs[0].cpu) / tabs, (costs[-1].sent - costs[0].sent) / tabs
 
 
-def report(costs: list[Cost], kept: Mapping[str, float]) -> str:
+def report(costs: list[Cost], remaining: Mapping[str, float]) -> str:
     """The figures as the documentation has them."""
     cpu, sent = per_tab(costs)
     rows = [[str(c.tabs), f"{c.cpu:.3f}", f"{c.sent / 1000:.1f}", f"{c.heap / 1e6:.1f}"] for c in costs]
-    parts = [[role, f"{100 * part:.1f} %"] for role, part in kept.items()]
+    parts = [[role, f"{100 * part:.1f} %"] for role, part in remaining.items()]
     return "\n".join(
         (
             f"{machine()}.\n",
             table(["open tabs", "cores of the page's server", "kB/s sent", "MB of a page's heap"], rows),
             f"\nFor each tab {cpu:.3f} core and {sent / 1000:.1f} kB/s; goals: {CPU_GOAL} and {BYTES_GOAL / 1000:g}.\n",
             table(["while somebody watches", "left for its own work"], parts),
-            f"\nThe goal is {100 * KEPT_GOAL:g} %.",
+            f"\nThe goal is {100 * REMAINING_WORK_GOAL:g} %.",
         )
     )
 
 
-def _met(costs: list[Cost], kept: Mapping[str, float]) -> bool:
+def _met(costs: list[Cost], remaining: Mapping[str, float]) -> bool:
     cpu, sent = per_tab(costs)
-    return cpu <= CPU_GOAL and sent <= BYTES_GOAL and min(kept.values()) >= KEPT_GOAL
+    return cpu <= CPU_GOAL and sent <= BYTES_GOAL and min(remaining.values()) >= REMAINING_WORK_GOAL
 
 
 if __name__ == "__main__":

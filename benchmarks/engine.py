@@ -20,14 +20,14 @@ import numpy as np
 
 import dsnb
 from dsnb.elements.frame import frames_of
-from dsnb.pipeline.engine.pace import MOST
+from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.pipeline.engine.stage import Run
 from dsnb.pipeline.operation import BuildContext
 
 COUNT = 200_000
 IMAGES = 4_000
 
-Make = Callable[[], dsnb.Dataset]
+MakeDataset = Callable[[], dsnb.Dataset]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,24 +36,24 @@ class Row:
 
     Attributes:
         make: Makes the pipeline.
-        before: The name of the row that is this one without its last operation; empty for a source.
+        baseline: The name of the row that is this one without its last operation; empty for a source.
         count: Elements that count: those that enter the last operation.
         read: How it is read.
     """
 
-    make: Make
-    before: str = ""
+    make: MakeDataset
+    baseline: str = ""
     count: int = COUNT
     read: Callable[[dsnb.Dataset], None]
 
 
-def pulled(dataset: dsnb.Dataset) -> None:
+def pull_all(dataset: dsnb.Dataset) -> None:
     """Pull all of a pipeline, in the longest runs that a worker asks for."""
     for _ in runs_of(dataset):
         pass
 
 
-def framed(dataset: dsnb.Dataset) -> None:
+def lay_out_all(dataset: dsnb.Dataset) -> None:
     """Lay all of a pipeline out as frames."""
     schema = None
     for run in runs_of(dataset):
@@ -63,7 +63,7 @@ def framed(dataset: dsnb.Dataset) -> None:
             schema = schema or frame.schema
 
 
-def iterated(dataset: dsnb.Dataset) -> None:
+def iterate_all(dataset: dsnb.Dataset) -> None:
     """Iterate in this process."""
     for _ in dataset:
         pass
@@ -73,7 +73,7 @@ def runs_of(dataset: dsnb.Dataset) -> Iterator[Run]:
     """The runs of a pipeline's last stage."""
     stage = dataset.operation.build(BuildContext(entropy=1))
     try:
-        while len(run := stage.pull(MOST)):
+        while len(run := stage.pull(MAX_RUN_LENGTH)):
             yield run
     finally:
         stage.close()
@@ -91,8 +91,8 @@ def rows() -> dict[str, Row]:
     pair_batches = dsnb.Dataset.from_tensor_slices((np.arange(COUNT).reshape(-1, 100),) * 2)
     found: dict[str, Row] = {}
 
-    def add(name: str, dataset: dsnb.Dataset, before: str = "", count: int = COUNT, read: object = pulled) -> None:
-        found[name] = Row(make=lambda: dataset, before=before, count=count, read=read)  # type: ignore[arg-type]  # one of the three
+    def add(name: str, dataset: dsnb.Dataset, before: str = "", count: int = COUNT, read: object = pull_all) -> None:
+        found[name] = Row(make=lambda: dataset, baseline=before, count=count, read=read)  # type: ignore[arg-type]  # one of the three
 
     add("range", numbers)
     add("slices, pairs", pairs)
@@ -102,9 +102,9 @@ def rows() -> dict[str, Row]:
     add("pairs, map", pairs.map(_sum), "slices, pairs")
     add("dicts, map", dicts.map(_sum_of), "slices, dicts")
     add("28x28, map", drawn, "slices, 28x28", IMAGES)
-    add("map, map", square.map(_same), "range, map")
+    add("map, map", square.map(_identity), "range, map")
     add("map, filter", square.filter(_even), "range, map")
-    for name, operation in _PASSING.items():
+    for name, operation in _SINGLE_INPUT_OPERATIONS.items():
         add(f"range, {name}", operation(numbers), "range")
         add(f"map, {name}", operation(square), "range, map")
     add("pairs, shuffle", pairs.shuffle(1000, seed=1), "slices, pairs")
@@ -115,23 +115,23 @@ def rows() -> dict[str, Row]:
     add("28x28, map, batch", drawn.batch(32), "28x28, map", IMAGES)
     add("28x28, map, shuffle, batch", drawn.shuffle(1000, seed=1).batch(32), "28x28, map", IMAGES)
     add("rows of 100, unbatch", batches.unbatch())
-    add("rows of 100, map, unbatch", batches.map(_same).unbatch())
+    add("rows of 100, map, unbatch", batches.map(_identity).unbatch())
     add("pairs of 100, unbatch", pair_batches.unbatch())
     add("range, zip with itself", dsnb.Dataset.zip((numbers, numbers)))
     add("range, interleave of 100", dsnb.Dataset.range(COUNT // 100).interleave(_hundred))
     add("range, flat_map of 100", dsnb.Dataset.range(COUNT // 100).flat_map(_hundred))
-    add("range to frames", numbers, "range", read=framed)
-    add("map to frames", square, "range, map", read=framed)
-    add("pairs to frames", pairs, "slices, pairs", read=framed)
-    add("28x28, map to frames", drawn, "28x28, map", IMAGES, framed)
-    add("range iterated", numbers, "range", read=iterated)
-    add("map iterated", square, "range, map", read=iterated)
-    add("pairs iterated", pairs, "slices, pairs", read=iterated)
-    add("28x28, map iterated", drawn, "28x28, map", IMAGES, iterated)
+    add("range to frames", numbers, "range", read=lay_out_all)
+    add("map to frames", square, "range, map", read=lay_out_all)
+    add("pairs to frames", pairs, "slices, pairs", read=lay_out_all)
+    add("28x28, map to frames", drawn, "28x28, map", IMAGES, lay_out_all)
+    add("range iterated", numbers, "range", read=iterate_all)
+    add("map iterated", square, "range, map", read=iterate_all)
+    add("pairs iterated", pairs, "slices, pairs", read=iterate_all)
+    add("28x28, map iterated", drawn, "28x28, map", IMAGES, iterate_all)
     return found
 
 
-_PASSING: dict[str, Callable[[dsnb.Dataset], dsnb.Dataset]] = {
+_SINGLE_INPUT_OPERATIONS: dict[str, Callable[[dsnb.Dataset], dsnb.Dataset]] = {
     "take": lambda dataset: dataset.take(COUNT),
     "skip": lambda dataset: dataset.skip(1),
     "repeat": lambda dataset: dataset.repeat(1),
@@ -157,7 +157,7 @@ def _double(x: object) -> object:
     return x * 2 + 1  # type: ignore[operator]  # numbers
 
 
-def _same(x: object) -> object:
+def _identity(x: object) -> object:
     return x
 
 
@@ -202,9 +202,9 @@ def main() -> None:
     options = parser.parse_args()
     everything = rows()
     wanted = {name for name in everything if options.only in name}
-    wanted |= {everything[name].before for name in wanted} - {""}
+    wanted |= {everything[name].baseline for name in wanted} - {""}
     least = measure({name: row for name, row in everything.items() if name in wanted}, options.runs)
-    alone = {name: ns - least.get(everything[name].before, 0.0) for name, ns in least.items()}
+    alone = {name: ns - least.get(everything[name].baseline, 0.0) for name, ns in least.items()}
     if options.json:
         print(json.dumps({name: {"ns": ns, "alone": alone[name]} for name, ns in least.items()}, indent=2))
         return

@@ -32,21 +32,23 @@ class Environment:
     Args:
         name: Of its folder.
         packages: Requirements, pinned.
-        alone: Whether they are installed without what they ask for, because only their files are wanted.
-        about: What it is for.
+        without_dependencies: Whether they are installed without what they ask for, because only their files are wanted.
+        purpose: What it is for.
     """
 
     name: str
     packages: tuple[str, ...]
-    about: str
-    alone: bool = False
+    purpose: str
+    without_dependencies: bool = False
 
 
-def _own() -> tuple[str, ...]:
+def _dsnb_packages() -> tuple[str, ...]:
     """What dsnb itself asks for, with the extras that a pipeline may use; not the notebook's nor the tests'."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    beside = {"all", "lint", "notebook", "test", "redis", "fsspec"}
-    extras = [line for name, lines in project["optional-dependencies"].items() if name not in beside for line in lines]
+    excluded = {"all", "lint", "notebook", "test", "redis", "fsspec"}
+    extras = [
+        line for name, lines in project["optional-dependencies"].items() if name not in excluded for line in lines
+    ]
     return (*project["dependencies"], *extras)
 
 
@@ -57,40 +59,48 @@ ENVIRONMENTS = {
         Environment(
             name="dsnb",
             # The checkout itself is on PYTHONPATH. The decoders are for the pipelines of images.
-            packages=(*_own(), "numpy==2.4.6", "simplejpeg==1.9.0", "opencv-python-headless>=4.12,<6", "pillow>=12"),
-            about="dsnb, and what its pipelines of images use",
+            packages=(
+                *_dsnb_packages(),
+                "numpy==2.4.6",
+                "simplejpeg==1.9.0",
+                "opencv-python-headless>=4.12,<6",
+                "pillow>=12",
+            ),
+            purpose="dsnb, and what its pipelines of images use",
         ),
-        Environment(name="tensorflow", packages=("tensorflow-cpu==2.21.0",), about="the tf.data service"),
-        Environment(name="torch", packages=_TORCH, about="PyTorch's DataLoader"),
-        Environment(name="tensorsocket", packages=("tensorsocket==0.0.5", *_TORCH), about="one loader, many trainers"),
-        Environment(name="grain", packages=("grain==0.2.18",), about="Grain's DataLoader"),
-        Environment(name="ray", packages=("ray[data]==2.60.0",), about="Ray Data"),
-        Environment(name="datasets", packages=("datasets==5.2.0",), about="HuggingFace datasets, for caches.py"),
+        Environment(name="tensorflow", packages=("tensorflow-cpu==2.21.0",), purpose="the tf.data service"),
+        Environment(name="torch", packages=_TORCH, purpose="PyTorch's DataLoader"),
+        Environment(
+            name="tensorsocket", packages=("tensorsocket==0.0.5", *_TORCH), purpose="one loader, many trainers"
+        ),
+        Environment(name="grain", packages=("grain==0.2.18",), purpose="Grain's DataLoader"),
+        Environment(name="ray", packages=("ray[data]==2.60.0",), purpose="Ray Data"),
+        Environment(name="datasets", packages=("datasets==5.2.0",), purpose="HuggingFace datasets, for caches.py"),
         Environment(
             name="photos",
             packages=("scikit-learn==1.9.0", "scikit-image==0.26.0"),
-            about="the photographs that these packages ship as samples",
-            alone=True,
+            purpose="the photographs that these packages ship as samples",
+            without_dependencies=True,
         ),
     )
 }
 
 
-MAIN = ("numpy", "grpcio", "simplejpeg", "tensorflow-cpu", "torch", "tensorsocket", "grain", "ray")
+VERSIONED_PACKAGES = ("numpy", "grpcio", "simplejpeg", "tensorflow-cpu", "torch", "tensorsocket", "grain", "ray")
 """The packages whose versions are told."""
 _VERSIONS = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
 
 
-def folder() -> Path:
+def benchmarks_folder() -> Path:
     """Where environments and results are kept."""
     return Path(os.environ.get("DSNB_BENCHMARKS") or Path.home() / ".cache" / "dsnb-benchmarks")
 
 
-def place_of(name: str) -> Path:
+def environment_folder(name: str) -> Path:
     """The folder of an environment: another one for other versions or another Python."""
     made = ENVIRONMENTS[name]
-    digest = hashlib.blake2b(repr((made.packages, made.alone)).encode(), digest_size=4).hexdigest()
-    return folder() / f"{name}-{sys.version_info.major}.{sys.version_info.minor}-{digest}"
+    digest = hashlib.blake2b(repr((made.packages, made.without_dependencies)).encode(), digest_size=4).hexdigest()
+    return benchmarks_folder() / f"{name}-{sys.version_info.major}.{sys.version_info.minor}-{digest}"
 
 
 def python_of(name: str) -> Path:
@@ -99,18 +109,20 @@ def python_of(name: str) -> Path:
     Raises:
         EnvironmentMissingError: it could not be built; the error says why.
     """
-    place = place_of(name)
-    if not (place / "complete").exists():
-        _build(ENVIRONMENTS[name], place)
-    return place / "bin" / "python"
+    path = environment_folder(name)
+    if not (path / "complete").exists():
+        _build(ENVIRONMENTS[name], path)
+    return path / "bin" / "python"
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
     """What is pinned in the environments that are there, by package; the peers' main packages."""
     found: dict[str, str] = {}
     for name in names:
-        wanted = [package for package in MAIN if any(r.startswith(package) for r in ENVIRONMENTS[name].packages)]
-        if (place_of(name) / "complete").exists() and wanted:
+        wanted = [
+            package for package in VERSIONED_PACKAGES if any(r.startswith(package) for r in ENVIRONMENTS[name].packages)
+        ]
+        if (environment_folder(name) / "complete").exists() and wanted:
             words = [str(python_of(name)), "-c", _VERSIONS, *wanted]
             done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
             found.update(zip(wanted, done.stdout.split(), strict=True))
@@ -121,19 +133,19 @@ class EnvironmentMissingError(RuntimeError):
     """An environment that could not be built."""
 
 
-def _build(made: Environment, place: Path) -> None:
+def _build(made: Environment, path: Path) -> None:
     """Build an environment; whoever asks for it meanwhile waits, and one that was broken off is begun anew."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w", encoding="utf-8") as lock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (place / "complete").exists():
+        if (path / "complete").exists():
             return
-        shutil.rmtree(place, ignore_errors=True)
-        print(f"building {place} ({made.about})", file=sys.stderr, flush=True)
-        _run([sys.executable, "-m", "venv", str(place)])
-        pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _run([*pip, *(["--no-deps"] if made.alone else []), *made.packages])
-        (place / "complete").touch()
+        shutil.rmtree(path, ignore_errors=True)
+        print(f"building {path} ({made.purpose})", file=sys.stderr, flush=True)
+        _run([sys.executable, "-m", "venv", str(path)])
+        pip = [str(path / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, *(["--no-deps"] if made.without_dependencies else []), *made.packages])
+        (path / "complete").touch()
 
 
 def _run(words: Sequence[str]) -> None:

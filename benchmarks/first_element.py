@@ -58,58 +58,60 @@ STEPS = {
     "join": "`iter(dataset).start()`: job, tasks, streams",
     "element": "the first `next`: fetch and build the pipeline, first frame",
 }
-AFTER = {"again": "a second pass, `iter` to its first element", "stop": "`svc.stop()`"}
-APART = {
+LATER_STEPS = {"again": "a second pass, `iter` to its first element", "stop": "`svc.stop()`"}
+SEPARATE_STEPS = {
     "an interpreter that does nothing": "pass",
     "NumPy and gRPC alone": "import numpy, grpc",
     "what a worker process imports": "import dsnb.worker.__main__",
 }
-NAMES = ("thread", "process")
+ISOLATIONS = ("thread", "process")
 
 
-def quiet_environment() -> dict[str, str]:
+def environment_writing_bytecode() -> dict[str, str]:
     """This one, with compiled files written: a first run after an installation is another matter."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def first_cell(isolation: str) -> dict[str, float]:
+def time_first_cell(isolation: str) -> dict[str, float]:
     """Milliseconds of each step, in a fresh interpreter."""
     words = [sys.executable, "-c", FIRST_CELL, isolation]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=120, env=quiet_environment())
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, text=True, check=True, timeout=120, env=environment_writing_bytecode()
+    )
     laps: dict[str, float] = json.loads(done.stdout)
     return laps
 
 
-def command(code: str) -> float:
+def time_command(code: str) -> float:
     """Milliseconds that an interpreter takes for some code, its own start and end among them."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=quiet_environment())
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment_writing_bytecode())
     return 1000 * (time.perf_counter() - began)
 
 
 def measure(runs: int) -> tuple[dict[str, list[dict[str, float]]], dict[str, list[float]]]:
     """All runs, interleaved, after one that is not counted."""
-    cells: dict[str, list[dict[str, float]]] = {name: [] for name in NAMES}
-    apart: dict[str, list[float]] = {name: [] for name in APART}
+    cells: dict[str, list[dict[str, float]]] = {name: [] for name in ISOLATIONS}
+    separate: dict[str, list[float]] = {name: [] for name in SEPARATE_STEPS}
     for run in range(runs + 1):
-        for name in NAMES:
-            cells[name] += [first_cell(name)][: 1 if run else 0]
-        for name, code in APART.items():
-            apart[name] += [command(code)][: 1 if run else 0]
-    return cells, apart
+        for name in ISOLATIONS:
+            cells[name] += [time_first_cell(name)][: 1 if run else 0]
+        for name, code in SEPARATE_STEPS.items():
+            separate[name] += [time_command(code)][: 1 if run else 0]
+    return cells, separate
 
 
-def report(cells: dict[str, list[dict[str, float]]], apart: dict[str, list[float]], runs: int) -> str:
+def report(cells: dict[str, list[dict[str, float]]], separate: dict[str, list[float]], runs: int) -> str:
     """Two tables: the steps of a first cell, and parts of them by themselves."""
 
     def row(name: str, steps: tuple[str, ...]) -> list[str]:
-        return [name, *(spread([sum(laps[step] for step in steps) for laps in cells[kind]]) for kind in NAMES)]
+        return [name, *(spread([sum(laps[step] for step in steps) for laps in cells[kind]]) for kind in ISOLATIONS)]
 
     rows = [row(name, (step,)) for step, name in STEPS.items()]
     rows.append(row("**from `import` to the first element**", tuple(STEPS)))
     rows.append(row("**from `start` to the first element**", tuple(STEPS)[1:]))
-    rows += [row(name, (step,)) for step, name in AFTER.items()]
-    parts = [[name, spread(times)] for name, times in apart.items()]
+    rows += [row(name, (step,)) for step, name in LATER_STEPS.items()]
+    parts = [[name, spread(times)] for name, times in separate.items()]
     return (
         f"Measured with `python -m benchmarks.first_element --runs {runs}` on {machine()}. Milliseconds, medians with "
         f"the fastest and slowest run.\n\n{table(('step', 'thread workers', 'process workers'), rows)}\n\n"

@@ -54,7 +54,7 @@ for elements in held:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
+class ProcessUsage:
     """What a process uses at a moment: resident bytes, threads, and the processor's seconds so far."""
 
     rss: int
@@ -62,7 +62,7 @@ class Process:
     cpu_s: float
 
     @classmethod
-    def look(cls, pid: int) -> Process:
+    def sample(cls, pid: int) -> ProcessUsage:
         """By what the system tells."""
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         ticks = os.sysconf("SC_CLK_TCK")
@@ -74,7 +74,7 @@ class Process:
 
 
 @contextlib.contextmanager
-def reading(target: str, kind: str, processes: int, each: int) -> Iterator[list[subprocess.Popen[str]]]:
+def reader_processes(target: str, kind: str, processes: int, each: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes of readers, with one reader each."""
     with contextlib.ExitStack() as stack:
         children = []
@@ -88,7 +88,7 @@ def reading(target: str, kind: str, processes: int, each: int) -> Iterator[list[
         yield children
 
 
-def tell(children: list[subprocess.Popen[str]]) -> None:
+def continue_all(children: list[subprocess.Popen[str]]) -> None:
     """Let them go on."""
     for child in children:
         if child.stdin is not None:
@@ -98,17 +98,17 @@ def tell(children: list[subprocess.Popen[str]]) -> None:
 
 def measure(target: str, servers: dict[str, int], kind: str, processes: int, each: int, idle_s: float) -> list[str]:
     """One row: KiB for each reader in worker, dispatcher and reading process, threads, idle share of a core."""
-    with reading(target, kind, processes, each) as children:
+    with reader_processes(target, kind, processes, each) as children:
         pids = [servers["worker"], servers["dispatcher"], *(child.pid for child in children)]
-        base = [Process.look(pid) for pid in pids]
-        tell(children)
+        base = [ProcessUsage.sample(pid) for pid in pids]
+        continue_all(children)
         for child in children:
             first_line(child)
         time.sleep(1.0)  # what was asked for arrives, and buffers fill
-        full = [Process.look(pid) for pid in pids]
+        full = [ProcessUsage.sample(pid) for pid in pids]
         time.sleep(idle_s)
-        idle = [Process.look(pid) for pid in pids]
-        tell(children)
+        idle = [ProcessUsage.sample(pid) for pid in pids]
+        continue_all(children)
         for child in children:
             child.wait(60)
     grown = [(after.rss - before.rss) / 1024 for before, after in zip(base, full, strict=True)]
@@ -138,7 +138,7 @@ def main() -> None:
             servers = pids_of(("worker", "dispatcher"))
             rows.append([name, *measure(target, servers, kind, options.processes, each, options.idle)])
     idle = f"a core's time for {options.readers} that idle"
-    memory = [f"KiB in {place}" for place in ("the worker", "the dispatcher", "its own process")]
+    memory = [f"KiB in {process}" for process in ("the worker", "the dispatcher", "its own process")]
     columns = ["each reader", *memory, "threads in these", idle]
     text = (
         f"Measured with `python -m benchmarks.many_readers --readers {options.readers}` on {machine()}; "

@@ -9,27 +9,27 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.environments import ROOT, folder, place_of, python_of
+from benchmarks.environments import ROOT, benchmarks_folder, environment_folder, python_of
 
 COUNT = 128
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
-NAMES = (
+SOURCE_FILES = (
     *("sklearn/datasets/images/china.jpg", "sklearn/datasets/images/flower.jpg"),
     *(f"skimage/data/{name}" for name in ("astronaut.png", "coffee.png", "rocket.jpg", "hubble_deep_field.jpg")),
     *(f"skimage/data/{name}" for name in ("ihc.png", "retina.jpg", "motorcycle_left.png", "motorcycle_right.png")),
 )
 
 
-def place(python: Path) -> Path:
+def photo_folder(python: Path) -> Path:
     """The folder of the photographs, which are made if they are not there.
 
     Args:
         python: An interpreter that has Pillow.
     """
-    made = folder() / f"photos-{COUNT}-{WIDTH}x{HEIGHT}-{QUALITY}"
+    made = benchmarks_folder() / f"photos-{COUNT}-{WIDTH}x{HEIGHT}-{QUALITY}"
     if len(list(made.glob("*.jpg"))) != COUNT:
         python_of("photos")
-        (packages,) = place_of("photos").glob("lib/python*/site-packages")
+        (packages,) = environment_folder("photos").glob("lib/python*/site-packages")
         words = [str(python), "-m", "benchmarks.photos", str(packages), str(made)]
         subprocess.run(words, check=True, timeout=120, cwd=ROOT)
     return made
@@ -42,12 +42,12 @@ def make(packages: Path, made: Path) -> None:
     from PIL import Image
 
     made.mkdir(parents=True, exist_ok=True)
-    wholes = [Image.open(packages / name).convert("RGB") for name in NAMES]
+    originals = [Image.open(packages / name).convert("RGB") for name in SOURCE_FILES]
     rng = Random(0)
     for number in range(COUNT):
-        whole = wholes[number % len(wholes)]
-        left, top = rng.randint(0, whole.width - WIDTH), rng.randint(0, whole.height - HEIGHT)
-        crop = whole.crop((left, top, left + WIDTH, top + HEIGHT))
+        original = originals[number % len(originals)]
+        left, top = rng.randint(0, original.width - WIDTH), rng.randint(0, original.height - HEIGHT)
+        crop = original.crop((left, top, left + WIDTH, top + HEIGHT))
         crop.save(made / f"{number:03}.jpg", quality=QUALITY)
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.peers.serving import Figures
-from benchmarks.results import Measured, Store, machine
+from benchmarks.results import ResultsFile, WorkloadResult, machine
 from benchmarks.sections import table
 from benchmarks.targets import ROWS, Check, MissingError, Results, Row
 from benchmarks.workloads import WORKLOADS, Workload
@@ -16,7 +16,7 @@ Medians, with the slowest and the fastest run in brackets. Contenders of one tab
 time of all processes of a contender for each gigabyte: it survives a noisy machine."""
 
 
-def page(store: Store, command: str) -> str:
+def page(store: ResultsFile, command: str) -> str:
     """All of it, as Markdown."""
     peers = ", ".join(f"{name} {version}" for name, version in sorted(store.versions.items()))
     results: Results = {name: one.samples for name, one in store.workloads.items()}
@@ -30,23 +30,23 @@ def page(store: Store, command: str) -> str:
     return "\n\n".join(parts)
 
 
-def _in_order(store: Store) -> Iterator[tuple[str, Measured]]:
+def _in_order(store: ResultsFile) -> Iterator[tuple[str, WorkloadResult]]:
     return ((name, store.workloads[name]) for name in WORKLOADS if name in store.workloads)
 
 
 # -------------------------------------------------------------------------------------------------------------- targets
 
 
-def targets(results: Results, workloads: dict[str, Measured]) -> str:
+def targets(results: Results, workloads: dict[str, WorkloadResult]) -> str:
     """The table of targets."""
     columns = ("workload", "against", "at least", "reached", "met")
     return table(columns, [_line(row, results, workloads) for row in ROWS])
 
 
-def _line(row: Row, results: Results, workloads: dict[str, Measured]) -> list[str]:
+def _line(row: Row, results: Results, workloads: dict[str, WorkloadResult]) -> list[str]:
     reached = [_reached(check, results, workloads) for check in row.checks]
     nothing = all(not text for text, _ in reached)
-    told = (
+    reached_text = (
         ""
         if nothing
         else "; ".join(
@@ -54,10 +54,10 @@ def _line(row: Row, results: Results, workloads: dict[str, Measured]) -> list[st
         )
     )
     met = "not measured" if nothing else _verdict([state for _, state in reached])
-    return [row.workload, row.against, row.target, told, met]
+    return [row.workload, row.against, row.target, reached_text, met]
 
 
-def _reached(check: Check, results: Results, workloads: dict[str, Measured]) -> tuple[str, bool | None]:
+def _reached(check: Check, results: Results, workloads: dict[str, WorkloadResult]) -> tuple[str, bool | None]:
     """A figure and whether it is enough; where there is none, who had none and why, or nothing if nobody was asked."""
     try:
         value = check.value(results)
@@ -91,7 +91,7 @@ def unmet(results: Results) -> list[Row]:
 # ------------------------------------------------------------------------------------------------------------ workloads
 
 
-def section(workload: Workload, measured: Measured) -> str:
+def section(workload: Workload, measured: WorkloadResult) -> str:
     """One workload: a line for each contender and for each that is absent."""
     rows = [
         [name, *(_spread(found, metric) for metric in workload.columns)] for name, found in measured.samples.items()
@@ -100,7 +100,7 @@ def section(workload: Workload, measured: Measured) -> str:
     notes += [f"{'other peers' if name == '*' else name}: {why}" for name, why in workload.absent.items()]
     text = f"### {workload.title}\n\n" + table(("contender", *workload.columns.values()), rows)
     text += "".join(f"\n\nWithout a figure: {_short('; '.join(notes), 400)}." if notes else "")
-    return f"{text}\n\n`{workload.name}`, {measured.runs} runs at {measured.commit}, {measured.when}"
+    return f"{text}\n\n`{workload.name}`, {measured.runs} runs at {measured.commit}, {measured.date}"
 
 
 def _spread(found: Sequence[Figures], metric: str) -> str:

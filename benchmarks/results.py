@@ -14,37 +14,37 @@ from benchmarks.sections import commit
 
 
 @dataclass(kw_only=True)
-class Measured:
+class WorkloadResult:
     """One workload.
 
     Args:
-        when: The date.
+        date: The date.
         commit: Of the checkout.
         runs: How often each contender was measured.
         samples: What each of them found.
         missing: Why others found nothing.
     """
 
-    when: str
+    date: str
     commit: str
     runs: int
     samples: dict[str, list[Figures]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
 
-class Store:
+class ResultsFile:
     """A file of results."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.versions: dict[str, str] = {}
-        self.workloads: dict[str, Measured] = {}
+        self.workloads: dict[str, WorkloadResult] = {}
         if path.exists():
-            held = json.loads(path.read_text(encoding="utf-8"))
-            self.versions = held["versions"]
-            self.workloads = {name: Measured(**one) for name, one in held["workloads"].items()}
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            self.versions = saved["versions"]
+            self.workloads = {name: WorkloadResult(**one) for name, one in saved["workloads"].items()}
 
-    def keep(self, name: str, measured: Measured, versions: dict[str, str]) -> None:
+    def save(self, name: str, measured: WorkloadResult, versions: dict[str, str]) -> None:
         """Put a workload in the place of what was known of it, and the versions of the peers; in the file, too."""
         self.workloads[name], self.versions = measured, versions
         self.write()
@@ -52,9 +52,9 @@ class Store:
     def write(self) -> None:
         """Write the file anew."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(".new")
-        aside.write_text(self.text(), encoding="utf-8")
-        aside.replace(self._path)
+        temporary_path = self._path.with_suffix(".new")
+        temporary_path.write_text(self.text(), encoding="utf-8")
+        temporary_path.replace(self._path)
 
     def text(self) -> str:
         """All of it as JSON."""
@@ -62,9 +62,9 @@ class Store:
         return json.dumps({"machine": machine(), "versions": self.versions, "workloads": workloads}, indent=1)
 
 
-def begin(runs: int) -> Measured:
+def new_result(runs: int) -> WorkloadResult:
     """A workload that is going to be measured now."""
-    return Measured(when=time.strftime("%Y-%m-%d %H:%M"), commit=commit(), runs=runs)
+    return WorkloadResult(date=time.strftime("%Y-%m-%d %H:%M"), commit=commit(), runs=runs)
 
 
 def machine() -> str:

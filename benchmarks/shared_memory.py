@@ -27,14 +27,14 @@ import dsnb
 
 SIZES = {"64 KB": 65_536, "1 MB": 1 << 20, "4.8 MB": 4_816_896, "19 MB": 19_267_584}
 TRANSFERS = ("shared_memory", "grpc")
-RING = 4
+RING_SLABS = 4
 """Slabs of the ring that the limit is measured with, and sources that are copied from in turn."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def batches(nbytes: int) -> dsnb.Dataset:
     """Batches from sources that change, as they are; without end."""
-    sources = np.random.default_rng(0).integers(0, 255, (RING, nbytes), np.uint8)
+    sources = np.random.default_rng(0).integers(0, 255, (RING_SLABS, nbytes), np.uint8)
     return dsnb.Dataset.from_tensor_slices(sources).repeat()
 
 
@@ -55,16 +55,16 @@ def read_for(elements: Iterator[Any], seconds: float) -> tuple[float, int]:
     return time.perf_counter() - began, count
 
 
-def copied_for(nbytes: int, seconds: float) -> float:
+def copy_for(nbytes: int, seconds: float) -> float:
     """Bytes a second that this process copies into a ring of shared memory whose pages are there."""
-    sources = np.random.default_rng(0).integers(0, 255, (RING, nbytes), np.uint8)
-    ring = np.frombuffer(mmap.mmap(-1, RING * nbytes), np.uint8).reshape(RING, nbytes)
+    sources = np.random.default_rng(0).integers(0, 255, (RING_SLABS, nbytes), np.uint8)
+    ring = np.frombuffer(mmap.mmap(-1, RING_SLABS * nbytes), np.uint8).reshape(RING_SLABS, nbytes)
     ring[:] = 1
     count, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        for place in range(RING):
-            ring[place] = sources[place]
-        count += RING
+        for slab in range(RING_SLABS):
+            ring[slab] = sources[slab]
+        count += RING_SLABS
     return count * nbytes / (time.perf_counter() - began)
 
 
@@ -74,11 +74,11 @@ def throughput(service: dsnb.DataService, runs: int, seconds: float) -> dict[str
     rows: dict[str, dict[str, float]] = {}
     for name, nbytes in SIZES.items():
         found: dict[str, list[float]] = {}
-        readers = {way: reader(service, batches(nbytes), way) for way in TRANSFERS}
+        readers = {transfer: reader(service, batches(nbytes), transfer) for transfer in TRANSFERS}
         for elements in readers.values():
             read_for(elements, seconds / 2)
         for _ in range(runs):
-            limit = copied_for(nbytes, seconds / 2)
+            limit = copy_for(nbytes, seconds / 2)
             found.setdefault("limit", []).append(limit / 1e9)
             for way, elements in readers.items():
                 before = cpu_seconds(worker), time.process_time()
@@ -94,9 +94,9 @@ def throughput(service: dsnb.DataService, runs: int, seconds: float) -> dict[str
     return rows
 
 
-def reader(service: dsnb.DataService, dataset: dsnb.Dataset, way: str) -> Any:
+def reader(service: dsnb.DataService, dataset: dsnb.Dataset, transfer: str) -> Any:
     """An iterator that reads by that way."""
-    return iter(dataset.apply(dsnb.distribute("parallel_epochs", service, data_transfer_protocol=way)))
+    return iter(dataset.apply(dsnb.distribute("parallel_epochs", service, data_transfer_protocol=transfer)))
 
 
 def stamped(nbytes: int, pause_s: float) -> dsnb.Dataset:
@@ -115,15 +115,15 @@ def latency(service: dsnb.DataService, count: int) -> dict[str, dict[str, float]
     """Median and 99th percentile in microseconds, of small and of large elements, by each way."""
     rows: dict[str, dict[str, float]] = {}
     for name, nbytes in (("64 B", 64), ("4 MB", 4 << 20)):
-        for way in TRANSFERS:
-            elements = reader(service, stamped(nbytes, 0.002), way)
+        for transfer in TRANSFERS:
+            elements = reader(service, stamped(nbytes, 0.002), transfer)
             found = []
             for _ in range(count):
                 element = next(elements)
                 found.append((time.monotonic_ns() - int(element[0])) / 1000)
             elements.close()
             found = sorted(found[count // 10 :])
-            rows[f"{name}, {way}"] = {"p50_us": found[len(found) // 2], "p99_us": found[int(len(found) * 0.99)]}
+            rows[f"{name}, {transfer}"] = {"p50_us": found[len(found) // 2], "p99_us": found[int(len(found) * 0.99)]}
     source, target = np.ones(4 << 20, np.uint8), np.ones(4 << 20, np.uint8)
     rows["a copy of 4 MB"] = {"p50_us": 1e6 * statistics.median(timed(lambda: np.copyto(target, source), 50))}
     return rows
@@ -140,7 +140,7 @@ def timed(call: Callable[[], Any], times: int) -> list[float]:
 
 
 @contextmanager
-def busy_trainer() -> Iterator[None]:
+def busy_thread() -> Iterator[None]:
     """A thread of this process that runs Python without pause, as a training loop may."""
     over = threading.Event()
 
@@ -158,17 +158,17 @@ def busy_trainer() -> Iterator[None]:
         thread.join()
 
 
-def beside(service: dsnb.DataService, seconds: float) -> dict[str, dict[str, float]]:
+def alongside_busy_trainer(service: dsnb.DataService, seconds: float) -> dict[str, dict[str, float]]:
     """Frames a second that reach a reader beside a trainer that runs pure Python without pause."""
     rows: dict[str, dict[str, float]] = {}
     for name in ("64 KB", "1 MB"):
-        for way in TRANSFERS:
-            elements = reader(service, batches(SIZES[name]), way)
+        for transfer in TRANSFERS:
+            elements = reader(service, batches(SIZES[name]), transfer)
             read_for(elements, seconds / 2)
-            with busy_trainer():
+            with busy_thread():
                 took, count = read_for(elements, seconds)
             elements.close()
-            rows[f"{name}, {way}"] = {"frames_per_s": count / took}
+            rows[f"{name}, {transfer}"] = {"frames_per_s": count / took}
     return rows
 
 
@@ -183,7 +183,7 @@ def main() -> None:
         found = {
             "throughput": throughput(service, options.runs, options.seconds),
             "latency": latency(service, 300),
-            "beside a busy trainer": beside(service, options.seconds),
+            "beside a busy trainer": alongside_busy_trainer(service, options.seconds),
         }
     if options.json:
         print(json.dumps(found, indent=2))

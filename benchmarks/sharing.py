@@ -28,17 +28,17 @@ WINDOW_BYTES = 1 << 20
 ELEMENT_BYTES = 10_000
 DISK_BYTES = ELEMENTS * ELEMENT_BYTES
 """What a worker may have on disk: never more than there is in an epoch, which is below its limit of 10 GiB."""
-SLOWED = 0.05
+MAX_SLOWDOWN = 0.05
 """By how much of its time alone the fastest trainer may be slowed."""
-OTHERS = ((0.0, 2), (0.3, 5), (0.6, 10), (0.95, 20))
+SLOWER_TRAINERS = ((0.0, 2), (0.3, 5), (0.6, 10), (0.95, 20))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class EpochResult:
     """One epoch: the fastest trainer's seconds, who saw everything, and the most that was on disk and in memory."""
 
     seconds: float
-    complete: int
+    complete_trainers: int
     disk: int
     memory: int
 
@@ -51,20 +51,20 @@ def dataset() -> dsnb.Dataset:
     return dsnb.Dataset.range(ELEMENTS).map(produce)
 
 
-def epoch(service: DataService, trainer: str, pause: float, seen: Callable[[int], None]) -> None:
+def epoch(service: DataService, trainer: str, pause: float, on_element: Callable[[int], None]) -> None:
     cache = dsnb.CrossTrainerCache(trainer, on_lag="spill")
     shared = dsnb.distribute("distributed_epoch", service, job_name="epoch", cross_trainer_cache=cache)
     for number, _ in enumerate(dataset().apply(shared)):
-        seen(number)
+        on_element(number)
         time.sleep(pause)
 
 
-def measure(others: tuple[tuple[float, int], ...]) -> Run:
+def measure(others: tuple[tuple[float, int], ...]) -> EpochResult:
     """Run one epoch with these trainers beside the fastest one."""
     with dsnb.start(workers=2, isolation="process", cross_trainer_cache_size_bytes=WINDOW_BYTES) as service:
         counts = dict.fromkeys(["fastest", *(f"{slower}x" for _, slower in others)], 0)
         threads = [
-            (at, threading.Thread(target=epoch, args=(service, name, pause(slower), count(counts, name))))
+            (at, threading.Thread(target=epoch, args=(service, name, pause(slower), counter(counts, name))))
             for (at, slower), name in zip(others, list(counts)[1:], strict=True)
         ]
         most = {"disk": 0, "memory": 0}
@@ -72,20 +72,20 @@ def measure(others: tuple[tuple[float, int], ...]) -> Run:
         watcher = threading.Thread(target=watch, args=(service, most, stop))
         watcher.start()
 
-        def seen(number: int) -> None:
+        def on_element(number: int) -> None:
             counts["fastest"] = number + 1
             for at, thread in threads:
                 if thread.ident is None and number >= at * ELEMENTS:
                     thread.start()
 
         began = time.perf_counter()
-        epoch(service, "fastest", 0.0, seen)
+        epoch(service, "fastest", 0.0, on_element)
         seconds = time.perf_counter() - began
         for _, thread in threads:
             thread.join()
         stop.set()
         watcher.join()
-    return Run(seconds=seconds, complete=sum(n == ELEMENTS for n in counts.values()), **most)
+    return EpochResult(seconds=seconds, complete_trainers=sum(n == ELEMENTS for n in counts.values()), **most)
 
 
 def pause(slower: int) -> float:
@@ -93,7 +93,7 @@ def pause(slower: int) -> float:
     return PRODUCE_S / 2 * slower
 
 
-def count(counts: dict[str, int], name: str) -> Callable[[int], None]:
+def counter(counts: dict[str, int], name: str) -> Callable[[int], None]:
     return lambda number: counts.update({name: number + 1})
 
 
@@ -106,14 +106,14 @@ def watch(service: DataService, most: dict[str, int], stop: threading.Event) -> 
                 most["memory"] = max(most["memory"], task.window_bytes)
 
 
-def limits(alone: list[Run], shared: list[Run]) -> dict[str, bool]:
+def check_limits(alone: list[EpochResult], shared: list[EpochResult]) -> dict[str, bool]:
     """What has to hold, and whether it does."""
     slowed = statistics.median(run.seconds for run in shared) / statistics.median(run.seconds for run in alone) - 1
-    trainers = len(OTHERS) + 1
+    trainers = len(SLOWER_TRAINERS) + 1
     memory, disk = max(run.memory for run in shared), max(run.disk for run in shared)
     return {
-        f"the fastest is slowed by {100 * slowed:.1f} %, allowed are {100 * SLOWED:.0f} %": slowed < SLOWED,
-        f"all {trainers} trainers saw everything": all(run.complete == trainers for run in shared),
+        f"the fastest is slowed by {100 * slowed:.1f} %, allowed are {100 * MAX_SLOWDOWN:.0f} %": slowed < MAX_SLOWDOWN,
+        f"all {trainers} trainers saw everything": all(run.complete_trainers == trainers for run in shared),
         f"{memory / 1e6:.2f} MB in memory of {WINDOW_BYTES / 1e6:.2f} MB": memory <= WINDOW_BYTES,
         f"{disk / 1e6:.2f} MB on disk of {DISK_BYTES / 1e6:.2f} MB": disk <= DISK_BYTES,
     }
@@ -124,25 +124,25 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=220.0, help="begin no further run that would end later")
     given = parser.parse_args()
-    alone: list[Run] = []
-    shared: list[Run] = []
+    alone: list[EpochResult] = []
+    shared: list[EpochResult] = []
     began, took = time.monotonic(), 0.0
     for _ in range(given.runs):
         start = time.monotonic()
         if alone and start - began + took > given.seconds:
             break
         alone.append(measure(()))
-        shared.append(measure(OTHERS))
+        shared.append(measure(SLOWER_TRAINERS))
         took = time.monotonic() - start
     for name, measured in (("alone", alone), ("with four slower ones", shared)):
         seconds = [run.seconds for run in measured]
         print(
             f"{name:22} {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}); "
-            f"saw everything: {min(run.complete for run in measured)} trainers; "
+            f"saw everything: {min(run.complete_trainers for run in measured)} trainers; "
             f"most on one worker: {max(run.memory for run in measured) / 1e6:.1f} MB in memory, "
             f"{max(run.disk for run in measured) / 1e6:.1f} MB on disk"
         )
-    found = limits(alone, shared)
+    found = check_limits(alone, shared)
     for text, holds in found.items():
         print(f"{'holds ' if holds else 'MISSED'} {text}")
     return 0 if all(found.values()) else 1

@@ -24,15 +24,15 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import photos
-from benchmarks.children import Contender, ContenderError
-from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError, folder, python_of, versions_of
+from benchmarks.contender import Contender, ContenderError
+from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError, benchmarks_folder, python_of, versions_of
 from benchmarks.peers.serving import Figures
 from benchmarks.report import page, unmet
-from benchmarks.results import Measured, Store, begin
+from benchmarks.results import ResultsFile, WorkloadResult, new_result
 from benchmarks.sections import write_section
-from benchmarks.workloads import WORKLOADS, Entry, Workload
+from benchmarks.workloads import WORKLOADS, ContenderSpec, Workload
 
-_FEW = 3
+_MIN_RUNS = 3
 """Measurements of each contender where time is short."""
 
 
@@ -42,92 +42,92 @@ class Plan:
 
     Args:
         runs: Measurements of each contender.
-        haste: By what the time of one measurement is divided.
+        speed_up: By what the time of one measurement is divided.
         minutes: How long all may take; behind that, measurements are made less often.
         python: Gives the interpreter of an environment.
-        say: Takes a line about progress.
+        log: Takes a line about progress.
     """
 
     runs: int = 5
-    haste: float = 1.0
+    speed_up: float = 1.0
     minutes: float = 20.0
     python: Callable[[str], Path] = python_of
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+    log: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
 
 
-def measure(workload: Workload, plan: Plan) -> Measured:
+def measure(workload: Workload, plan: Plan) -> WorkloadResult:
     """Measure one workload; who cannot take part, or falls out, is noted with the reason."""
-    measured = begin(min(plan.runs, workload.runs))
+    measured = new_result(min(plan.runs, workload.runs))
     with contextlib.ExitStack() as stack:
-        there: dict[str, Callable[[], Figures]] = {}
-        for name, entry in workload.entries.items():
-            with _noting(measured, name, plan):
-                there[name] = _taking_turns(partial(_start, entry, workload, plan), stack)
+        contenders: dict[str, Callable[[], Figures]] = {}
+        for name, entry in workload.contenders.items():
+            with _record_failure(measured, name, plan):
+                contenders[name] = _open_contender(partial(_start, entry, workload, plan), stack)
                 measured.samples[name] = []
         for run in range(measured.runs):
-            _one_round(there, run, measured, plan)
+            _one_round(contenders, run, measured, plan)
     measured.samples = {name: found for name, found in measured.samples.items() if found}
     return measured
 
 
-def _taking_turns(start: Callable[[], Contender], stack: contextlib.ExitStack) -> Callable[[], Figures]:
+def _open_contender(start: Callable[[], Contender], stack: contextlib.ExitStack) -> Callable[[], Figures]:
     """Have a contender there, and what makes a measurement with it."""
     with contextlib.ExitStack() as mine:
         made = mine.enter_context(contextlib.closing(start()))
-        made.ready()
-        if not made.restless():
+        made.wait_ready()
+        if not made.uses_cpu_when_idle():
             stack.push(mine.pop_all())
             return made.measure
-    return partial(_once, start)
+    return partial(_measure_once, start)
 
 
-def _once(start: Callable[[], Contender]) -> Figures:
+def _measure_once(start: Callable[[], Contender]) -> Figures:
     with contextlib.closing(start()) as made:
-        made.ready()
+        made.wait_ready()
         return made.measure()
 
 
-def _start(entry: Entry, workload: Workload, plan: Plan) -> Contender:
-    task = replace(entry.task, seconds=entry.task.seconds / plan.haste)
+def _start(entry: ContenderSpec, workload: Workload, plan: Plan) -> Contender:
+    task = replace(entry.task, seconds=entry.task.seconds / plan.speed_up)
     if task.data == "images":
-        task = replace(task, options={**task.options, "photos": str(photos.place(plan.python("dsnb")))})
+        task = replace(task, options={**task.options, "photos": str(photos.photo_folder(plan.python("dsnb")))})
     return Contender(plan.python(entry.environment), entry.module, task, workload.deadline_s)
 
 
-def _one_round(there: dict[str, Callable[[], Figures]], run: int, measured: Measured, plan: Plan) -> None:
+def _one_round(contenders: dict[str, Callable[[], Figures]], run: int, measured: WorkloadResult, plan: Plan) -> None:
     """One measurement of each; who comes first changes from round to round."""
-    names = list(there)
+    names = list(contenders)
     shift = run % max(1, len(names))
     for name in names[shift:] + names[:shift]:
-        with _noting(measured, name, plan):
-            measured.samples[name].append(there[name]())
+        with _record_failure(measured, name, plan):
+            measured.samples[name].append(contenders[name]())
         if name in measured.missing:
-            del there[name]
+            del contenders[name]
 
 
 @contextlib.contextmanager
-def _noting(measured: Measured, name: str, plan: Plan) -> Iterator[None]:
+def _record_failure(measured: WorkloadResult, name: str, plan: Plan) -> Iterator[None]:
     """Note that a contender fell out."""
     try:
         yield
     except (ContenderError, EnvironmentMissingError, OSError, subprocess.SubprocessError) as error:
         measured.missing[name] = str(error)
         measured.samples.pop(name, None)
-        plan.say(f"  {name}: {error}")
+        plan.log(f"  {name}: {error}")
 
 
-def measure_all(names: Sequence[str], plan: Plan, store: Store) -> None:
+def measure_all(names: Sequence[str], plan: Plan, store: ResultsFile) -> None:
     """Measure these workloads one after the other, and keep each."""
     start = time.monotonic()
     for number, name in enumerate(names):
         began = time.monotonic()
         late = began - start > 60 * plan.minutes * number / len(WORKLOADS)
-        measured = measure(WORKLOADS[name], replace(plan, runs=min(plan.runs, _FEW)) if number and late else plan)
-        store.keep(name, measured, versions_of(ENVIRONMENTS))
-        plan.say(f"{number + 1:2}/{len(names)} {name:16} {time.monotonic() - began:5.1f} s, {measured.runs} runs each")
+        measured = measure(WORKLOADS[name], replace(plan, runs=min(plan.runs, _MIN_RUNS)) if number and late else plan)
+        store.save(name, measured, versions_of(ENVIRONMENTS))
+        plan.log(f"{number + 1:2}/{len(names)} {name:16} {time.monotonic() - began:5.1f} s, {measured.runs} runs each")
 
 
-def chosen(prefixes: Sequence[str] | None) -> list[str]:
+def select_workloads(prefixes: Sequence[str] | None) -> list[str]:
     """The workloads whose names begin so; all if nothing is said."""
     return [name for name in WORKLOADS if not prefixes or name.startswith(tuple(prefixes))]
 
@@ -143,11 +143,11 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
     parser.add_argument("--json", action="store_true", help="print all results as JSON")
     options = parser.parse_args()
-    if not (names := chosen(options.only)):
+    if not (names := select_workloads(options.only)):
         parser.error(f"no such workload; there are {', '.join(WORKLOADS)}")
-    store = Store(folder() / ("quick.json" if options.quick else "results.json"))
+    store = ResultsFile(benchmarks_folder() / ("quick.json" if options.quick else "results.json"))
     if not options.page:
-        plan = Plan(runs=2, haste=2.5) if options.quick else Plan(runs=options.runs, minutes=options.minutes)
+        plan = Plan(runs=2, speed_up=2.5) if options.quick else Plan(runs=options.runs, minutes=options.minutes)
         measure_all(names, plan, store)
     text = page(store, "python -m benchmarks")
     print(store.text() if options.json else text)

@@ -37,7 +37,7 @@ class Output:
         return cls(int((directory / "value").read_text()))
 
 
-def filled(folder: Path, entries: int) -> dsnb.cache.LocalTrainingCache:
+def make_filled_cache(folder: Path, entries: int) -> dsnb.cache.LocalTrainingCache:
     """A cache with so many results, each in a folder of its own."""
     cache = dsnb.cache.LocalTrainingCache(folder, max_size=1000)
     for number in range(entries):
@@ -51,7 +51,7 @@ def insert(cache: dsnb.cache.LocalTrainingCache, number: int) -> None:
 
 def inserts(folder: Path, count: int) -> dict[str, float]:
     """Seconds for an insert into each cache; the one with few entries keeps few."""
-    few, many = filled(folder / "few", FEW), filled(folder / "many", MANY)
+    few, many = make_filled_cache(folder / "few", FEW), make_filled_cache(folder / "many", MANY)
     times: dict[str, list[float]] = {"few": [], "many": []}
     for number in range(count):
         for name, cache in (("few", few), ("many", many)):

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.peers.serving import Task
 
-NOBODY = "no peer does this"
+NO_PEER = "no peer does this"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ContenderSpec:
     """A contender of a workload.
 
     Args:
@@ -35,7 +35,7 @@ class Workload:
     Args:
         name: For the command line and the file of results.
         title: For the page.
-        entries: The contenders by their names.
+        contenders: The contenders by their names.
         columns: The figures to show, and their headings.
         absent: Peers that cannot do this, and why.
         runs: Most measurements of each contender; long ones are made less often.
@@ -44,7 +44,7 @@ class Workload:
 
     name: str
     title: str
-    entries: dict[str, Entry]
+    contenders: dict[str, ContenderSpec]
     columns: dict[str, str]
     absent: dict[str, str] = field(default_factory=dict)
     runs: int = 99
@@ -62,24 +62,26 @@ _TRANSFERS = {GRPC: "grpc", SHARED: "shared_memory", SAME_HOST: None, LOCAL: "lo
 _PEERS = {TF: "tensorflow", TORCH: "torch", RAY: "ray", GRAIN: "grain", SOCKET: "tensorsocket"}
 
 
-def ours(task: Task, *names: str, module: str = "rate") -> dict[str, Entry]:
+def ours(task: Task, *names: str, module: str = "rate") -> dict[str, ContenderSpec]:
     """dsnb over these transfers."""
     made = f"benchmarks.ours.{module}"
     return {
-        name: Entry(environment="dsnb", module=made, task=replace(task, transfer=_TRANSFERS[name])) for name in names
+        name: ContenderSpec(environment="dsnb", module=made, task=replace(task, transfer=_TRANSFERS[name]))
+        for name in names
     }
 
 
-def peers(task: Task, *names: str) -> dict[str, Entry]:
+def peers(task: Task, *names: str) -> dict[str, ContenderSpec]:
     """These peers."""
     return {
-        name: Entry(environment=_PEERS[name], module=f"benchmarks.peers.{_PEERS[name]}", task=task) for name in names
+        name: ContenderSpec(environment=_PEERS[name], module=f"benchmarks.peers.{_PEERS[name]}", task=task)
+        for name in names
     }
 
 
-def limit(name: str, task: Task) -> dict[str, Entry]:
+def limit(name: str, task: Task) -> dict[str, ContenderSpec]:
     """What a transfer is held against."""
-    return {name: Entry(environment="dsnb", module="benchmarks.peers.limits", task=task)}
+    return {name: ContenderSpec(environment="dsnb", module="benchmarks.peers.limits", task=task)}
 
 
 COPY, WHOLE = "memcpy into the warm ring", "whole messages"
@@ -93,28 +95,28 @@ def _streams() -> list[Workload]:
         Workload(
             name="scalars",
             title="int64 scalars, one by one, with a map",
-            entries=ours(scalars, GRPC, SAME_HOST) | peers(scalars, TF, TORCH, RAY, GRAIN),
+            contenders=ours(scalars, GRPC, SAME_HOST) | peers(scalars, TF, TORCH, RAY, GRAIN),
             columns=RATES,
             absent={SOCKET: "shares batches of a DataLoader, not single elements"},
         ),
         Workload(
             name="samples",
             title="28x28 float32 samples, one by one, with a map",
-            entries=ours(samples, GRPC, SAME_HOST) | peers(samples, TF, TORCH, RAY, GRAIN),
+            contenders=ours(samples, GRPC, SAME_HOST) | peers(samples, TF, TORCH, RAY, GRAIN),
             columns=RATES,
             absent={SOCKET: "shares batches of a DataLoader, not single elements"},
         ),
         Workload(
             name="batches",
             title="4.8 MB batches of uint8 noise, no compression",
-            entries=ours(batches, GRPC, SAME_HOST) | peers(batches, TF, TORCH, GRAIN, SOCKET),
+            contenders=ours(batches, GRPC, SAME_HOST) | peers(batches, TF, TORCH, GRAIN, SOCKET),
             columns=RATES,
             absent={RAY: "has blocks of rows in its object store: measured by rows"},
         ),
         Workload(
             name="tokens",
             title="token sequences of 16 to 512, padded in batches of 32",
-            entries=ours(tokens, GRPC, SAME_HOST) | peers(tokens, TF, TORCH, GRAIN),
+            contenders=ours(tokens, GRPC, SAME_HOST) | peers(tokens, TF, TORCH, GRAIN),
             columns=RATES,
             absent={RAY: "has no padded batches of its own"},
         ),
@@ -125,25 +127,29 @@ def _large() -> list[Workload]:
     """Elements that are larger than a message ought to be, and the limit of shared memory."""
     floats, large = Task(shape=BATCH, dtype="float32"), Task(shape=LARGE)
 
-    def whole(task: Task) -> dict[str, Entry]:
+    def whole(task: Task) -> dict[str, ContenderSpec]:
         return limit(WHOLE, replace(task, kind="whole"))
 
     def ring(name: str, title: str, task: Task) -> Workload:
         return Workload(
-            name=name, title=title, entries=ours(task, SHARED) | limit(COPY, task), columns=RATES, absent={"*": NOBODY}
+            name=name,
+            title=title,
+            contenders=ours(task, SHARED) | limit(COPY, task),
+            columns=RATES,
+            absent={"*": NO_PEER},
         )
 
     return [
         Workload(
             name="floats",
             title="19 MB batches of float32 noise, no compression",
-            entries=ours(floats, GRPC, SAME_HOST) | whole(floats) | peers(floats, TF, TORCH),
+            contenders=ours(floats, GRPC, SAME_HOST) | whole(floats) | peers(floats, TF, TORCH),
             columns=RATES,
         ),
         Workload(
             name="large",
             title="67 MB elements, no compression",
-            entries=ours(large, GRPC, SAME_HOST) | whole(large),
+            contenders=ours(large, GRPC, SAME_HOST) | whole(large),
             columns=RATES,
             absent={"*": "not asked for: the row is about parts against whole messages"},
         ),
@@ -162,21 +168,21 @@ def _compressed() -> list[Workload]:
         Workload(
             name="noisy-auto",
             title="4.8 MB batches of noise, compression AUTO",
-            entries=ours(noisy, GRPC) | peers(noisy, TF),
+            contenders=ours(noisy, GRPC) | peers(noisy, TF),
             columns=RATES,
             absent=absent,
         ),
         Workload(
             name="smooth-auto",
             title="4.8 MB batches of gradients, compression AUTO",
-            entries=ours(replace(noisy, smooth=True), GRPC) | peers(replace(noisy, smooth=True), TF),
+            contenders=ours(replace(noisy, smooth=True), GRPC) | peers(replace(noisy, smooth=True), TF),
             columns=RATES,
             absent=absent,
         ),
         Workload(
             name="smooth",
             title="4.8 MB batches of gradients, no compression",
-            entries=ours(replace(noisy, smooth=True, compression=None), GRPC)
+            contenders=ours(replace(noisy, smooth=True, compression=None), GRPC)
             | peers(replace(noisy, smooth=True, compression=None), TF),
             columns=RATES,
             absent=absent,
@@ -197,7 +203,7 @@ def _images() -> Workload:
     return Workload(
         name="images",
         title="JPEG photographs of 500x375: read, decode, crop, resize to 224x224, mirror, batches of 32",
-        entries=entries,
+        contenders=entries,
         columns=RATES,
         absent={"*": "has no decoder of its own"},
         deadline_s=180.0,
@@ -212,28 +218,28 @@ def _latencies() -> list[Workload]:
         Workload(
             name="latency-64",
             title="one element of 64 bytes, 2 ms after the last one: from its function to the reader",
-            entries=ours(small, SHARED, GRPC, LOCAL, module="latency"),
+            contenders=ours(small, SHARED, GRPC, LOCAL, module="latency"),
             columns=us,
-            absent={"*": NOBODY},
+            absent={"*": NO_PEER},
         ),
         Workload(
             name="latency-4m",
             title="one element of 4 MB, 8 ms after the last one: from its function to the reader",
-            entries=ours(four, SHARED, GRPC, LOCAL, module="latency") | limit(COPY, replace(four, kind="copy")),
+            contenders=ours(four, SHARED, GRPC, LOCAL, module="latency") | limit(COPY, replace(four, kind="copy")),
             columns=us,
-            absent={"*": NOBODY},
+            absent={"*": NO_PEER},
         ),
         Workload(
             name="local",
             title="hand-over in one process: time of an element, arrays that were copied of 20",
-            entries=ours(Task(kind="local"), LOCAL, module="local"),
+            contenders=ours(Task(kind="local"), LOCAL, module="local"),
             columns={"us": "us an element", "copies": "copies"},
-            absent={"*": NOBODY},
+            absent={"*": NO_PEER},
         ),
         Workload(
             name="epoch",
             title="an epoch of 10 elements, again and again",
-            entries=ours(Task(kind="epoch", options={"epochs": 50}), GRPC, SAME_HOST)
+            contenders=ours(Task(kind="epoch", options={"epochs": 50}), GRPC, SAME_HOST)
             | peers(Task(kind="epoch", options={"epochs": 2}), TF),
             columns={"epoch_ms": "ms"},
             absent={"*": "has no service that hands out epochs"},
@@ -241,15 +247,15 @@ def _latencies() -> list[Workload]:
     ]
 
 
-def _beside() -> list[Workload]:
+def _busy_trainer_workloads() -> list[Workload]:
     def frames(name: str, title: str, side: int, *transfers: str) -> Workload:
         task = Task(kind="beside frames", shape=(side, side), seconds=2.0)
         return Workload(
             name=name,
             title=f"beside a trainer in pure Python: {title} elements that reach it",
-            entries=ours(task, *transfers, module="beside"),
+            contenders=ours(task, *transfers, module="beside"),
             columns={"per_s": "elements/s"},
-            absent={"*": NOBODY},
+            absent={"*": NO_PEER},
         )
 
     worker = Task(kind="beside worker", seconds=2.0)
@@ -259,9 +265,9 @@ def _beside() -> list[Workload]:
         Workload(
             name="beside-worker",
             title="beside a trainer in pure Python: the rate of a process worker, of its rate alone",
-            entries=ours(worker, GRPC, SHARED, module="beside"),
+            contenders=ours(worker, GRPC, SHARED, module="beside"),
             columns={"share": "share"},
-            absent={"*": NOBODY},
+            absent={"*": NO_PEER},
         ),
     ]
 
@@ -274,19 +280,19 @@ def _shared() -> list[Workload]:
         return Workload(
             name=name,
             title=title,
-            entries=ours(task, transfer, module="sharing"),
+            contenders=ours(task, transfer, module="sharing"),
             columns=columns,
-            absent={"*": NOBODY},
+            absent={"*": NO_PEER},
             runs=3,
             deadline_s=240.0,
         )
 
     ks = [1, 2, 4, 8, 16]
-    told = "each one's rate, CPU of one element, and what the same function costs in a process apart"
+    columns_text = "each one's rate, CPU of one element, and what the same function costs in a process apart"
     slow = Task(kind="sharing", shape=(500_000,), seconds=2.0, options={"per_s": 100, "k": ks})
     fast = Task(kind="sharing", shape=(4_816_896,), seconds=2.0, options={"per_s": 160, "k": ks})
     return [
-        sharing("sharing-grpc", f"k trainers share 50 MB/s over grpc: {told}", GRPC, slow),
+        sharing("sharing-grpc", f"k trainers share 50 MB/s over grpc: {columns_text}", GRPC, slow),
         sharing("sharing-shm", "k trainers share 770 MB/s over shared memory: the same", SHARED, fast),
     ]
 
@@ -302,7 +308,7 @@ def _starts() -> Workload:
     return Workload(
         name="start",
         title="import, start of a service with two workers, first element",
-        entries=entries | peers(task, TF),
+        contenders=entries | peers(task, TF),
         columns={"start_s": "seconds"},
         absent={"*": "has no service"},
     )
@@ -316,9 +322,9 @@ def _memories() -> list[Workload]:
             name=name,
             title=f"most memory above the pipeline's own, {transfer.removeprefix('dsnb, ')}: 128 MiB of cache, 16 MiB "
             "in the client",
-            entries=ours(task, transfer, module="memory"),
+            contenders=ours(task, transfer, module="memory"),
             columns=columns,
-            absent={"*": NOBODY},
+            absent={"*": NO_PEER},
             runs=2,
         )
 
@@ -338,7 +344,7 @@ WORKLOADS: dict[str, Workload] = {
         *_compressed(),
         _images(),
         *_latencies(),
-        *_beside(),
+        *_busy_trainer_workloads(),
         *_shared(),
         _starts(),
         *_memories(),

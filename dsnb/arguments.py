@@ -24,8 +24,8 @@ from itertools import islice
 from types import FrameType, FunctionType
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
-from dsnb.errors import DsnbError, InvalidArgumentError, keep_frames, near
-from dsnb.limits import explained
+from dsnb.errors import DsnbError, InvalidArgumentError, did_you_mean, keep_frames
+from dsnb.system_limits import limit_error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +34,7 @@ C = TypeVar("C")
 Rule = Callable[[str, Any], Any]
 """Gets an argument's name and value; returns the value to work with, or raises `InvalidArgumentError`."""
 
-LARGEST: Final = (1 << 63) - 1
+MAX_INT64: Final = (1 << 63) - 1
 """The largest whole number that is taken: what 64 bits hold, in NumPy, on disk and in messages."""
 _LONGEST_TEXT: Final = 1_000
 _MOST_ITEMS: Final = 1_000_000
@@ -81,8 +81,8 @@ def checked(**rules: Rule) -> _Checked:
 
 
 def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callable[..., Any]:
-    bound, error_of_ours, without_our_frames = _Signature(function, rules).bound, DsnbError, _without_our_frames
-    refused_by_system, explain = (OSError, RuntimeError), _explain
+    bound, error_of_ours, without_our_frames = _Signature(function, rules).bind, DsnbError, _strip_internal_frames
+    refused_by_system, explain = (OSError, RuntimeError), _raise_if_system_limit
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -104,23 +104,23 @@ def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callabl
     return wraps(function)(made)
 
 
-def _without_our_frames(error: BaseException | None) -> None:
+def _strip_internal_frames(error: BaseException | None) -> None:
     """Leave an error and its causes only the frames of other code than dsnb's and the standard library's."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        keep_frames(error, _is_users)
+        keep_frames(error, _is_user_frame)
         error = error.__cause__ or error.__context__
 
 
-def _explain(error: BaseException) -> None:
+def _raise_if_system_limit(error: BaseException) -> None:
     """Raise the page about a limit of the system that an error stands for, if it does."""
-    page = explained(error)
-    if page is not None:
-        raise page from error
+    limit = limit_error(error)
+    if limit is not None:
+        raise limit from error
 
 
-def _is_users(frame: FrameType) -> bool:
+def _is_user_frame(frame: FrameType) -> bool:
     if frame.f_code.co_filename == __file__:  # a wrapper, which has the globals of what it wraps
         return False
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -133,12 +133,12 @@ class _Signature:
     def __init__(self, function: Callable[..., Any], rules: Mapping[str, Rule]) -> None:
         self._function = function
         self._rules = rules
-        self._known = False
+        self._inspected = False
 
-    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, each as its rule gives it."""
-        if not self._known:
-            self._look()
+        if not self._inspected:
+            self._inspect()
         rest = self._surplus(args) if len(args) > len(self._positional) else ()
         pairs = zip(self._positional, args, strict=False)
         given = tuple([value if rule is None else rule(name, value) for (name, rule), value in pairs]) + rest
@@ -146,7 +146,7 @@ class _Signature:
         self._check_complete(given, kwargs)
         return given, named
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         parameters = inspect.signature(self._function).parameters.values()
         rules = {one.name: self._rules.get(one.name) or _BY_ANNOTATION.get(one.annotation) for one in parameters}
         by_kind = {kind: [one for one in parameters if one.kind is kind] for kind in inspect._ParameterKind}
@@ -156,11 +156,11 @@ class _Signature:
         self._by_keyword = {one.name: rules[one.name] for one in keyword}
         self._required = [one.name for one in (*only, *keyword) if one.default is one.empty]
         last = max((at for at, one in enumerate((*only, *either)) if one.default is one.empty), default=-1)
-        self._enough = last + 1 if len(self._required) <= last + 1 else sys.maxsize
+        self._sufficient_count = last + 1 if len(self._required) <= last + 1 else sys.maxsize
         """With so many arguments and no others nothing is missing."""
         self._rest = next(((one.name, rules[one.name]) for one in by_kind[inspect.Parameter.VAR_POSITIONAL]), None)
         self._takes_any_keyword = bool(by_kind[inspect.Parameter.VAR_KEYWORD])
-        self._known = True
+        self._inspected = True
 
     def _surplus(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments beyond the named ones."""
@@ -179,13 +179,13 @@ class _Signature:
         if name not in self._by_keyword and not self._takes_any_keyword:
             raise WrongCallError(
                 f"{self._name} has no argument `{name}`",
-                hint=near(name, self._by_keyword) + _signature_hint(self._by_keyword),
+                hint=did_you_mean(name, self._by_keyword) + _signature_hint(self._by_keyword),
             )
         rule = self._by_keyword.get(name)
         return value if rule is None else rule(name, value)
 
     def _check_complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not kwargs and len(args) >= self._enough:
+        if not kwargs and len(args) >= self._sufficient_count:
             return
         there = {name for name, _ in self._positional[: len(args)]}
         if there and not there.isdisjoint(kwargs):
@@ -211,19 +211,19 @@ def _signature_hint(names: Iterable[str]) -> str:
 # ---- rules
 
 
-def whole(least: int | None = None, most: int = LARGEST, hint: str = "") -> Rule:
+def integer(least: int | None = None, most: int = MAX_INT64, hint: str = "") -> Rule:
     """A whole number, NumPy's too, between two bounds; not a truth value."""
-    lowest = -LARGEST - 1 if least is None else least
-    bounds = f"{lowest:,} to {most:,}" if most < LARGEST else f"{lowest:,} or more"
+    lowest = -MAX_INT64 - 1 if least is None else least
+    bounds = f"{lowest:,} to {most:,}" if most < MAX_INT64 else f"{lowest:,} or more"
 
     def rule(name: str, value: Any) -> int:
         if type(value) is not int:
             value = _index(name, value, hint)
         if lowest <= value <= most:
             return value  # type: ignore[no-any-return]
-        if -LARGEST - 1 <= value <= LARGEST:
+        if -MAX_INT64 - 1 <= value <= MAX_INT64:
             raise InvalidArgumentError(f"`{name}` is {value}", hint=hint or f"pass {bounds}")
-        raise InvalidArgumentError(f"`{name}` has more than 64 bits", hint=hint or f"pass at most {LARGEST:,}")
+        raise InvalidArgumentError(f"`{name}` has more than 64 bits", hint=hint or f"pass at most {MAX_INT64:,}")
 
     return rule
 
@@ -235,7 +235,7 @@ def _index(name: str, value: Any, hint: str) -> int:
         return operator.index(value)
     except TypeError:
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)} ({type(value).__name__}), not a whole number", hint=hint or "pass an int"
+            f"`{name}` is {short_repr(value)} ({type(value).__name__}), not a whole number", hint=hint or "pass an int"
         ) from None
 
 
@@ -249,26 +249,26 @@ def number(hint: str, *, above: float = -math.inf, least: float = -math.inf, mos
         except OverflowError:  # an int of more than 300 digits
             given = math.inf
         if not (above < given and least <= given <= most and math.isfinite(given)):
-            raise InvalidArgumentError(f"`{name}` is {shown(value)}", hint=hint)
+            raise InvalidArgumentError(f"`{name}` is {short_repr(value)}", hint=hint)
         return given
 
     return rule
 
 
 seconds: Final = number("pass a number of seconds above 0, at most 1e9", above=0.0, most=1e9)
-milliseconds: Final = whole(1, 10**12, "pass a number of milliseconds above 0, at most 10**12")
-nbytes: Final = whole(1, hint="pass a number of bytes, 1 or more")
-port: Final = whole(0, 65535, "pass 0 for a free port, or a port from 1 to 65535")
+milliseconds: Final = integer(1, 10**12, "pass a number of milliseconds above 0, at most 10**12")
+nbytes: Final = integer(1, hint="pass a number of bytes, 1 or more")
+port: Final = integer(0, 65535, "pass 0 for a free port, or a port from 1 to 65535")
 
 
-def flag(name: str, value: Any) -> bool:
+def boolean(name: str, value: Any) -> bool:
     """A truth value, NumPy's too."""
     if isinstance(value, bool):
         return value
     numpy = sys.modules.get("numpy")  # who passes one has imported it
     if numpy is not None and isinstance(value, numpy.bool_):
         return bool(value)
-    raise InvalidArgumentError(f"`{name}` is {shown(value)}, not a truth value", hint="pass True or False")
+    raise InvalidArgumentError(f"`{name}` is {short_repr(value)}, not a truth value", hint="pass True or False")
 
 
 def text(name: str, value: Any) -> str:
@@ -281,7 +281,7 @@ def text(name: str, value: Any) -> str:
         raise InvalidArgumentError(f"`{name}` must not be empty", hint="pass one character or more, or leave it out")
     if len(value) > _LONGEST_TEXT or not value.isprintable():
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)}, of {len(value):,} characters",
+            f"`{name}` is {short_repr(value)}, of {len(value):,} characters",
             hint=f"pass at most {_LONGEST_TEXT:,} characters, without line breaks and other control characters",
         )
     return str(value)
@@ -295,7 +295,7 @@ def encodable(name: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)}, which has characters that UTF-8 has not", hint="pass other text"
+            f"`{name}` is {short_repr(value)}, which has characters that UTF-8 has not", hint="pass other text"
         ) from None
     return str(value)
 
@@ -305,18 +305,18 @@ def path(name: str, value: Any) -> str:
     given = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
     if not isinstance(given, str):
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)} ({type(value).__name__}), not a path",
+            f"`{name}` is {short_repr(value)} ({type(value).__name__}), not a path",
             hint="pass a str or a pathlib.Path; os.fsdecode(...) makes text of bytes",
         )
-    if not given or "\0" in given or not _has_bytes(given):
+    if not given or "\0" in given or not _is_encodable_path(given):
         raise InvalidArgumentError(
-            f"`{name}` is {'empty' if not given else f'{shown(value)}, which no path can be'}",
+            f"`{name}` is {'empty' if not given else f'{short_repr(value)}, which no path can be'}",
             hint='pass the path of a file or folder, as in "data/train"',
         )
     return os.path.expanduser(given)
 
 
-def _has_bytes(given: str) -> bool:
+def _is_encodable_path(given: str) -> bool:
     """Whether the file system can write a path."""
     try:
         os.fsencode(given)
@@ -333,7 +333,7 @@ def buffer(name: str, value: Any, hint: str = "pass bytes, as TFRecordDataset gi
         return bytes(memoryview(value))
     except (TypeError, BufferError):
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)} ({type(value).__name__}), not bytes", hint=hint
+            f"`{name}` is {short_repr(value)} ({type(value).__name__}), not bytes", hint=hint
         ) from None
 
 
@@ -342,7 +342,7 @@ def function(
 ) -> Callable[..., Any]:
     """Something that can be called."""
     if not callable(value):
-        what = f"`{name}` is {shown(value)} ({type(value).__name__}), not a function"
+        what = f"`{name}` is {short_repr(value)} ({type(value).__name__}), not a function"
         raise InvalidArgumentError(what, hint=hint)
     return value  # type: ignore[no-any-return]
 
@@ -352,12 +352,12 @@ def function_of(*parameters: str) -> Rule:
 
     def rule(name: str, value: Any) -> Callable[..., Any]:
         called = f"is called with {', '.join(parameters)}" if parameters else "is called without arguments"
-        return takes(name, function(name, value), len(parameters), called)
+        return check_accepts(name, function(name, value), len(parameters), called)
 
     return rule
 
 
-def takes(name: str, value: Callable[..., Any], count: int, called: str) -> Callable[..., Any]:
+def check_accepts(name: str, value: Callable[..., Any], count: int, called: str) -> Callable[..., Any]:
     """The function, if it can be called with `count` arguments, or does not tell.
 
     Args:
@@ -366,7 +366,7 @@ def takes(name: str, value: Callable[..., Any], count: int, called: str) -> Call
         count: The number of arguments.
         called: How it is called, as the error says, as in "is called with 1 argument".
     """
-    if isinstance(value, FunctionType) and _fits(value, count):
+    if isinstance(value, FunctionType) and _accepts(value, count):
         return value
     try:
         # Not what a decorator's function says of the one that it wraps: they may take other arguments.
@@ -384,7 +384,7 @@ def takes(name: str, value: Callable[..., Any], count: int, called: str) -> Call
     return value
 
 
-def _fits(value: FunctionType, count: int) -> bool:
+def _accepts(value: FunctionType, count: int) -> bool:
     """Whether a plain function takes so many arguments; `inspect` takes fifty times as long to tell."""
     code = value.__code__
     least = code.co_argcount - len(value.__defaults__ or ())
@@ -401,8 +401,8 @@ def one_of(*known: Any, hint: str = "") -> Rule:
         for one in known:
             if value is one or (isinstance(one, str) and isinstance(value, str) and value == one):
                 return one
-        likely = near(value, names) if isinstance(value, str) else ""
-        raise InvalidArgumentError(f"`{name}` is {shown(value)}", hint=likely + (hint or f"pass {listed}"))
+        likely = did_you_mean(value, names) if isinstance(value, str) else ""
+        raise InvalidArgumentError(f"`{name}` is {short_repr(value)}", hint=likely + (hint or f"pass {listed}"))
 
     return rule
 
@@ -412,7 +412,7 @@ def instance(*classes: type, hint: str) -> Rule:
 
     def rule(name: str, value: Any) -> Any:
         if not isinstance(value, classes):
-            raise InvalidArgumentError(f"`{name}` is {shown(value)} ({type(value).__name__})", hint=hint)
+            raise InvalidArgumentError(f"`{name}` is {short_repr(value)} ({type(value).__name__})", hint=hint)
         return value
 
     return rule
@@ -428,11 +428,13 @@ def each(rule: Rule, hint: str = "pass a list") -> Rule:
 
     def made(name: str, value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes, bytearray, os.PathLike)) or not isinstance(value, Iterable):
-            raise InvalidArgumentError(f"`{name}` is {shown(value)} ({type(value).__name__}), not a list", hint=hint)
+            raise InvalidArgumentError(
+                f"`{name}` is {short_repr(value)} ({type(value).__name__}), not a list", hint=hint
+            )
         try:
             items = tuple(islice(value, _MOST_ITEMS + 1))
         except TypeError:  # an array without a dimension
-            raise InvalidArgumentError(f"`{name}` is {shown(value)}, not a list", hint=hint) from None
+            raise InvalidArgumentError(f"`{name}` is {short_repr(value)}, not a list", hint=hint) from None
         if len(items) > _MOST_ITEMS:
             raise InvalidArgumentError(f"`{name}` has more than {_MOST_ITEMS:,} items", hint=hint)
         return tuple(rule(name, item) for item in items)
@@ -446,13 +448,13 @@ def anything(name: str, value: Any) -> Any:
     return value
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value as an error shows it: on one line, and not too long."""
     try:
-        whole_text = " ".join(repr(value).split())
+        full_text = " ".join(repr(value).split())
     except Exception:  # noqa: BLE001 - a user's own __repr__, or an int of too many digits
-        whole_text = f"a {type(value).__name__}"
-    return whole_text if len(whole_text) <= _SHOWN else f"{whole_text[: _SHOWN - 1]}…"
+        full_text = f"a {type(value).__name__}"
+    return full_text if len(full_text) <= _SHOWN else f"{full_text[: _SHOWN - 1]}…"
 
 
-_BY_ANNOTATION: Final[Mapping[str, Rule]] = {"bool": flag, "bool | None": optional(flag)}
+_BY_ANNOTATION: Final[Mapping[str, Rule]] = {"bool": boolean, "bool | None": optional(boolean)}

@@ -149,7 +149,7 @@ class UserCodeError(DsnbError):
     """
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The beginning of a hint that names what was probably meant; empty where nothing is like it.
 
     Example:
@@ -178,20 +178,20 @@ def traceback_entries(error: BaseException) -> Iterator[TracebackType]:
         entry = entry.tb_next
 
 
-def beside(error: Exception) -> Exception:
+def mark_out_of_band(error: Exception) -> Exception:
     """Mark an error as one that stands in no element's place: the elements before and behind it follow each other."""
     error.dsnb_beside = True  # type: ignore[attr-defined]  # of any class: a warning that is an error, for instance
     return error
 
 
-def is_beside(error: Exception) -> bool:
+def is_out_of_band(error: Exception) -> bool:
     """Whether an error was marked so; one of the user's never is."""
     return bool(getattr(error, "dsnb_beside", False))
 
 
-def stands_in_place(error: Exception) -> bool:
+def is_element_error(error: Exception) -> bool:
     """Whether an error that a pipeline raised stands in an element's place."""
-    return not isinstance(error, CancelledError) and not is_beside(error)
+    return not isinstance(error, CancelledError) and not is_out_of_band(error)
 
 
 def warn(text: str, kind: type[Warning]) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Keep the garbage collector from running, as around imports: what they make stays, so it would search in vain.
 
     It does so 130 times while the modules of a service are imported, once through all that there is, which takes an

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from math import ceil
 
-_IDLE, _WAITS_FOR_DISK = 4, 5
+_IDLE, _IOWAIT = 4, 5
 """Columns of /proc/stat."""
 
 
@@ -19,13 +19,13 @@ def start_time(pid: int) -> str:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
     except FileNotFoundError:
-        return "" if os.path.exists("/proc/self") or not _answers(pid) else "0"
+        return "" if os.path.exists("/proc/self") or not _exists(pid) else "0"
     except ProcessLookupError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _answers(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -62,5 +62,5 @@ def idle_ns() -> int:
             lines = [line.split() for line in file if line.startswith("cpu")]
     except (OSError, AttributeError):
         return 0
-    ticks = sum(int(line[_IDLE]) + int(line[_WAITS_FOR_DISK]) for line in lines if line[0] in mine)
+    ticks = sum(int(line[_IDLE]) + int(line[_IOWAIT]) for line in lines if line[0] in mine)
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

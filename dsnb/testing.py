@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.arguments import checked, each, optional, whole
+from dsnb.arguments import checked, each, integer, optional
 from dsnb.client.distribute import distribute
 from dsnb.client.options import ShardingPolicy, service_address, sharding_policy
 from dsnb.client.source import FromService
 from dsnb.dataclass import dataclass
 from dsnb.elements.structure import flatten, structure_of
-from dsnb.errors import InvalidArgumentError, stands_in_place
+from dsnb.errors import InvalidArgumentError, is_element_error
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.operation import Operation, walk
@@ -32,8 +32,8 @@ Outcome = tuple[Any, ...]
     dataset=dataset_rule,
     service=optional(service_address),
     processing_mode=sharding_policy,
-    positions=optional(each(whole(0), "pass a list of positions, 0 or more")),
-    most=whole(1),
+    positions=optional(each(integer(0), "pass a list of positions, 0 or more")),
+    most=integer(1),
 )
 def assert_resumable(
     dataset: Dataset,
@@ -141,7 +141,7 @@ def _rows(outcome: Outcome) -> Iterator[Any]:
 
 
 def _check_for(operation: Operation) -> _Check:
-    if not any(step.remembered for step in walk(operation)):
+    if not any(step.has_source_position for step in walk(operation)):
         return _in_order
     regrouped = any(map(_regroups, walk(operation)))
     return _counted(_rows if regrouped else lambda outcome: [outcome])
@@ -150,9 +150,9 @@ def _check_for(operation: Operation) -> _Check:
 def _regroups(step: Operation) -> bool:
     """Whether what comes of an operation may be of other elements of its input after resuming."""
     if isinstance(step, FromService):  # which splits a task gets next is the moment's
-        known = step.runs_elsewhere
+        known = step.remote_pipeline
         return step.options.mode is ShardingPolicy.DYNAMIC and (known is None or any(map(_regroups, walk(known))))
-    return bool(step.inputs) and not step.keeps_splits
+    return bool(step.inputs) and not step.split_local
 
 
 def _read_with_states(elements: ElementIterator, most: int) -> tuple[list[Outcome], list[Any]]:
@@ -177,7 +177,7 @@ def _outcomes(elements: ElementIterator, most: int) -> Iterator[Outcome]:
         except StopIteration:
             return
         except Exception as error:
-            if not stands_in_place(error):
+            if not is_element_error(error):
                 raise
             yield "error", (type(error).__name__, str(error))
         else:

@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
-from tests.support.leaks import KINDS, nothing_left
-from tests.support.transfers import FORCED, force
+from tests.support.leaks import KINDS, assert_no_leaks
+from tests.support.transfers import FORCED_TRANSFER, force_transfer
 
 # On a shared machine an example may take long for no fault of its own; pytest's timeout guards against hanging.
 settings.register_profile("dsnb", parent=settings(), deadline=None)
@@ -34,28 +34,28 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(variable, str(places / name))
         patch.setattr(tempfile, "tempdir", os.environ["TMPDIR"])
         patch.delenv("DSNB_TOKEN", raising=False)
-        force(patch)
+        force_transfer(patch)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def session_leaves_nothing(own_places: None) -> Iterator[None]:
-    with nothing_left("a fixture of this session"):
+    with assert_no_leaks("a fixture of this session"):
         yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def module_leaves_nothing(session_leaves_nothing: None) -> Iterator[None]:
-    with nothing_left("a fixture of this module"):
+    with assert_no_leaks("a fixture of this module"):
         yield
 
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(module_leaves_nothing: None, request: pytest.FixtureRequest) -> Iterator[None]:
     # A worker makes its slabs for its first reader, and may be the module's where that reader is a test's.
-    later = ["slabs"] if FORCED == "shared_memory" else []
+    later = ["slabs"] if FORCED_TRANSFER == "shared_memory" else []
     spared = _spared(request.node)
-    with nothing_left("this test", spared, excused=lambda: request.node.stash.get(FAILED, False), later=later):
+    with assert_no_leaks("this test", spared, ignored_if=lambda: request.node.stash.get(FAILED, False), later=later):
         yield
 
 

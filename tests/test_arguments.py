@@ -19,12 +19,13 @@ import pytest
 import dsnb
 import dsnb.arguments
 from dsnb.arguments import (
+    boolean,
     buffer,
     checked,
     each,
-    flag,
     function,
     function_of,
+    integer,
     milliseconds,
     number,
     one_of,
@@ -32,12 +33,11 @@ from dsnb.arguments import (
     path,
     port,
     seconds,
-    shown,
+    short_repr,
     text,
-    whole,
 )
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from tests.support.surface import public_callables, rules_of
+from tests.support.public_api import public_callables, rules_of
 
 BIG = 10**400
 
@@ -57,24 +57,24 @@ def refused(call: Callable[[], Any]) -> InvalidArgumentError:
 
 
 RIGHT: list[tuple[Any, Any, Any]] = [
-    (whole(1), np.int32(3), 3),
-    (whole(1), np.array(3), 3),
-    (whole(), -(2**63), -(2**63)),
+    (integer(1), np.int32(3), 3),
+    (integer(1), np.array(3), 3),
+    (integer(), -(2**63), -(2**63)),
     (port, np.uint16(5050), 5050),
     (seconds, np.float32(0.5), 0.5),
     (seconds, Fraction(1, 2), 0.5),
     (seconds, 3, 3.0),
-    (flag, np.True_, True),
+    (boolean, np.True_, True),
     (text, np.str_("übung"), "übung"),
     (text, "訓練", "訓練"),
     (path, Path("a/b"), "a/b"),
     (path, "~/x", str(Path.home() / "x")),
     (function, len, len),
     (one_of("a", None), None, None),
-    (optional(whole(1)), None, None),
-    (optional(whole(1), 7), None, 7),
-    (each(whole(1)), range(1, 4), (1, 2, 3)),
-    (each(whole(1)), np.array([1, 2]), (1, 2)),
+    (optional(integer(1)), None, None),
+    (optional(integer(1), 7), None, 7),
+    (each(integer(1)), range(1, 4), (1, 2, 3)),
+    (each(integer(1)), np.array([1, 2]), (1, 2)),
     (buffer, bytearray(b"x"), b"x"),
     (buffer, np.zeros(2, np.uint8), b"\0\0"),
 ]
@@ -88,17 +88,17 @@ def test_a_value_arrives_in_the_form_that_the_function_works_with(rule: Any, val
 
 
 REFUSED: dict[str, tuple[Any, list[Any]]] = {
-    "whole": (whole(1), [0, True, np.True_, 1.0, np.float64(1), math.nan, "1", None, BIG, -BIG, 2**63]),
+    "whole": (integer(1), [0, True, np.True_, 1.0, np.float64(1), math.nan, "1", None, BIG, -BIG, 2**63]),
     "port": (port, [-1, 65536, "80", True, None]),
     "milliseconds": (milliseconds, [0, -1, 2**63, 0.5, math.nan]),
     "seconds": (seconds, [0, -1, math.nan, math.inf, -math.inf, True, "1", None, BIG, 1 + 1j]),
     "number": (number("0 or more", least=0.0), [-1e-300, math.nan, math.inf, np.float32("nan")]),
-    "flag": (flag, [0, 1, "yes", None, np.int64(1), []]),
+    "flag": (boolean, [0, 1, "yes", None, np.int64(1), []]),
     "text": (text, ["", 5, b"a", None, "a\nb", "a\0", "\ud800", "x" * 1001]),
     "path": (path, ["", 3, 0, True, b"a", None, "a\0b", "\ud800", ["a"]]),
     "function": (function, [3, None, "len", dsnb.Dataset.range(1)]),
     "one_of": (one_of("thread", "process"), ["proces", None, 3, ["thread"], np.array(["a", "b"])]),
-    "each": (each(whole(1)), ["12", b"12", 3, None, [0], iter(int, 1), Path("a")]),
+    "each": (each(integer(1)), ["12", b"12", 3, None, [0], iter(int, 1), Path("a")]),
     "buffer": (buffer, ["text", 2**31, None, [1]]),
 }
 
@@ -114,8 +114,8 @@ def test_a_value_that_can_never_be_right_is_refused_by_name_with_advice(name: st
 
 def test_a_value_is_shown_on_one_line_and_not_too_long() -> None:
     for value in (np.arange(1000).reshape(10, 100), "x" * 1000, BIG, Unshowable(), "a\nb"):
-        assert len(shown(value)) <= 80
-        assert "\n" not in shown(value)
+        assert len(short_repr(value)) <= 80
+        assert "\n" not in short_repr(value)
 
 
 # ---- functions
@@ -151,7 +151,7 @@ def test_a_function_of_other_arguments_is_refused(value: Callable[..., Any]) -> 
 # ---- calls
 
 
-@checked(batch_size=whole(1), names=each(text), options=whole())
+@checked(batch_size=integer(1), names=each(text), options=integer())
 def batch(batch_size: int, drop_remainder: bool = False, *names: str, deterministic: bool | None = None,
           **options: int) -> Any:  # fmt: skip
     """Example.
@@ -162,7 +162,7 @@ def batch(batch_size: int, drop_remainder: bool = False, *names: str, determinis
     return batch_size, drop_remainder, names, deterministic, options
 
 
-@checked(size=whole(1))
+@checked(size=integer(1))
 class Windows:
     def __init__(self, size: int, *, stride: int = 1) -> None:
         self.size, self.stride = size, stride

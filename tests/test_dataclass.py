@@ -263,7 +263,7 @@ import sys, types, dataclasses
 import dsnb.dataclass, dsnb.wire
 written = []
 sys.addaudithook(lambda event, args: event == "compile" and args[1] == "<string>" and written.append(args))
-import dsnb.wire.lineup, dsnb.wire.link, dsnb.wire.manner
+import dsnb.wire.schedule, dsnb.wire.link, dsnb.wire.cache_policy
 import dsnb.wire.messages
 defined = len(written)
 dsnb.wire.messages.ForgetRequest(job_name="a")

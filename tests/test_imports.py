@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from dsnb.imports import uncollected
+from dsnb.imports import gc_paused
 
 
 def test_nothing_is_collected_inside_and_the_collector_goes_on_behind() -> None:
@@ -19,7 +19,7 @@ def test_nothing_is_collected_inside_and_the_collector_goes_on_behind() -> None:
 
     gc.callbacks.append(note)
     try:
-        with uncollected():
+        with gc_paused():
             seen.clear()
             kept = [[] for _ in range(20_000)]
             assert not seen
@@ -32,7 +32,7 @@ def test_nothing_is_collected_inside_and_the_collector_goes_on_behind() -> None:
 
 def test_what_was_made_inside_counts_as_old_and_nothing_is_kept_from_the_collector() -> None:
     sys.modules.pop("this", None)
-    with uncollected():
+    with gc_paused():
         kept = [[] for _ in range(20_000)]
         sys.modules["this"] = ModuleType("this")
     del sys.modules["this"]
@@ -44,7 +44,7 @@ def test_what_was_made_inside_counts_as_old_and_nothing_is_kept_from_the_collect
 def test_a_collector_that_is_switched_off_stays_off() -> None:
     gc.disable()
     try:
-        with uncollected():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     finally:
@@ -52,6 +52,6 @@ def test_a_collector_that_is_switched_off_stays_off() -> None:
 
 
 def test_an_import_that_fails_leaves_the_collector_on() -> None:
-    with pytest.raises(ModuleNotFoundError), uncollected():
+    with pytest.raises(ModuleNotFoundError), gc_paused():
         import dsnb.nothing_of_that_name  # type: ignore[import-not-found]  # noqa: F401
     assert gc.isenabled()

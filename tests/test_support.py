@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, strategies
 
 from tests.support import leaks
-from tests.support.leaks import nothing_left
-from tests.support.processes import PythonProcess, python
+from tests.support.leaks import assert_no_leaks
+from tests.support.processes import PythonProcess, python_process
 from tests.support.requires import require, require_module
 from tests.support.waiting import wait_for
 
@@ -86,13 +86,13 @@ def test_a_leak_is_found_and_described(
     with (
         ExitStack() as later,
         pytest.raises(AssertionError, match=f"^this test left behind:\n(.|\n)*{told}"),
-        nothing_left("this test"),
+        assert_no_leaks("this test"),
     ):
         later.enter_context(leak())
 
 
 def test_what_ends_by_itself_soon_is_no_leak() -> None:
-    with nothing_left("this test"):
+    with assert_no_leaks("this test"):
         threading.Timer(0.1, lambda: None).start()
 
 
@@ -117,8 +117,8 @@ def test_what_a_failed_test_still_holds_is_told_neither_now_nor_later(
     leak: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaks, "GRACE", 0.1)
-    with ExitStack() as later, nothing_left("a fixture"):
-        with nothing_left("this test", excused=lambda: True, later=["slabs"]):
+    with ExitStack() as later, assert_no_leaks("a fixture"):
+        with assert_no_leaks("this test", ignored_if=lambda: True, later=["slabs"]):
             later.enter_context(leak())
         later.enter_context(leaky_engine())  # of the tests that follow: it may take its time
 
@@ -139,14 +139,14 @@ def test_wait_for_says_what_did_not_come() -> None:
 
 
 def test_a_process_is_waited_for_and_killed() -> None:
-    with python("print('READY', 42); print('more'); input()") as process:
-        assert process.line("READY") == "READY 42"
-        assert process.line("more") == "more"
+    with python_process("print('READY', 42); print('more'); input()") as process:
+        assert process.wait_for_line("READY") == "READY 42"
+        assert process.wait_for_line("more") == "more"
     assert process.popen.returncode == -signal.SIGKILL
 
 
 def test_a_process_that_dies_before_it_is_ready_tells_why() -> None:
-    with pytest.raises(AssertionError, match="no line 'READY' before the end") as caught, python("1 / 0"):
+    with pytest.raises(AssertionError, match="no line 'READY' before the end") as caught, python_process("1 / 0"):
         pass
     assert "ZeroDivisionError" in caught.value.__notes__[0]
 
@@ -154,9 +154,9 @@ def test_a_process_that_dies_before_it_is_ready_tells_why() -> None:
 def test_a_process_gets_signals() -> None:
     code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('READY'); signal.pause()"
     with PythonProcess(["-c", code]) as process:
-        process.line("READY")
+        process.wait_for_line("READY")
         process.terminate()
-        assert process.ended() == 7
+        assert process.wait_for_exit() == 7
 
 
 def test_what_is_missing_skips_the_test_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

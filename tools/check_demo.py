@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-ACCURACY = 0.9
-SHARED = 0.2
+MIN_ACCURACY = 0.9
+MAX_SHARING_DIFFERENCE = 0.2
 """How far what was produced may lie from what the faster trainer consumed."""
 
 
@@ -22,12 +22,12 @@ def problems(result: dict[str, object]) -> list[str]:
     found = [
         f"{trainer['trainer_id']} has an accuracy of {trainer['accuracy']}"
         for trainer in trainers
-        if trainer["accuracy"] <= ACCURACY
+        if trainer["accuracy"] <= MIN_ACCURACY
     ]
     if len(trainers) != 2:
         found.append(f"{len(trainers)} trainers instead of two")
     most = max(trainer["elements"] for trainer in trainers)
-    if abs(produced - most) > SHARED * most:
+    if abs(produced - most) > MAX_SHARING_DIFFERENCE * most:
         found.append(f"{produced} elements produced, but the faster trainer consumed {most}")
     return found
 

@@ -32,9 +32,9 @@ def check_dashboard() -> None:
     from urllib.request import urlopen
 
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import source_for
+    from dsnb.dashboard.source import snapshot_stream
 
-    server = start_in_thread(source_for("no-such-service"))
+    server = start_in_thread(snapshot_stream("no-such-service"))
     try:
         with urlopen(server.url, timeout=30) as page:
             assert page.status == 200

@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = Path("dsnb/wire/proto")
-VERSION = "1.76.0"
+PROTO_FOLDER = Path("dsnb/wire/proto")
+GRPCIO_TOOLS_VERSION = "1.76.0"
 
 
 def check_generator() -> None:
@@ -28,21 +28,21 @@ def check_generator() -> None:
         version = importlib.metadata.version("grpcio-tools")
     except importlib.metadata.PackageNotFoundError:
         version = "none"
-    if version != VERSION:
-        sys.exit(f"needs grpcio-tools {VERSION}, found {version}; try: pip install -e '.[all,lint]'")
+    if version != GRPCIO_TOOLS_VERSION:
+        sys.exit(f"needs grpcio-tools {GRPCIO_TOOLS_VERSION}, found {version}; try: pip install -e '.[all,lint]'")
 
 
 def generate(into: Path) -> None:
     """Write messages and their types; from the root, so that imports read `from dsnb.wire.proto import ...`."""
     into.mkdir(parents=True, exist_ok=True)
-    sources = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / FOLDER).glob("*.proto"))]
+    sources = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / PROTO_FOLDER).glob("*.proto"))]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={into}", f"--pyi_out={into}", *sources]
     subprocess.run(command, cwd=ROOT, check=True)
 
 
 def generated_files(root: Path) -> dict[str, str]:
     """The generated files under a root, by name, with their text."""
-    return {path.name: path.read_text() for path in sorted((root / FOLDER).glob("*_pb2.py*"))}
+    return {path.name: path.read_text() for path in sorted((root / PROTO_FOLDER).glob("*_pb2.py*"))}
 
 
 def differences(committed: dict[str, str], fresh: dict[str, str]) -> list[str]:

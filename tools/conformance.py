@@ -82,7 +82,7 @@ def rows_of(section: str, passed: Mapping[str, bool]) -> Iterator[Row]:
             yield Row(line, NOT_HERE[line], _NO_TEST, "left out")
         for number, test in enumerate(tests.get(line, ())):
             differs = f" (differs: {DIFFERS[line]})" if line in DIFFERS and not number else ""
-            yield Row(line, _words(test) + differs, f"`{test}`", _outcome(passed.get(test)))
+            yield Row(line, _sentence_of(test) + differs, f"`{test}`", _outcome(passed.get(test)))
 
 
 def render(passed: Mapping[str, bool]) -> str:
@@ -130,7 +130,7 @@ def run_tests() -> dict[str, bool]:
         return read_junit(report)
 
 
-def _words(test: str) -> str:
+def _sentence_of(test: str) -> str:
     name = NAME.fullmatch(test.partition("::")[2])
     assert name is not None
     return name[2].replace("_", " ")

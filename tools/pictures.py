@@ -31,17 +31,23 @@ import dsnb  # noqa: E402 - from this checkout, whatever is installed
 
 IMAGES = ROOT / "docs" / "images"
 DEMO_S = 14.0
-FRAMES, EVERY_S, SHOWN_MS = 56, 0.3, 110
+FRAMES, FRAME_INTERVAL_S, FRAME_MS = 56, 0.3, 110
 COLOURS = 128
-WINDOW_BYTES, ELEMENT = 3_000_000, 2000
+WINDOW_BYTES, ELEMENT_SIZE = 3_000_000, 2000
 """A window of 375 elements: it fills before the eyes."""
 
-PACES: Mapping[str, tuple[float, str]] = {
+TRAINERS: Mapping[str, tuple[float, str]] = {
     "lr=0.1": (0.022, "skip"),
     "lr=0.03": (0.1, "skip"),
     "lr=0.01": (0.14, "spill"),
 }
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+BROWSER_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+]
 
 
 @contextmanager
@@ -52,7 +58,7 @@ def browser(width: int, height: int, scale: float) -> Iterator[Page]:
         context = playwright.chromium.launch_persistent_context(
             folder,
             executable_path=path,
-            args=ARGUMENTS,
+            args=BROWSER_ARGUMENTS,
             viewport={"width": width, "height": height},
             device_scale_factor=scale,
             color_scheme="light",
@@ -67,7 +73,7 @@ def open_dashboard(page: Page, url: str) -> None:
     page.wait_for_selector("html[data-ready]", timeout=60_000)
 
 
-def demo() -> None:
+def capture_demo() -> None:
     """The page of `dsnb demo`, some seconds after its beginning."""
     command = [sys.executable, "-u", "-m", "dsnb", "demo", "--batches", "100000", "--deadline", "120"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -80,52 +86,52 @@ def demo() -> None:
         process.terminate()
 
 
-def strip() -> None:
+def capture_strip() -> None:
     """The strip as an animation: a slow trainer falls behind, and off."""
     with dsnb.start(workers=1, name="pictures", cross_trainer_cache_size_bytes=WINDOW_BYTES) as service:
         end = threading.Event()
         threads = [
             threading.Thread(target=train, args=(service, name, pace, on_lag, end))
-            for name, (pace, on_lag) in PACES.items()
+            for name, (pace, on_lag) in TRAINERS.items()
         ]
         with browser(1000, 700, 1.0) as page:
             open_dashboard(page, service.dashboard_url().partition("?")[0])
             for thread in threads:
                 thread.start()
-            page.wait_for_selector(f".lane:nth-child({len(PACES)})", timeout=60_000)
-            frames = [shoot(page) for _ in range(FRAMES)]
+            page.wait_for_selector(f".lane:nth-child({len(TRAINERS)})", timeout=60_000)
+            frames = [screenshot(page) for _ in range(FRAMES)]
         end.set()
         for thread in threads:
             thread.join()
-    save(frames, IMAGES / "strip.gif")
+    save_gif(frames, IMAGES / "strip.gif")
 
 
-def train(service: dsnb.DataService, trainer_id: str, pace: float, on_lag: str, end: threading.Event) -> None:
+def train(service: dsnb.DataService, trainer_id: str, step_s: float, on_lag: str, stop: threading.Event) -> None:
     """Read like a training loop whose step takes so long."""
     cache = dsnb.CrossTrainerCache(trainer_id, on_lag=on_lag)  # type: ignore[arg-type]
     shared = dsnb.distribute("parallel_epochs", service, job_name="search", cross_trainer_cache=cache)
     for _ in dsnb.Dataset.range(10_000).map(element).repeat().apply(shared):
-        if end.wait(pace):
+        if stop.wait(step_s):
             return
 
 
 def element(number: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """Something that has a weight in the window."""
-    return np.full(ELEMENT, number, np.float32)
+    return np.full(ELEMENT_SIZE, number, np.float32)
 
 
-def shoot(page: Page) -> Image.Image:
+def screenshot(page: Page) -> Image.Image:
     """The strip as it is now, a while after the last time."""
-    page.wait_for_timeout(1000 * EVERY_S)
+    page.wait_for_timeout(1000 * FRAME_INTERVAL_S)
     return Image.open(io.BytesIO(page.locator("#strip").screenshot())).convert("RGB")
 
 
-def save(frames: list[Image.Image], path: Path) -> None:
+def save_gif(frames: list[Image.Image], path: Path) -> None:
     """All frames in one size and with one palette of all, which keeps what does not move the same in each."""
     width, height = frames[-1].size
-    looks = frames[:: len(frames) // 6]
-    together = Image.new("RGB", (width, height * len(looks)), "white")
-    for at, frame in enumerate(looks):
+    sampled = frames[:: len(frames) // 6]
+    together = Image.new("RGB", (width, height * len(sampled)), "white")
+    for at, frame in enumerate(sampled):
         together.paste(frame, (0, at * height))
     # By coverage, or the marks, which are small, would take the colours of what is large.
     palette = together.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE)
@@ -133,12 +139,12 @@ def save(frames: list[Image.Image], path: Path) -> None:
     for canvas, frame in zip(framed, frames, strict=True):
         canvas.paste(frame, (0, 0))
     first, *rest = (canvas.quantize(palette=palette, dither=Image.Dither.NONE) for canvas in framed)
-    durations = [SHOWN_MS] * (len(frames) - 1) + [2500]
+    durations = [FRAME_MS] * (len(frames) - 1) + [2500]
     first.save(path, save_all=True, append_images=rest, duration=durations, loop=0, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e6:.2f} MB, {len(frames)} frames")
 
 
-PICTURES: Mapping[str, Callable[[], None]] = {"demo": demo, "strip": strip}
+PICTURES: Mapping[str, Callable[[], None]] = {"demo": capture_demo, "strip": capture_strip}
 
 
 def main() -> int:

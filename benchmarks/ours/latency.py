@@ -20,10 +20,10 @@ from benchmarks.peers import data
 from benchmarks.peers.serving import Figures, Measure, Task, serve
 from benchmarks.servers import service
 
-_WARM = 50
+_WARM_UP_ELEMENTS = 50
 
 
-class Stamped:
+class TimestampedElements:
     """Makes elements of some bytes with a pause before each, in memory that has been used before."""
 
     def __init__(self, nbytes: int, pause_s: float) -> None:
@@ -42,14 +42,14 @@ class Stamped:
 
 def stream(nbytes: int, pause_s: float) -> dsnb.Dataset:
     """Elements that know when they were made."""
-    return dsnb.Dataset.range(1 << 40).map(Stamped(nbytes, pause_s))
+    return dsnb.Dataset.range(1 << 40).map(TimestampedElements(nbytes, pause_s))
 
 
 def latency(elements: Iterator[Any], count: int) -> float:
     """The median of microseconds between making an element and having it."""
-    some = islice(elements, count + _WARM)
+    some = islice(elements, count + _WARM_UP_ELEMENTS)
     late = [time.perf_counter_ns() - int(element[:8].view(np.int64)[0]) for element in some]
-    return statistics.median(late[_WARM:]) / 1000
+    return statistics.median(late[_WARM_UP_ELEMENTS:]) / 1000
 
 
 @contextlib.contextmanager

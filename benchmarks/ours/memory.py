@@ -35,7 +35,7 @@ def pipeline(task: Task) -> dsnb.Dataset:
     return dsnb.Dataset.range(1 << 40).map(lambda i: np.full(shape, i % 251, dtype))
 
 
-def most(pid: int | str) -> float:
+def peak_mb(pid: int | str) -> float:
     """The most megabytes that a process ever had in memory."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
@@ -43,14 +43,14 @@ def most(pid: int | str) -> float:
     raise RuntimeError("the system does not tell")
 
 
-def alone(task: Task) -> Figures:
+def pipeline_only(task: Task) -> Figures:
     """What the pipeline itself needs."""
     import dsnb.notebook.start
     import dsnb.worker.__main__  # noqa: F401 - what a worker has imported counts as its own
 
     for _ in islice(pipeline(task), _COUNT):
         pass
-    return {"mb": most("self")}
+    return {"mb": peak_mb("self")}
 
 
 def read(task: Task, service_: Any) -> Figures:
@@ -58,7 +58,7 @@ def read(task: Task, service_: Any) -> Figures:
     small = dsnb.Dataset.range(10).apply(dsnb.distribute("parallel_epochs", service_))
     for _ in small:  # whatever reading takes is imported and connected by now
         pass
-    before = most("self")
+    before = peak_mb("self")
     cache = dsnb.CrossTrainerCache("reader", on_lag="wait")
     distribute = dsnb.distribute(
         "parallel_epochs", service_, job_name="large", data_transfer_protocol=task.transfer, cross_trainer_cache=cache
@@ -68,10 +68,10 @@ def read(task: Task, service_: Any) -> Figures:
             time.sleep(_PAUSE_S)
         for _ in islice(elements, 2 * _COUNT):
             pass
-    return {"mb": most("self") - before, "before_mb": before}
+    return {"mb": peak_mb("self") - before, "before_mb": before}
 
 
-def _child(words: list[str]) -> Figures:
+def _run_child(words: list[str]) -> Figures:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.ours.memory", sys.argv[1], *words],
         stdout=subprocess.PIPE,
@@ -83,12 +83,12 @@ def _child(words: list[str]) -> Figures:
     return found
 
 
-def over_the_wire() -> Figures:
+def in_two_processes() -> Figures:
     """Megabytes above 1.1 times the budget, in the worker and in the client."""
-    own = _child(["alone"])["mb"]
+    own = _run_child(["alone"])["mb"]
     with service("--cache-bytes", str(CACHE_BYTES)) as target:
-        client = _child(["read", target])["mb"]
-        worker = most(pids_of(("worker",))["worker"])
+        client = _run_child(["read", target])["mb"]
+        worker = peak_mb(pids_of(("worker",))["worker"])
     return {
         "worker_mb": worker - own,
         "client_mb": client,
@@ -99,20 +99,20 @@ def over_the_wire() -> Figures:
 
 def in_one_process() -> Figures:
     """The same where reader and worker are one process."""
-    own, both = _child(["alone"])["mb"], _child(["local"])
+    own, both = _run_child(["alone"])["mb"], _run_child(["local"])
     above = both["before_mb"] + both["mb"] - own
     return {"both_mb": above, "both_over_mb": above - 1.1 * (CACHE_BYTES + CLIENT_BYTES) / 1e6}
 
 
 @contextlib.contextmanager
 def prepare(task: Task) -> Iterator[Measure]:
-    yield in_one_process if task.transfer == "local" else over_the_wire
+    yield in_one_process if task.transfer == "local" else in_two_processes
 
 
-def be_child(task: Task, words: list[str]) -> Figures:
+def run_as_child(task: Task, words: list[str]) -> Figures:
     """What a process of its own finds."""
     if words[0] == "alone":
-        return alone(task)
+        return pipeline_only(task)
     if words[0] == "read":
         return read(task, words[1])
     with dsnb.start(workers=1, cross_trainer_cache_size_bytes=CACHE_BYTES) as svc:
@@ -121,6 +121,6 @@ def be_child(task: Task, words: list[str]) -> Figures:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        print(json.dumps(be_child(Task.load(sys.argv[1]), sys.argv[2:])))
+        print(json.dumps(run_as_child(Task.load(sys.argv[1]), sys.argv[2:])))
     else:
         serve(prepare)

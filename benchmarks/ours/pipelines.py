@@ -35,9 +35,9 @@ def dataset(task: Task) -> dsnb.Dataset:
 
 def image(decode: Callable[[bytes], data.Array], path: Any) -> data.Array:
     """Decode, crop at random, resize, mirror at random."""
-    whole = decode(Path(str(path)).read_bytes())
-    top, left = random.randrange(whole.shape[0] - 319), random.randrange(whole.shape[1] - 319)
-    small = _resize(whole[top : top + 320, left : left + 320])
+    decoded = decode(Path(str(path)).read_bytes())
+    top, left = random.randrange(decoded.shape[0] - 319), random.randrange(decoded.shape[1] - 319)
+    small = _resize(decoded[top : top + 320, left : left + 320])
     return np.ascontiguousarray(small[:, ::-1]) if random.random() < 0.5 else small
 
 

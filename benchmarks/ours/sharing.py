@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import dsnb
-from benchmarks.children import Contender
+from benchmarks.contender import Contender
 from benchmarks.peers import data
-from benchmarks.peers.serving import Figures, Measure, Task, serve, take
+from benchmarks.peers.serving import Figures, Measure, Task, read_for, serve
 from benchmarks.servers import service
 
 _SETTLE_S = 0.7
@@ -68,9 +68,9 @@ def trainer(task: Task) -> Iterator[Measure]:
         next(elements)
 
         def measure() -> Figures:
-            take(elements, _SETTLE_S, 1)  # what is buffered, and what the window still had
+            read_for(elements, _SETTLE_S, 1)  # what is buffered, and what the window still had
             first = next(elements)
-            count, took, _ = take(_one_by_one(elements), task.seconds, 1)
+            count, took, _ = read_for(_one_by_one(elements), task.seconds, 1)
             last = next(elements)
             made = int(last["number"]) - int(first["number"])
             spent = int(last["spent_ns"]) - int(first["spent_ns"])
@@ -79,7 +79,7 @@ def trainer(task: Task) -> Iterator[Measure]:
         yield measure
 
 
-def apart(task: Task) -> Figures:
+def in_separate_process(task: Task) -> Figures:
     """What the function costs in a process apart."""
     make = Paced(task)
     count = round(task.seconds * float(task.options["per_s"]))
@@ -102,7 +102,7 @@ def prepare(task: Task) -> Iterator[Measure]:
             yield measure
         return
     if task.kind == "apart":
-        yield lambda: apart(task)
+        yield lambda: in_separate_process(task)
         return
     counts = [int(k) for k in task.options["k"]]
     with service("--cache-bytes", "64MiB") as target, contextlib.ExitStack() as stack:
@@ -111,10 +111,12 @@ def prepare(task: Task) -> Iterator[Measure]:
             stack.enter_context(start("trainer", task, target=target, trainer=f"trainer {number}"))
             for number in range(max(counts))
         ]
-        other = stack.enter_context(start("apart", task))
-        for one in (*trainers, other):
-            one.ready()
-        yield lambda: {name: value for k in counts for name, value in together(trainers[:k], other).items()}
+        separate_process = stack.enter_context(start("apart", task))
+        for one in (*trainers, separate_process):
+            one.wait_ready()
+        yield lambda: {
+            name: value for k in counts for name, value in measure_together(trainers[:k], separate_process).items()
+        }
 
 
 def start(kind: str, task: Task, **options: str) -> contextlib.closing[Contender]:
@@ -123,14 +125,14 @@ def start(kind: str, task: Task, **options: str) -> contextlib.closing[Contender
     return contextlib.closing(Contender(Path(sys.executable), "benchmarks.ours.sharing", one, _DEADLINE_S))
 
 
-def together(trainers: list[Contender], other: Contender) -> Figures:
+def measure_together(trainers: list[Contender], separate_process: Contender) -> Figures:
     """What some trainers find who read at the same time, and what the function costs apart meanwhile."""
-    for one in (*trainers, other):
-        one.ask()
-    found = [one.answer() for one in trainers]
+    for one in (*trainers, separate_process):
+        one.start_measurement()
+    found = [one.read_result() for one in trainers]
     k = len(trainers)
     return {
-        f"apart_us_{k}": other.answer()["apart_us"],
+        f"apart_us_{k}": separate_process.read_result()["apart_us"],
         f"per_s_{k}": statistics.median(one["per_s"] for one in found),
         f"slowest_{k}": min(one["per_s"] for one in found),
         f"made_us_{k}": statistics.median(one["made_us"] for one in found),

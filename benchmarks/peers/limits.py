@@ -28,7 +28,7 @@ _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_l
 # ------------------------------------------------------------------------------------------------------------- memcpy
 
 
-def copying(task: Task) -> Iterator[None]:
+def copy_repeatedly(task: Task) -> Iterator[None]:
     """Copy batch after batch into a ring of shared memory, slab after slab."""
     batches = data.bank(task)
     size = data.batch_bytes(task)
@@ -49,9 +49,9 @@ def shared_memory(nbytes: int) -> mmap.mmap:
         os.close(fd)
 
 
-def one_copy(task: Task) -> Figures:
+def copy_latency(task: Task) -> Figures:
     """The median of microseconds for one copy, with the pauses of the measurement of latency."""
-    copies, took = copying(task), []
+    copies, took = copy_repeatedly(task), []
     for _ in islice(copies, 20):
         pass
     for _ in range(200):
@@ -65,7 +65,7 @@ def one_copy(task: Task) -> Figures:
 # ----------------------------------------------------------------------------------------------------- whole messages
 
 
-def be_server(task: Task) -> None:
+def run_server(task: Task) -> None:
     """Stream batches, each as one message, until standard input ends."""
     batches = data.bank(task)
 
@@ -109,13 +109,13 @@ def prepare(task: Task) -> Iterator[Measure]:
         with whole_messages(task) as measure:
             yield measure
     elif task.kind == "copy":
-        yield lambda: one_copy(task)
+        yield lambda: copy_latency(task)
     else:
-        yield lambda: rate(lambda: copying(task), data.batch_bytes(task), task.seconds)
+        yield lambda: rate(lambda: copy_repeatedly(task), data.batch_bytes(task), task.seconds)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        be_server(Task.load(sys.argv[1]))
+        run_server(Task.load(sys.argv[1]))
     else:
         serve(prepare)

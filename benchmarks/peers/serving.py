@@ -25,12 +25,12 @@ from typing import Any
 
 Figures = dict[str, float]
 Measure = Callable[[], Figures]
-Fresh = Callable[[], Iterator[Any]]
+OpenStream = Callable[[], Iterator[Any]]
 
-ANSWER = "::answer "
+RESULT_PREFIX = "::answer "
 """What an answer begins with: libraries print, too."""
-_WARM_S = 0.3
-_LOOK_S = 0.02
+_WARM_UP_S = 0.3
+_CLOCK_CHECK_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,32 +69,32 @@ class Task:
 def serve(prepare: Callable[[Task], AbstractContextManager[Measure]]) -> None:
     """Be a contender: prepare what the argument says, and measure as often as asked."""
     with prepare(Task.load(sys.argv[1])) as measure:
-        say({"ready": 1})
+        write_result({"ready": 1})
         for line in sys.stdin:
             if line.strip() != "go":
                 break
             gc.collect()
-            say(measure())
+            write_result(measure())
 
 
-def say(found: Figures) -> None:
+def write_result(found: Figures) -> None:
     """One line for the driver."""
-    sys.stdout.write(f"\n{ANSWER}{json.dumps(found)}\n")
+    sys.stdout.write(f"\n{RESULT_PREFIX}{json.dumps(found)}\n")
     sys.stdout.flush()
 
 
-def rate(fresh: Fresh, nbytes: float, seconds: float) -> Figures:
+def rate(open_stream: OpenStream, nbytes: float, seconds: float) -> Figures:
     """Read a stream that has no end for a while, after its first element and a little more.
 
     Returns:
         Elements and bytes a second, and the processor's seconds of this process and all below it for each gigabyte.
     """
-    elements = fresh()
+    elements = open_stream()
     next(elements)
-    _, _, step = take(elements, _WARM_S, 1)
-    spent = processor_seconds(family(os.getpid()))
-    count, took, _ = take(elements, seconds, step)
-    spent = processor_seconds(family(os.getpid())) - spent
+    _, _, step = read_for(elements, _WARM_UP_S, 1)
+    spent = processor_seconds(process_tree(os.getpid()))
+    count, took, _ = read_for(elements, seconds, step)
+    spent = processor_seconds(process_tree(os.getpid())) - spent
     with contextlib.suppress(AttributeError):
         elements.close()  # type: ignore[attr-defined] # generators and ours have it, others end when they are dropped
     del elements
@@ -102,7 +102,7 @@ def rate(fresh: Fresh, nbytes: float, seconds: float) -> Figures:
     return {"per_s": per_s, "gb_per_s": per_s * nbytes / 1e9, "cpu_s_per_gb": spent / (count * nbytes / 1e9)}
 
 
-def take(elements: Iterator[Any], seconds: float, step: int) -> tuple[int, float, int]:
+def read_for(elements: Iterator[Any], seconds: float, step: int) -> tuple[int, float, int]:
     """Read for some seconds; the clock is looked at rarely, so that it costs nobody anything.
 
     Returns:
@@ -121,7 +121,7 @@ def take(elements: Iterator[Any], seconds: float, step: int) -> tuple[int, float
             raise EOFError("the stream ended while its rate was measured")
         count += step
         now = time.perf_counter()
-        if now - before < _LOOK_S:
+        if now - before < _CLOCK_CHECK_S:
             step *= 2
     return count, now - began, step
 
@@ -131,7 +131,7 @@ def processor_seconds(pids: Iterable[int]) -> float:
     return sum(map(_ticks, pids)) / os.sysconf("SC_CLK_TCK")
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """A process and all below it."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():

@@ -82,7 +82,7 @@ def server() -> Iterator[str]:
             process.terminate()
 
 
-def be_server() -> None:
+def run_server() -> None:
     """Serve until standard input ends."""
     service = tensorflow().data.experimental.service
     dispatcher = service.DispatchServer()
@@ -128,6 +128,6 @@ def start() -> Figures:
 
 if __name__ == "__main__":
     if sys.argv[1] == "server":
-        be_server()
+        run_server()
     else:
         serve(prepare)

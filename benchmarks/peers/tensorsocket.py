@@ -17,7 +17,7 @@ WORKERS = 2
 _BATCHES = 5_000
 
 
-def be_producer(task: Task, ports: list[int]) -> None:
+def run_producer(task: Task, ports: list[int]) -> None:
     """Offer batches, epoch after epoch."""
     torch = importlib.import_module("torch")
     utils = importlib.import_module("torch.utils.data")
@@ -68,6 +68,6 @@ def prepare(task: Task) -> Iterator[Measure]:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        be_producer(Task.load(sys.argv[1]), [int(port) for port in sys.argv[2:]])
+        run_producer(Task.load(sys.argv[1]), [int(port) for port in sys.argv[2:]])
     else:
         serve(prepare)

@@ -14,12 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsnb.cache.calls import Remembered as Remembered
-    from dsnb.cache.calls import remembered as remembered
     from dsnb.cache.explain import Explanation as Explanation
     from dsnb.cache.key import fingerprint as fingerprint
-    from dsnb.cache.storage import ModelStorage as ModelStorage
-    from dsnb.cache.storage import Resource as Resource
+    from dsnb.cache.model_storage import ModelStorage as ModelStorage
+    from dsnb.cache.model_storage import Resource as Resource
+    from dsnb.cache.remembered_function import Remembered as Remembered
+    from dsnb.cache.remembered_function import remembered as remembered
     from dsnb.cache.training import Cacheable as Cacheable
     from dsnb.cache.training import LocalTrainingCache as LocalTrainingCache
     from dsnb.cache.training import TrainingCache as TrainingCache
@@ -29,12 +29,12 @@ _HOMES = {
     "Cacheable": "dsnb.cache.training",
     "Explanation": "dsnb.cache.explain",
     "LocalTrainingCache": "dsnb.cache.training",
-    "ModelStorage": "dsnb.cache.storage",
-    "Remembered": "dsnb.cache.calls",
-    "Resource": "dsnb.cache.storage",
+    "ModelStorage": "dsnb.cache.model_storage",
+    "Remembered": "dsnb.cache.remembered_function",
+    "Resource": "dsnb.cache.model_storage",
     "TrainingCache": "dsnb.cache.training",
     "fingerprint": "dsnb.cache.key",
-    "remembered": "dsnb.cache.calls",
+    "remembered": "dsnb.cache.remembered_function",
 }
 
 __all__ = list(_HOMES)

@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from dsnb import errors
-from dsnb.cache.recording import Place
+from dsnb.cache.recording import FrameRef
 from dsnb.elements.frame import Frame
 from dsnb.errors import CacheWarning, DsnbError, ResourceExhaustedError
 
 
-class Store(Protocol):
+class RecordingStore(Protocol):
     """One recording.
 
-    What the system or a server refuses is `Unwritable`, in every method and of whatever error it comes: a pass goes on
+    What the system or a server refuses is `StoreFailed`, in every method and of whatever error it comes: a pass goes on
     without its recording then. Only a recording of a newer version of dsnb is a `DsnbError`, raised to the user.
     """
 
-    place: str
+    location: str
     """Where it lies, for people."""
     shared: bool
     """Whether other processes may write it: then a writer shows a pulse, and a reader that waits looks again."""
     remote: bool
     """Whether a library talks to a server: then no call of it may be interrupted."""
-    poll: float
+    max_poll_s: float
     """Seconds between two looks at most."""
 
     def read(self, slot: int) -> bytes | None:
@@ -48,11 +48,11 @@ class Store(Protocol):
         """
         ...
 
-    def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+    def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
         """Keep frames where nobody else writes; they stay, whatever happens, once this returns."""
         ...
 
-    def frame(self, place: Place) -> Frame:
+    def read_frame(self, ref: FrameRef) -> Frame:
         """A frame that is committed.
 
         Raises:
@@ -60,7 +60,7 @@ class Store(Protocol):
         """
         ...
 
-    def verify(self, place: Place) -> None:
+    def verify(self, ref: FrameRef) -> None:
         """Read a frame and compare it with its digest, whatever was read before.
 
         Raises:
@@ -68,37 +68,37 @@ class Store(Protocol):
         """
         ...
 
-    def beat(self, epoch: int) -> None:
+    def write_heartbeat(self, epoch: int) -> None:
         """Show a pulse."""
         ...
 
-    def pulse(self, epoch: int) -> object:
+    def read_heartbeat(self, epoch: int) -> object:
         """Something that changes with each pulse."""
         ...
 
-    def ask(self, position: int) -> None:
+    def request_element(self, position: int) -> None:
         """Say that a reader of this process waits for an element that is not committed. May be lost."""
         ...
 
-    def asked(self) -> int:
+    def requested_element(self) -> int:
         """The element that readers of other processes have last asked for; -1 if none did."""
         ...
 
-    def left_behind(self) -> Sequence[str]:
+    def orphans(self) -> Sequence[str]:
         """What dead processes wrote and may not have committed; a new writer asks before it claims its slot."""
         ...
 
-    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
+    def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
         """Remove what was left behind and is in no record.
 
         Args:
             records: All, up to the new writer's. The dead made none after these; the living may have, by now: a new
                 writer may have slept since.
-            left: What was left behind before that.
+            orphans: What was left behind before that.
         """
         ...
 
-    def settle(self, records: Sequence[bytes]) -> None:
+    def finalize(self, records: Sequence[bytes]) -> None:
         """Learn that the recording is complete: what is in no record can go."""
         ...
 
@@ -107,21 +107,21 @@ class Store(Protocol):
         ...
 
 
-class Shelf(Protocol):
+class PipelineRecordings(Protocol):
     """All recordings of one pipeline in one place."""
 
     key: tuple[str, str]
     """What is the same for all who mean the same recordings in this process: the place, and the pipeline's key."""
 
-    def explain(self) -> str:
+    def explain_miss(self) -> str:
         """Why there is no recording of this pipeline, although there is one of another like it; empty if not."""
         ...
 
-    def newest(self) -> int:
+    def newest_number(self) -> int:
         """The number of the newest recording; 0 if there is none yet."""
         ...
 
-    def open(self, number: int) -> Store:
+    def open(self, number: int) -> RecordingStore:
         """A recording; made if it is not there yet."""
         ...
 
@@ -130,38 +130,38 @@ class Shelf(Protocol):
         ...
 
 
-class Unwritable(Exception):
+class StoreFailed(Exception):
     """A store refuses to keep more or cannot be read, for a reason that waiting does not mend.
 
     Attributes:
-        page: The error for the user.
+        error: The error for the user.
     """
 
-    def __init__(self, page: DsnbError) -> None:
-        super().__init__(str(page))
-        self.page = page
+    def __init__(self, error: DsnbError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
-def over_limit(place: str, limit: int) -> Unwritable:
+def limit_exceeded(location: str, limit: int) -> StoreFailed:
     """What to raise where one recording would be larger than its place may hold."""
-    page = ResourceExhaustedError(
-        f"the recording on {place} would be larger than the {limit:,} bytes of `limit_bytes`",
+    error = ResourceExhaustedError(
+        f"the recording on {location} would be larger than the {limit:,} bytes of `limit_bytes`",
         did="what is recorded stays; the rest of the pass runs the pipeline",
         hint="raise `limit_bytes`",
     )
-    return Unwritable(page)
+    return StoreFailed(error)
 
 
-class Gone(Exception):
+class RecordingLost(Exception):
     """A store has forgotten what was recorded there.
 
     Attributes:
-        page: The error for the user.
+        error: The error for the user.
     """
 
-    def __init__(self, page: DsnbError) -> None:
-        super().__init__(str(page))
-        self.page = page
+    def __init__(self, error: DsnbError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def warn(what: str, did: str, hint: str) -> None:

@@ -13,22 +13,29 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dsnb.cache import files, removal
-from dsnb.cache.about import About, from_json
-from dsnb.cache.backends import Gone, Shelf, Store, Unwritable
+from dsnb.cache.backends import PipelineRecordings, RecordingLost, RecordingStore, StoreFailed
 from dsnb.cache.directory import DirectoryStore
 from dsnb.cache.filesystem import filesystem_of
-from dsnb.cache.places import place_of, shelf_at, without_password
-from dsnb.cache.process import is_gone
-from dsnb.cache.recording import Log, Piece, Record, decode
+from dsnb.cache.locations import parse_location, recordings_at, without_password
+from dsnb.cache.metadata import RecordingMetadata, parse_metadata
+from dsnb.cache.process_identity import is_gone
+from dsnb.cache.recording import Record, RecordingLog, SplitChunk, decode_record
+from dsnb.cache.recording_directory import (
+    check_format,
+    evict,
+    last_read,
+    pipeline_folders,
+    recording_numbers,
+    try_lock_exclusively,
+)
 from dsnb.cache.removal import size_of
-from dsnb.cache.shelf import check_format, evict, exclusively, folders, numbers, used
 from dsnb.cache.split_log import SplitLog
 from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogueEntry:
     """The newest recording of one pipeline, or one result of a training cache.
 
     Attributes:
@@ -58,11 +65,11 @@ class Catalogue(Protocol):
         """Of all that is there."""
         ...
 
-    def entry(self, key: str) -> Entry:
+    def entry(self, key: str) -> CatalogueEntry:
         """One of them."""
         ...
 
-    def problem(self, key: str) -> str:
+    def find_problem(self, key: str) -> str:
         """Read one and compare it with its digests; what is wrong with it, or nothing."""
         ...
 
@@ -70,12 +77,12 @@ class Catalogue(Protocol):
         """Remove one; the bytes that became free. Nothing where somebody uses it, or has put files of his own there."""
         ...
 
-    def foreign(self, key: str) -> Sequence[str]:
+    def foreign_files(self, key: str) -> Sequence[str]:
         """The files in one that dsnb did not write."""
         ...
 
 
-def entries(where: str, keys: Sequence[str] = ()) -> list[Entry]:
+def entries(where: str, keys: Sequence[str] = ()) -> list[CatalogueEntry]:
     """What is kept in a place, what was read last first.
 
     Args:
@@ -106,8 +113,8 @@ def verify(where: str, keys: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
         NotFoundError: there is none of a key.
     """
     catalogue = _catalogue(where)
-    for key in _chosen(where, catalogue.all_keys(), keys):
-        yield key, catalogue.problem(key)
+    for key in _matching_keys(where, catalogue.all_keys(), keys):
+        yield key, catalogue.find_problem(key)
 
 
 def remove(where: str, keys: Sequence[str]) -> int:
@@ -126,18 +133,18 @@ def remove(where: str, keys: Sequence[str]) -> int:
         PermissionDeniedError: the place may only be read.
     """
     catalogue = _catalogue(where)
-    chosen = _chosen(where, catalogue.all_keys(), keys)
+    chosen = _matching_keys(where, catalogue.all_keys(), keys)
     try:
         freed = sum(map(catalogue.remove, chosen))
-    except Unwritable as refusal:
-        raise refusal.page from refusal
+    except StoreFailed as refusal:
+        raise refusal.error from refusal
     except OSError as error:
         if isinstance(error, DsnbError):
             raise
-        raise files.page(error, f"removing recordings from {where}") from error
+        raise files.translate_os_error(error, f"removing recordings from {where}") from error
     busy = sorted(set(chosen) & set(catalogue.all_keys()))
     for key in busy:
-        if foreign := catalogue.foreign(key):
+        if foreign := catalogue.foreign_files(key):
             raise FailedPreconditionError(
                 f"the recording {key} holds {foreign[0]!r}, which dsnb did not write",
                 did=f"nothing was removed there; the others were removed, {freed:,} bytes",
@@ -152,7 +159,7 @@ def remove(where: str, keys: Sequence[str]) -> int:
     return freed
 
 
-def _chosen(where: str, found: Sequence[str], keys: Sequence[str]) -> Sequence[str]:
+def _matching_keys(where: str, found: Sequence[str], keys: Sequence[str]) -> Sequence[str]:
     for key in keys:
         if not any(each.startswith(key) for each in found):
             raise NotFoundError(
@@ -163,46 +170,50 @@ def _chosen(where: str, found: Sequence[str], keys: Sequence[str]) -> Sequence[s
 
 
 def _catalogue(where: str) -> Catalogue:
-    place = place_of("directory", where) or ""
-    if "://" in place:
-        return _Remote(place)
-    if not os.path.isdir(place):
+    location = parse_location("directory", where) or ""
+    if "://" in location:
+        return _RemoteCatalogue(location)
+    if not os.path.isdir(location):
         raise NotFoundError(f"there is no directory {where}", hint="name the one that was given to `cache`")
     database = os.environ.get("DSNB_CACHE_NAME") or "cache.db"
-    return _Training(place, database) if os.path.isfile(os.path.join(place, database)) else _Directory(place)
+    return (
+        _TrainingCatalogue(location, database)
+        if os.path.isfile(os.path.join(location, database))
+        else _DirectoryCatalogue(location)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- recordings
 
 
-def _log_of(store: Store) -> Log | SplitLog:
+def _read_log(store: RecordingStore) -> RecordingLog | SplitLog:
     records: list[Record] = []
     while (data := store.read(len(records))) is not None:
-        records.append(decode(data))
-    log = SplitLog() if any(isinstance(record, Piece) for record in records) else Log()
+        records.append(decode_record(data))
+    log = SplitLog() if any(isinstance(record, SplitChunk) for record in records) else RecordingLog()
     for record in records:
         log.apply(record)
     return log
 
 
-def _state_of(log: Log | SplitLog) -> str:
+def _state_of(log: RecordingLog | SplitLog) -> str:
     return "complete" if log.ended and not log.abandoned else "partial"
 
 
-def _problem(store: Store) -> str:
+def _find_problem(store: RecordingStore) -> str:
     try:
-        for place in _log_of(store).places:
-            store.verify(place)
+        for ref in _read_log(store).frame_refs:
+            store.verify(ref)
     except DataLossError as damage:
         return damage.what
-    except (Unwritable, Gone) as refusal:
-        return refusal.page.what
+    except (StoreFailed, RecordingLost) as refusal:
+        return refusal.error.what
     finally:
         store.close()
     return ""
 
 
-class _Directory:
+class _DirectoryCatalogue:
     """Recordings in a directory."""
 
     def __init__(self, root: str) -> None:
@@ -214,110 +225,114 @@ class _Directory:
 
     def _store(self, key: str) -> DirectoryStore:
         folder = self._folder(key)
-        return DirectoryStore(os.path.join(folder, f"{numbers(folder)[-1]:06d}"), local=filesystem_of(folder).local)
+        return DirectoryStore(
+            os.path.join(folder, f"{recording_numbers(folder)[-1]:06d}"), local=filesystem_of(folder).local
+        )
 
     def all_keys(self) -> Sequence[str]:
-        return list(map(os.path.basename, folders(self._root)))
+        return list(map(os.path.basename, pipeline_folders(self._root)))
 
-    def entry(self, key: str) -> Entry:
+    def entry(self, key: str) -> CatalogueEntry:
         folder = self._folder(key)
-        about = from_json(files.read(os.path.join(folder, "about.json")) or b"")
+        about = parse_metadata(files.read(os.path.join(folder, "about.json")) or b"")
         store = self._store(key)
         try:
-            log = _log_of(store)
+            log = _read_log(store)
             state, elements = _state_of(log), log.elements
-        except (DataLossError, Unwritable):
+        except (DataLossError, StoreFailed):
             state, elements = "damaged", 0
         finally:
             store.close()
-        with exclusively(folder) as alone:
-            return Entry(
+        with try_lock_exclusively(folder) as unused:
+            return CatalogueEntry(
                 key=key,
-                pipeline=_pipeline(about),
+                pipeline=_pipeline_name(about),
                 state=state,
                 elements=elements,
                 nbytes=size_of(folder),
-                in_use=not alone,
-                used=used(folder),
+                in_use=not unused,
+                used=last_read(folder),
             )
 
-    def problem(self, key: str) -> str:
-        return _problem(self._store(key))
+    def find_problem(self, key: str) -> str:
+        return _find_problem(self._store(key))
 
     def remove(self, key: str) -> int:
         return evict(self._folder(key))
 
-    def foreign(self, key: str) -> Sequence[str]:
-        return removal.foreign(self._folder(key))
+    def foreign_files(self, key: str) -> Sequence[str]:
+        return removal.foreign_files(self._folder(key))
 
 
-def _pipeline(about: About | None) -> str:
+def _pipeline_name(about: RecordingMetadata | None) -> str:
     return about.pipeline if about is not None else "?"
 
 
-class _Remote:
+class _RemoteCatalogue:
     """Recordings on a server, or in a remote store."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def _shelf(self, key: str) -> Shelf:
-        return shelf_at(self._url, key, About(pipeline="", components=()), limit=None, expire_s=None)
+    def _recordings(self, key: str) -> PipelineRecordings:
+        return recordings_at(self._url, key, RecordingMetadata(pipeline="", components=()), limit=None, expire_s=None)
 
-    def _with(self, key: str, act: Callable[[Any], Any]) -> Any:
-        shelf = self._shelf(key)
+    def _with_recordings(self, key: str, act: Callable[[Any], Any]) -> Any:
+        recordings = self._recordings(key)
         try:
-            return act(shelf)
-        except Unwritable as refusal:
-            raise refusal.page from refusal
+            return act(recordings)
+        except StoreFailed as refusal:
+            raise refusal.error from refusal
         finally:
-            shelf.close()
+            recordings.close()
 
     def all_keys(self) -> Sequence[str]:
-        return sorted(self._with("", lambda shelf: shelf.keys()))
+        return sorted(self._with_recordings("", lambda recordings: recordings.keys()))
 
-    def entry(self, key: str) -> Entry:
-        return self._with(key, partial(_entry_of, key))  # type: ignore[no-any-return]
+    def entry(self, key: str) -> CatalogueEntry:
+        return self._with_recordings(key, partial(_entry_of, key))  # type: ignore[no-any-return]
 
-    def problem(self, key: str) -> str:
-        return self._with(key, lambda shelf: _problem(shelf.open(shelf.newest())))  # type: ignore[no-any-return]
+    def find_problem(self, key: str) -> str:
+        return self._with_recordings(key, lambda recordings: _find_problem(recordings.open(recordings.newest_number())))  # type: ignore[no-any-return]
 
     def remove(self, key: str) -> int:
         entry = self.entry(key)
-        if entry.in_use or self.foreign(key):
+        if entry.in_use or self.foreign_files(key):
             return 0
-        self._with(key, lambda shelf: shelf.clear())
+        self._with_recordings(key, lambda recordings: recordings.clear())
         return entry.nbytes
 
-    def foreign(self, key: str) -> Sequence[str]:
-        return self._with(key, lambda shelf: shelf.foreign())  # type: ignore[no-any-return]
+    def foreign_files(self, key: str) -> Sequence[str]:
+        return self._with_recordings(key, lambda recordings: recordings.foreign_files())  # type: ignore[no-any-return]
 
 
-def _entry_of(key: str, shelf: Any) -> Entry:
-    store = shelf.open(shelf.newest())
+def _entry_of(key: str, recordings: Any) -> CatalogueEntry:
+    store = recordings.open(recordings.newest_number())
     try:
-        log = _log_of(store)
-        state, nbytes = _state_of(log), sum(place.nbytes for place in log.places)
-        elements, in_use = log.elements, _is_written(store, log)
-    except (DataLossError, Gone):
+        log = _read_log(store)
+        state, nbytes = _state_of(log), sum(ref.nbytes for ref in log.frame_refs)
+        elements, in_use = log.elements, _has_writer(store, log)
+    except (DataLossError, RecordingLost):
         state, elements, nbytes, in_use = "damaged", 0, 0, False
     finally:
         store.close()
-    pipeline = _pipeline(from_json(shelf.about() or b""))
-    return Entry(key=key, pipeline=pipeline, state=state, elements=elements, nbytes=nbytes, in_use=in_use, used=0)
+    pipeline = _pipeline_name(parse_metadata(recordings.metadata() or b""))
+    return CatalogueEntry(
+        key=key, pipeline=pipeline, state=state, elements=elements, nbytes=nbytes, in_use=in_use, used=0
+    )
 
 
-def _is_written(store: Store, log: Log | SplitLog) -> bool:
-    holder = log.holder if isinstance(log, Log) else None
+def _has_writer(store: RecordingStore, log: RecordingLog | SplitLog) -> bool:
+    holder = log.holder if isinstance(log, RecordingLog) else None
     if holder is None or is_gone(holder.holder.rpartition("-")[0]):
         return False
-    return store.pulse(holder.epoch) is not None
+    return store.read_heartbeat(holder.epoch) is not None
 
 
 # --------------------------------------------------------------------------------------------------- training caches
 
 
-class _Training:
+class _TrainingCatalogue:
     """The results of a training cache."""
 
     def __init__(self, directory: str, name: str) -> None:
@@ -333,29 +348,29 @@ class _Training:
     def _read(self) -> dict[str, Any]:
         """All entries by their keys, without the word that says of what kind one is."""
         with self._store.reading() as index:
-            return {row[0].rpartition(" ")[2]: row for row in index.listed()}
+            return {row[0].rpartition(" ")[2]: row for row in index.all_entries()}
 
     def all_keys(self) -> Sequence[str]:
         return list(self._read())
 
-    def entry(self, key: str) -> Entry:
-        _, output, name, kind, nbytes, last_used, lent = self._rows[key]
-        return Entry(
+    def entry(self, key: str) -> CatalogueEntry:
+        _, output, name, kind, nbytes, last_used, readers = self._rows[key]
+        return CatalogueEntry(
             key=key,
             pipeline=name or kind or output,
             state="fingerprint" if nbytes is None else "result",
             elements=0,
             nbytes=nbytes or 0,
-            in_use=bool(lent),
+            in_use=bool(readers),
             used=last_used,
         )
 
-    def problem(self, key: str) -> str:
+    def find_problem(self, key: str) -> str:
         row = self._rows[key]
         if row[4] is None:
             return ""
         try:
-            with self._store.lent(row[1]):
+            with self._store.leased(row[1]):
                 return ""
         except DataLossError as damage:
             return damage.what
@@ -367,5 +382,5 @@ class _Training:
         self._store.drop([self._rows[key][0]])
         return entry.nbytes
 
-    def foreign(self, key: str) -> Sequence[str]:
+    def foreign_files(self, key: str) -> Sequence[str]:
         return ()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from dsnb.cache.faults import Point
+from dsnb.cache.failpoints import Failpoint
 from dsnb.cache.filesystem import filesystem_of
 from dsnb.errors import (
     DataLossError,
@@ -22,10 +22,10 @@ from dsnb.errors import (
     UnavailableError,
 )
 
-_COMMIT = Point("entry commit")
+_COMMIT = Failpoint("entry commit")
 _APPLICATION: Final = 0x64736E62  # "dsnb", where file(1) looks for it
 # Seconds. No transaction of ours takes longer than a few renames, but a process may be stopped in one.
-PATIENCE: Final = 30.0
+BUSY_TIMEOUT_S: Final = 30.0
 # Where each host keeps to itself what it believes a file to hold: two hosts that write one database lose rows.
 _NETWORK: Final = (
     "nfs",
@@ -48,7 +48,7 @@ class Database:
 
     Args:
         path: The file; made where it is missing.
-        steps: What leads from each format to the next one, as statements; the first ones make the tables.
+        migrations: What leads from each format to the next one, as statements; the first ones make the tables.
 
     Attributes:
         writable: Whether it can be changed; not in a folder that nobody may write to.
@@ -59,33 +59,33 @@ class Database:
         DataLossError: it is damaged.
     """
 
-    def __init__(self, path: Path, steps: Sequence[str]) -> None:
+    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
         self.path = path
         self.writable = os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
-        journal = _journal(path)
-        self._file = 0
-        with spoken(path):
+        journal_mode = _journal_mode(path)
+        self._inode = 0
+        with translate_errors(path):
             self._connection = _connect(path, writable=self.writable)
             try:
-                self._open(journal, steps)
-                self._file = path.stat().st_ino
+                self._open(journal_mode, migrations)
+                self._inode = path.stat().st_ino
             except BaseException:
                 self._connection.close()
                 raise
 
-    def _open(self, journal: str, steps: Sequence[str]) -> None:
-        found = self._format(len(steps))
+    def _open(self, journal_mode: str, migrations: Sequence[str]) -> None:
+        found = self._check_format(len(migrations))
         if not self.writable:
             return
-        self._write_by(journal)
+        self._set_journal_mode(journal_mode)
         # NORMAL survives the death of a process. A machine that loses its power may lose the last entries; what it
         # keeps is whole, for files are synced before the entry that names them.
-        self.do("PRAGMA synchronous = NORMAL")
-        self.do("PRAGMA foreign_keys = ON")
-        if found < len(steps):
-            self._update(steps)
+        self.execute("PRAGMA synchronous = NORMAL")
+        self.execute("PRAGMA foreign_keys = ON")
+        if found < len(migrations):
+            self._migrate(migrations)
 
-    def _format(self, newest: int) -> int:
+    def _check_format(self, newest: int) -> int:
         """The format of the file; looked at before anything in it is touched."""
         used = self.value("SELECT count(*) FROM sqlite_master")  # first: another process may be making the tables
         found = int(self.value("PRAGMA user_version"))
@@ -103,63 +103,63 @@ class Database:
             )
         return found
 
-    def _write_by(self, journal: str) -> None:
+    def _set_journal_mode(self, journal_mode: str) -> None:
         # The one statement that does not wait for others by itself: two processes that make a database at a time.
-        deadline = time.monotonic() + PATIENCE
-        while self.value("PRAGMA journal_mode") != journal.lower():
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while self.value("PRAGMA journal_mode") != journal_mode.lower():
             try:
-                self.do(f"PRAGMA journal_mode = {journal}")
+                self.execute(f"PRAGMA journal_mode = {journal_mode}")
             except sqlite3.OperationalError as error:
                 if not _is_busy(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)
 
-    def _update(self, steps: Sequence[str]) -> None:
-        with self.change():
-            for step in steps[self.value("PRAGMA user_version") :]:  # another process may have been faster
+    def _migrate(self, migrations: Sequence[str]) -> None:
+        with self.transaction():
+            for step in migrations[self.value("PRAGMA user_version") :]:  # another process may have been faster
                 for statement in filter(str.strip, step.split(";\n")):
-                    self.do(statement)
-            self.do(f"PRAGMA application_id = {_APPLICATION}")
-            self.do(f"PRAGMA user_version = {len(steps)}")
+                    self.execute(statement)
+            self.execute(f"PRAGMA application_id = {_APPLICATION}")
+            self.execute(f"PRAGMA user_version = {len(migrations)}")
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
     @staticmethod
-    def files(path: Path) -> set[str]:
+    def file_names(path: Path) -> set[str]:
         """The names that a database and the locks beside it have in a folder, whether or not they are there now."""
         return {path.name + ending for ending in ("", "-wal", "-shm", "-journal", "-calls")}
 
     @contextmanager
-    def change(self, *, patience: float | None = None) -> Iterator[None]:
+    def transaction(self, *, timeout_s: float | None = None) -> Iterator[None]:
         """A transaction under the write lock: all of what the body does happens, or nothing.
 
         Args:
-            patience: Seconds to wait for the lock; `PATIENCE` by default.
+            timeout_s: Seconds to wait for the lock; `BUSY_TIMEOUT_S` by default.
 
         Raises:
             FailedPreconditionError: the file is gone, or is another one.
             UnavailableError: another process kept the lock for so long.
             ResourceExhaustedError: the disk is full.
         """
-        self._check_there()
-        with spoken(self.path):
-            self.do(f"PRAGMA busy_timeout = {round((PATIENCE if patience is None else patience) * 1000)}")
-            self.do("BEGIN IMMEDIATE")
+        self._check_not_removed()
+        with translate_errors(self.path):
+            self.execute(f"PRAGMA busy_timeout = {round((BUSY_TIMEOUT_S if timeout_s is None else timeout_s) * 1000)}")
+            self.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 with _COMMIT:
-                    self.do("COMMIT")
+                    self.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
-                    self.do("ROLLBACK")
+                    self.execute("ROLLBACK")
                 raise
 
-    def _check_there(self) -> None:
+    def _check_not_removed(self) -> None:
         # SQLite would go on writing into a file that has no name any more.
         with contextlib.suppress(FileNotFoundError):
-            if self._file in {0, self.path.stat().st_ino}:
+            if self._inode in {0, self.path.stat().st_ino}:
                 return
         raise FailedPreconditionError(
             f"the database {str(self.path)!r} was removed while the cache was open",
@@ -167,13 +167,13 @@ class Database:
             hint="make the cache object again, in a folder that is empty",
         )
 
-    def do(self, statement: str, *values: Any) -> sqlite3.Cursor:
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
         """Run a statement."""
         return self._connection.execute(statement, values)
 
     def row(self, statement: str, *values: Any) -> Any:
         """The first row of a query; None where there is none."""
-        return self.do(statement, *values).fetchone()
+        return self.execute(statement, *values).fetchone()
 
     def value(self, statement: str, *values: Any) -> Any:
         """The first column of the first row; None where there is none."""
@@ -182,7 +182,7 @@ class Database:
 
     def column(self, statement: str, *values: Any) -> list[Any]:
         """The first column of all rows."""
-        return [row[0] for row in self.do(statement, *values)]
+        return [row[0] for row in self.execute(statement, *values)]
 
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
@@ -190,24 +190,24 @@ def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
         # Results may hold anything of the user's. SQLite's other files take over the mode of this one.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        return _connection(path, "mode=rwc")
-    reading = _connection(path, "mode=ro")
+        return _open_connection(path, "mode=rwc")
+    reading = _open_connection(path, "mode=ro")
     try:
         reading.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
         # Nobody has it open, and we may not make the files that readers share: then it does not change either.
         reading.close()
-        return _connection(path, "mode=ro&immutable=1")
+        return _open_connection(path, "mode=ro&immutable=1")
     return reading
 
 
-def _connection(path: Path, mode: str) -> sqlite3.Connection:
+def _open_connection(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(
-        f"{path.as_uri()}?{mode}", uri=True, isolation_level=None, timeout=PATIENCE, check_same_thread=False
+        f"{path.as_uri()}?{mode}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
     )
 
 
-def _journal(path: Path) -> str:
+def _journal_mode(path: Path) -> str:
     """The way of writing that this file system allows: WAL needs memory that all of its processes share."""
     lies_on = filesystem_of(str(path.parent))
     if lies_on.local:
@@ -223,19 +223,19 @@ def _journal(path: Path) -> str:
 
 
 @contextmanager
-def spoken(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Raise what SQLite reports as errors for users."""
     try:
         yield
     except sqlite3.Error as error:
-        raise _page(error, path) from error
+        raise _translate_error(error, path) from error
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-def _page(error: sqlite3.Error, path: Path) -> DsnbError:
+def _translate_error(error: sqlite3.Error, path: Path) -> DsnbError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     what = f"the database of the cache {str(path)!r} says: {error}"
     if _is_busy(error):

@@ -20,25 +20,32 @@ from contextlib import contextmanager
 from typing import Final
 
 from dsnb.cache import files
-from dsnb.cache.backends import Unwritable
-from dsnb.cache.faults import Point
-from dsnb.cache.recording import Chunk, Piece, Place, decode
-from dsnb.cache.segments import PATIENCE_S, SegmentReader, SegmentWriter, dead_segments, remove_segments, segments
+from dsnb.cache.backends import StoreFailed
+from dsnb.cache.failpoints import Failpoint
+from dsnb.cache.recording import Chunk, FrameRef, SplitChunk, decode_record
+from dsnb.cache.segments import (
+    ATTRIBUTE_CACHE_S,
+    SegmentReader,
+    SegmentWriter,
+    orphan_segments,
+    remove_segments,
+    segment_names,
+)
 from dsnb.elements.frame import Frame
 from dsnb.errors import DsnbError
 
-_SLOT: Final = "{:08d}"
-_BETWEEN: Final = b"\n"
+_SLOT_NAME: Final = "{:08d}"
+_RECORD_SEPARATOR: Final = b"\n"
 """Between two records of a manifest; each record ends in a line feed itself."""
 
-_ASKED: Final = "asked"
+_REQUEST_FILE: Final = "asked"
 
-_SLOT_STEPS = files.Steps("slot")
-_MANIFEST_STEPS = files.Steps("manifest")
-_SLOT_REMOVE = Point("slot remove")
-_BEAT_REMOVE = Point("beat remove")
-_BEAT_RENAME = Point("beat rename")
-_FOLDER_MAKE = Point("recording folder")
+_SLOT_WRITE = files.WriteFailpoints("slot")
+_MANIFEST_WRITE = files.WriteFailpoints("manifest")
+_SLOT_REMOVE = Failpoint("slot remove")
+_HEARTBEAT_REMOVE = Failpoint("beat remove")
+_HEARTBEAT_RENAME = Failpoint("beat rename")
+_FOLDER_MAKE = Failpoint("recording folder")
 
 
 class DirectoryStore:
@@ -60,125 +67,125 @@ class DirectoryStore:
         local: bool,
         make_room: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.place = folder
-        self.poll = 0.05 if local else 1.0
+        self.location = folder
+        self.max_poll_s = 0.05 if local else 1.0
         self._manifest: list[bytes] | None = None
-        self._beats = 0
-        self._writer = SegmentWriter(self._path("seg"), growing=local, make_room=make_room)
-        self._reader = SegmentReader(self._path("seg"), 0.0 if local else PATIENCE_S)
+        self._heartbeats = 0
+        self._writer = SegmentWriter(self._path("seg"), append_chunks=local, make_room=make_room)
+        self._reader = SegmentReader(self._path("seg"), 0.0 if local else ATTRIBUTE_CACHE_S)
 
     def _path(self, *parts: str) -> str:
-        return os.path.join(self.place, *parts)
+        return os.path.join(self.location, *parts)
 
-    def _slot(self, slot: int) -> str:
-        return self._path("log", _SLOT.format(slot))
+    def _slot_path(self, slot: int) -> str:
+        return self._path("log", _SLOT_NAME.format(slot))
 
     # ---- the log
 
     def read(self, slot: int) -> bytes | None:
         if self._manifest is None or slot >= len(self._manifest):
-            found = self._read(self._slot(slot))
+            found = self._read_file(self._slot_path(slot))
             if found is not None:
                 return found
             self._load_manifest()
         return self._manifest[slot] if self._manifest is not None and slot < len(self._manifest) else None
 
-    def _read(self, path: str) -> bytes | None:
+    def _read_file(self, path: str) -> bytes | None:
         try:
             return files.read(path)
         except OSError as error:
-            raise Unwritable(files.page(error, f"reading {path}")) from error
+            raise StoreFailed(files.translate_os_error(error, f"reading {path}")) from error
 
     def _load_manifest(self) -> None:
         if self._manifest is None:
-            data = self._read(self._path("manifest"))
+            data = self._read_file(self._path("manifest"))
             if data is not None:
-                self._manifest = [record + _BETWEEN for record in data.split(_BETWEEN * 2)[:-1]]
+                self._manifest = [record + _RECORD_SEPARATOR for record in data.split(_RECORD_SEPARATOR * 2)[:-1]]
 
     def claim(self, slot: int, record: bytes) -> bool:
-        with self._writing():
+        with self._translate_errors():
             if not slot:
                 self._make_folders()
-            if not files.create(self._slot(slot), record, _SLOT_STEPS):
+            if not files.create(self._slot_path(slot), record, _SLOT_WRITE):
                 return False
-            return not self._came_too_late(slot)
+            return not self._withdraw_if_finalized(slot)
 
-    def _came_too_late(self, slot: int) -> bool:
+    def _withdraw_if_finalized(self, slot: int) -> bool:
         self._load_manifest()
         late = self._manifest is not None and slot < len(self._manifest)
         if late:
-            files.remove(self._slot(slot), _SLOT_REMOVE)
+            files.remove(self._slot_path(slot), _SLOT_REMOVE)
         return late
 
     def _make_folders(self) -> None:
         for name in ("log", "seg", "beat"):
             files.make_folder(self._path(name), _FOLDER_MAKE)
 
-    def settle(self, records: Sequence[bytes]) -> None:
+    def finalize(self, records: Sequence[bytes]) -> None:
         """Fold the records into the manifest and remove all that is in none of them."""
-        with self._writing():
+        with self._translate_errors():
             self._load_manifest()
             if self._manifest is None:
-                files.replace(self._path("manifest"), _BETWEEN.join([*records, b""]), _MANIFEST_STEPS)
+                files.replace(self._path("manifest"), _RECORD_SEPARATOR.join([*records, b""]), _MANIFEST_WRITE)
                 self._manifest = list(records)
             self._remove_all("log", len(self._manifest))
             self._remove_all("beat")
             self._writer.close()
-            remove_segments(self._path("seg"), set(segments(self._path("seg"))) - _named(records))
-            self._sweep_aside()
+            remove_segments(self._path("seg"), set(segment_names(self._path("seg"))) - _segment_names(records))
+            self._remove_stale_temporary_files()
 
     def _remove_all(self, name: str, below: int | None = None) -> None:
         for found in files.names_in(self._path(name)):
-            if found == _ASKED or (found.isdigit() and (below is None or int(found) < below)):
-                files.remove(self._path(name, found), _SLOT_REMOVE if name == "log" else _BEAT_REMOVE)
+            if found == _REQUEST_FILE or (found.isdigit() and (below is None or int(found) < below)):
+                files.remove(self._path(name, found), _SLOT_REMOVE if name == "log" else _HEARTBEAT_REMOVE)
 
-    def left_behind(self) -> Sequence[str]:
-        with self._writing():
-            return dead_segments(self._path("seg"))
+    def orphans(self) -> Sequence[str]:
+        with self._translate_errors():
+            return orphan_segments(self._path("seg"))
 
-    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
-        with self._writing():
-            remove_segments(self._path("seg"), set(left) - _named(records))
-            self._sweep_aside()
+    def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
+        with self._translate_errors():
+            remove_segments(self._path("seg"), set(orphans) - _segment_names(records))
+            self._remove_stale_temporary_files()
 
-    def _sweep_aside(self) -> None:
-        for folder in (self.place, self._path("log"), self._path("beat")):
-            files.sweep(folder, _SLOT_REMOVE)
+    def _remove_stale_temporary_files(self) -> None:
+        for folder in (self.location, self._path("log"), self._path("beat")):
+            files.remove_stale_temporary_files(folder, _SLOT_REMOVE)
 
     # ---- the frames
 
-    def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
-        with self._writing():
+    def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
+        with self._translate_errors():
             return self._writer.write(frames)
 
-    def frame(self, place: Place) -> Frame:
-        return self._reader.frame(place)
+    def read_frame(self, ref: FrameRef) -> Frame:
+        return self._reader.read_frame(ref)
 
-    def verify(self, place: Place) -> None:
-        self._reader.verify(place)
+    def verify(self, ref: FrameRef) -> None:
+        self._reader.verify(ref)
 
     # ---- the pulse
 
-    def beat(self, epoch: int) -> None:
+    def write_heartbeat(self, epoch: int) -> None:
         # Neither synced nor waited for: after a crash of the host there is no holder whose pulse could be missed.
-        self._beats += 1
+        self._heartbeats += 1
         with contextlib.suppress(OSError):
-            files.replace_loosely(self._path("beat", str(epoch)), b"%d" % self._beats, _BEAT_RENAME)
+            files.replace_without_sync(self._path("beat", str(epoch)), b"%d" % self._heartbeats, _HEARTBEAT_RENAME)
 
-    def pulse(self, epoch: int) -> object:
+    def read_heartbeat(self, epoch: int) -> object:
         try:
             return files.read(self._path("beat", str(epoch)))
         except OSError:
             return None
 
-    def ask(self, position: int) -> None:
+    def request_element(self, position: int) -> None:
         with contextlib.suppress(OSError):
-            if self.asked() < position:
-                files.replace_loosely(self._path("beat", _ASKED), b"%d" % position, _BEAT_RENAME)
+            if self.requested_element() < position:
+                files.replace_without_sync(self._path("beat", _REQUEST_FILE), b"%d" % position, _HEARTBEAT_RENAME)
 
-    def asked(self) -> int:
+    def requested_element(self) -> int:
         try:
-            data = files.read(self._path("beat", _ASKED)) or b""
+            data = files.read(self._path("beat", _REQUEST_FILE)) or b""
         except OSError:
             return -1
         return int(data) if data.isdigit() else -1
@@ -188,15 +195,15 @@ class DirectoryStore:
         self._reader.close()
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if isinstance(error, DsnbError):
                 raise
-            raise Unwritable(files.page(error, f"recording to {self.place}")) from error
+            raise StoreFailed(files.translate_os_error(error, f"recording to {self.location}")) from error
 
 
-def _named(records: Sequence[bytes]) -> set[str]:
-    found = map(decode, records)
-    return {place.name for record in found if isinstance(record, Chunk | Piece) for place in record.frames}
+def _segment_names(records: Sequence[bytes]) -> set[str]:
+    found = map(decode_record, records)
+    return {ref.name for record in found if isinstance(record, Chunk | SplitChunk) for ref in record.frames}

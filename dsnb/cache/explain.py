@@ -23,7 +23,7 @@ _ORDER = {"python": 0, "code": 1, "value": 2, "array": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class CallNote:
     """What is kept of a call to compare later calls with.
 
     Attributes:
@@ -40,16 +40,16 @@ class Note:
     sources: Mapping[str, str]
     lost: str = ""
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """As bytes."""
         return zlib.compress(json.dumps(asdict(self)).encode(), 1)
 
     @staticmethod
-    def unpacked(data: bytes) -> Note:
+    def from_bytes(data: bytes) -> CallNote:
         """From what `packed` gave."""
         found = json.loads(zlib.decompress(data))
         found["parts"] = tuple(Component(**part) for part in found["parts"])
-        return Note(**found)
+        return CallNote(**found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,9 @@ class Explanation:
     __repr__ = __str__
 
 
-def note_of(key: Key, codes: Mapping[str, CodeType], lost: str = "") -> Note:
+def make_note(key: Key, codes: Mapping[str, CodeType], lost: str = "") -> CallNote:
     """What to keep of a call."""
-    return Note(digest=key.digest, call=key.call, parts=key.components, sources=sources_of(codes), lost=lost)
+    return CallNote(digest=key.digest, call=key.call, parts=key.components, sources=sources_of(codes), lost=lost)
 
 
 def sources_of(codes: Mapping[str, CodeType]) -> dict[str, str]:
@@ -90,21 +90,21 @@ def sources_of(codes: Mapping[str, CodeType]) -> dict[str, str]:
     return {path: text for path, text in found.items() if text is not None}
 
 
-def explained(key: Key, notes: Iterable[Note], codes: Mapping[str, CodeType]) -> Explanation:
+def explain_miss(key: Key, notes: Iterable[CallNote], codes: Mapping[str, CodeType]) -> Explanation:
     """Why a call misses, given what is remembered of others."""
     notes = list(notes)
     same = next((note for note in notes if note.digest == key.digest), None)
     if same is not None:
         lost = same.lost or "its result made room for others, or was damaged"
         return Explanation(call=key.call, hit=False, reasons=(f"it was called before, but {lost}",), against=same.call)
-    nearest = max(notes, key=lambda note: _nearness(key, note), default=None)
+    nearest = max(notes, key=lambda note: _similarity(key, note), default=None)
     if nearest is None:
         return Explanation(call=key.call, hit=False)
     reasons = tuple(_reasons(key, nearest, sources_of(codes)))
     return Explanation(call=key.call, hit=False, reasons=reasons, against=nearest.call)
 
 
-def _nearness(key: Key, note: Note) -> tuple[bool, int]:
+def _similarity(key: Key, note: CallNote) -> tuple[bool, int]:
     """The same arguments go before all: what changed since then is what a person wants to know."""
     mine = {(part.path, part.kind, part.digest) for part in key.components}
     its = {(part.path, part.kind, part.digest) for part in note.parts}
@@ -113,18 +113,18 @@ def _nearness(key: Key, note: Note) -> tuple[bool, int]:
     return same, len(mine & its)
 
 
-def _reasons(key: Key, note: Note, sources: Mapping[str, str]) -> list[str]:
-    edits, mine, its, moved = _aligned(key.components, note.parts)
+def _reasons(key: Key, note: CallNote, sources: Mapping[str, str]) -> list[str]:
+    edits, mine, its, moved = _align_operations(key.components, note.parts)
     differences = list(_differences(mine, its))
     telling = [pair for pair in differences if _kind(pair) not in _CONTAINERS] or ([] if edits else differences)
     telling.sort(key=lambda pair: _ORDER.get(_kind(pair), 4))
     lines: dict[str, None] = dict.fromkeys(edits)
     for now, before in telling:
-        lines.update(dict.fromkeys(_told(now, before, sources, _renamed(note.sources, moved))))
+        lines.update(dict.fromkeys(_describe_change(now, before, sources, _with_new_paths(note.sources, moved))))
     return list(lines) or ["the same parts, put together in another way"]
 
 
-def _aligned(
+def _align_operations(
     mine: Iterable[Component], its: Iterable[Component]
 ) -> tuple[list[str], list[Component], list[Component], dict[str, str]]:
     """What was put into pipelines or taken out of them, and the components of what is in both.
@@ -140,10 +140,12 @@ def _aligned(
     edits: list[str] = []
     moved: dict[str, str] = {}
     only: set[str] = set()
-    earlier = _pipelines(before)
-    for root, here in _pipelines(now).items():
+    earlier = _operations_by_pipeline(before)
+    for root, here in _operations_by_pipeline(now).items():
         there = earlier.get(root, here)
-        opcodes = difflib.SequenceMatcher(None, _kinds(there), _kinds(here), autojunk=False).get_opcodes()
+        opcodes = difflib.SequenceMatcher(
+            None, _operation_names(there), _operation_names(here), autojunk=False
+        ).get_opcodes()
         for kind, first, last, begin, end in opcodes:
             old, new = there[first:last], here[begin:end]
             if kind == "equal":
@@ -155,10 +157,10 @@ def _aligned(
             only.update(f"now {part.path}" for part in new)
     left = [part for part in now if f"now {_operation_of(part.path)}" not in only]
     right = [part for part in before if f"before {_operation_of(part.path)}" not in only]
-    return edits, left, [replace(part, path=_moved(part.path, moved)) for part in right], moved
+    return edits, left, [replace(part, path=_new_path(part.path, moved)) for part in right], moved
 
 
-def _pipelines(parts: Iterable[Component]) -> dict[str, list[Component]]:
+def _operations_by_pipeline(parts: Iterable[Component]) -> dict[str, list[Component]]:
     """The operations of the pipelines among the arguments, by the paths of the pipelines."""
     found: dict[str, list[Component]] = {}
     for part in parts:
@@ -167,7 +169,7 @@ def _pipelines(parts: Iterable[Component]) -> dict[str, list[Component]]:
     return found
 
 
-def _kinds(operations: Iterable[Component]) -> list[str]:
+def _operation_names(operations: Iterable[Component]) -> list[str]:
     """What sorts of operations these are, whatever their values."""
     return [part.detail.partition("(")[0] for part in operations]
 
@@ -177,13 +179,13 @@ def _operation_of(path: str) -> str:
     return path.partition(" > ")[0]
 
 
-def _moved(path: str, moved: Mapping[str, str]) -> str:
+def _new_path(path: str, moved: Mapping[str, str]) -> str:
     first, mark, rest = path.partition(" > ")
     return moved.get(first, first) + mark + rest
 
 
-def _renamed(sources: Mapping[str, str], moved: Mapping[str, str]) -> dict[str, str]:
-    return {_moved(path, moved): text for path, text in sources.items()}
+def _with_new_paths(sources: Mapping[str, str], moved: Mapping[str, str]) -> dict[str, str]:
+    return {_new_path(path, moved): text for path, text in sources.items()}
 
 
 Pair = tuple[Component | None, Component | None]
@@ -216,32 +218,34 @@ def _differences(mine: Iterable[Component], its: Iterable[Component]) -> Iterato
             yield new, old
 
 
-def _told(
+def _describe_change(
     now: Component | None, before: Component | None, sources: Mapping[str, str], earlier: Mapping[str, str]
 ) -> Iterator[str]:
     if now is None or before is None:
         part = now or before
         assert part is not None
-        yield f"{_place(part.path)}: {'new' if now else 'no longer there'} ({part.detail})"
+        yield f"{_readable_path(part.path)}: {'new' if now else 'no longer there'} ({part.detail})"
     elif now.kind == before.kind == "code":
         path = now.path.partition(" > nested ")[0]
-        yield from _told_by_lines(_place(path.removesuffix(" > code")), sources.get(path), earlier.get(path))
+        yield from _describe_code_change(
+            _readable_path(path.removesuffix(" > code")), sources.get(path), earlier.get(path)
+        )
     elif now.detail != before.detail:
-        yield f"{_place(now.path)}: {before.detail} is now {now.detail}"
+        yield f"{_readable_path(now.path)}: {before.detail} is now {now.detail}"
     elif now.kind == "array":
-        yield f"{_place(now.path)}: other contents ({now.detail})"
+        yield f"{_readable_path(now.path)}: other contents ({now.detail})"
     else:
-        yield f"{_place(now.path)}: changed ({now.detail})"
+        yield f"{_readable_path(now.path)}: changed ({now.detail})"
 
 
-def _place(path: str) -> str:
+def _readable_path(path: str) -> str:
     """A path without the steps that an object's own account of itself adds."""
     return path.replace(" > fingerprint", "")
 
 
-def _told_by_lines(place: str, text: str | None, before: str | None) -> Iterator[str]:
+def _describe_code_change(path: str, text: str | None, before: str | None) -> Iterator[str]:
     if text is None or before is None:
-        yield f"{place}: its code changed (its source is not at hand)"
+        yield f"{path}: its code changed (its source is not at hand)"
         return
     new, old = text.splitlines(), before.splitlines()
     found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -251,11 +255,11 @@ def _told_by_lines(place: str, text: str | None, before: str | None) -> Iterator
         if kind != "equal" and any(map(_is_code, [*old[first:last], *new[begin:end]]))
     ]
     for first, last, begin, end in changes[:_SHOWN_LINES]:
-        yield f"{place}, line {begin + 1}: {_change(old[first:last], new[begin:end])}"
+        yield f"{path}, line {begin + 1}: {_change(old[first:last], new[begin:end])}"
     if len(changes) > _SHOWN_LINES:
-        yield f"{place}: {len(changes) - _SHOWN_LINES} more places"
+        yield f"{path}: {len(changes) - _SHOWN_LINES} more places"
     if not changes:
-        yield f"{place}: its code changed, and its source did not"
+        yield f"{path}: its code changed, and its source did not"
 
 
 def _is_code(line: str) -> bool:

@@ -19,14 +19,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from dsnb.cache.faults import Point
-from dsnb.cache.process import here, is_gone
+from dsnb.cache.failpoints import Failpoint
+from dsnb.cache.process_identity import is_gone, this_process
 from dsnb.errors import DsnbError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
 
-_ASIDE: Final = ".aside-"
-ASIDE_NAME: Final = r"\.aside-[0-9a-f]{12}-\d+-\d*-[0-9a-f]{8}"
+_TEMPORARY_PREFIX: Final = ".aside-"
+TEMPORARY_NAME: Final = r"\.aside-[0-9a-f]{12}-\d+-\d*-[0-9a-f]{8}"
 """How files aside are called, as a regular expression; others are not removed."""
-_FORGOTTEN_S: Final = 3600.0
+_STALE_AFTER_S: Final = 3600.0
 """After how long a file aside of another host is taken for left behind. No file takes as long to be written."""
 _MOST_BUFFERS: Final = 512
 _NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
@@ -34,7 +34,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-class Steps:
+class WriteFailpoints:
     """The points of writing one kind of file.
 
     Args:
@@ -42,48 +42,48 @@ class Steps:
     """
 
     def __init__(self, what: str) -> None:
-        self.write = Point(f"{what} write")
-        self.sync = Point(f"{what} sync")
-        self.name = Point(f"{what} name")
-        self.folder = Point(f"{what} folder")
+        self.write = Failpoint(f"{what} write")
+        self.sync = Failpoint(f"{what} sync")
+        self.publish = Failpoint(f"{what} name")
+        self.sync_folder = Failpoint(f"{what} folder")
 
 
-def replace(path: str, data: bytes, steps: Steps) -> None:
+def replace(path: str, data: bytes, failpoints: WriteFailpoints) -> None:
     """Make `data` the whole content of a file: a reader sees the old content or the new one.
 
     Raises:
         OSError: as the system has it; then the old content stands.
     """
-    aside = _aside(path)
+    temporary = _temporary_path(path)
     try:
-        with steps.write:
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        _fill(descriptor, data, steps)
-        with steps.name:
-            os.replace(aside, path)
+        with failpoints.write:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _write_and_close(descriptor, data, failpoints)
+        with failpoints.publish:
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(aside)
+            os.unlink(temporary)
         raise
-    sync_folder(os.path.dirname(path), steps.folder)
+    sync_folder(os.path.dirname(path), failpoints.sync_folder)
 
 
-def replace_loosely(path: str, data: bytes | bytearray, point: Point, mode: int = 0o666) -> None:
+def replace_without_sync(path: str, data: bytes | bytearray, failpoint: Failpoint, mode: int = 0o666) -> None:
     """As `replace`, for what nothing rests on: a crash of the host may leave the file old, empty or away."""
-    aside = _aside(path)
+    temporary = _temporary_path(path)
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         with open(descriptor, "wb", buffering=0):
             write_all(descriptor, [data])
-        with point:
-            os.replace(aside, path)
+        with failpoint:
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(aside)
+            os.unlink(temporary)
         raise
 
 
-def create(path: str, data: bytes, steps: Steps) -> bool:
+def create(path: str, data: bytes, failpoints: WriteFailpoints) -> bool:
     """Make a file with this content if there is none of that name.
 
     Returns:
@@ -93,20 +93,20 @@ def create(path: str, data: bytes, steps: Steps) -> bool:
         OSError: as the system has it; then there is none.
     """
     try:
-        with steps.write:
+        with failpoints.write:
             descriptor = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno not in _NO_TMPFILE or not os.path.isdir(os.path.dirname(path)):
             raise
-        return _create_by_name(path, data, steps)
+        return _create_by_name(path, data, failpoints)
     try:
-        _write(descriptor, data, steps)
-        with steps.name:
+        _write_and_sync(descriptor, data, failpoints)
+        with failpoints.publish:
             made = _link(descriptor, path)
     finally:
         os.close(descriptor)
     if made:
-        sync_folder(os.path.dirname(path), steps.folder)
+        sync_folder(os.path.dirname(path), failpoints.sync_folder)
     return made
 
 
@@ -119,33 +119,33 @@ def _link(descriptor: int, path: str) -> bool:
     return True
 
 
-def _create_by_name(path: str, data: bytes, steps: Steps) -> bool:
+def _create_by_name(path: str, data: bytes, failpoints: WriteFailpoints) -> bool:
     """For file systems without unnamed files."""
-    aside = _aside(path)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    temporary = _temporary_path(path)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        _fill(descriptor, data, steps)
+        _write_and_close(descriptor, data, failpoints)
         try:
-            with steps.name:
-                os.link(aside, path)
+            with failpoints.publish:
+                os.link(temporary, path)
         except FileExistsError:
             return False
     finally:
-        os.unlink(aside)
-    sync_folder(os.path.dirname(path), steps.folder)
+        os.unlink(temporary)
+    sync_folder(os.path.dirname(path), failpoints.sync_folder)
     return True
 
 
-def _fill(descriptor: int, data: bytes, steps: Steps) -> None:
+def _write_and_close(descriptor: int, data: bytes, failpoints: WriteFailpoints) -> None:
     try:
-        _write(descriptor, data, steps)
+        _write_and_sync(descriptor, data, failpoints)
     finally:
         os.close(descriptor)  # delayed errors of network file systems come here
 
 
-def _write(descriptor: int, data: bytes, steps: Steps) -> None:
+def _write_and_sync(descriptor: int, data: bytes, failpoints: WriteFailpoints) -> None:
     write_all(descriptor, [data])
-    with steps.sync:
+    with failpoints.sync:
         os.fsync(descriptor)
 
 
@@ -173,27 +173,27 @@ def _flat(buffer: Any) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-def sync_folder(path: str, point: Point) -> None:
+def sync_folder(path: str, failpoint: Failpoint) -> None:
     """Make the names in a folder last."""
     descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with point:
+        with failpoint:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def remove(path: str, point: Point) -> bool:
+def remove(path: str, failpoint: Failpoint) -> bool:
     """Remove a file; False if somebody else did."""
     try:
-        with point:
+        with failpoint:
             os.unlink(path)
     except FileNotFoundError:
         return False
     return True
 
 
-def make_folder(path: str, point: Point) -> None:
+def make_folder(path: str, failpoint: Failpoint) -> None:
     """Make a folder, those above it too, and make their names last."""
     missing = []
     while path and not os.path.isdir(path):
@@ -202,35 +202,35 @@ def make_folder(path: str, point: Point) -> None:
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        sync_folder(os.path.dirname(folder), point)
+        sync_folder(os.path.dirname(folder), failpoint)
 
 
-def aside_in(folder: str) -> str:
+def temporary_path_in(folder: str) -> str:
     """A path in a folder to write to before the rename; whoever dies first leaves it to `sweep`."""
-    return os.path.join(folder, f"{_ASIDE}{here().short()}-{secrets.token_hex(4)}")
+    return os.path.join(folder, f"{_TEMPORARY_PREFIX}{this_process().unique_id()}-{secrets.token_hex(4)}")
 
 
-def _aside(path: str) -> str:
-    return aside_in(os.path.dirname(path))
+def _temporary_path(path: str) -> str:
+    return temporary_path_in(os.path.dirname(path))
 
 
-def sweep(folder: str, point: Point) -> int:
+def remove_stale_temporary_files(folder: str, failpoint: Failpoint) -> int:
     """Remove what processes that are gone left aside in a folder; the number of files."""
-    return sum(remove(path, point) for path in _left_aside(folder))
+    return sum(remove(path, failpoint) for path in _stale_temporary_files(folder))
 
 
-def _left_aside(folder: str) -> Iterator[str]:
+def _stale_temporary_files(folder: str) -> Iterator[str]:
     for name in names_in(folder):
-        if re.fullmatch(ASIDE_NAME, name):
+        if re.fullmatch(TEMPORARY_NAME, name):
             path = os.path.join(folder, name)
-            gone = is_gone(name.removeprefix(_ASIDE).rpartition("-")[0])
+            gone = is_gone(name.removeprefix(_TEMPORARY_PREFIX).rpartition("-")[0])
             if gone or (gone is None and _is_old(path)):
                 yield path
 
 
 def _is_old(path: str) -> bool:
     try:
-        return time.time() - os.stat(path).st_mtime > _FORGOTTEN_S
+        return time.time() - os.stat(path).st_mtime > _STALE_AFTER_S
     except FileNotFoundError:
         return False
 
@@ -252,7 +252,7 @@ def read(path: str) -> bytes | None:
         return None
 
 
-def page(error: OSError, doing: str, did: str = "") -> DsnbError:
+def translate_os_error(error: OSError, doing: str, did: str = "") -> DsnbError:
     """The error for users of what the system refused.
 
     Args:

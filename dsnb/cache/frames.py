@@ -27,7 +27,7 @@ from dsnb.elements.columns import (
     lay_out,
 )
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.elements.structure import LEAF, Structure, elements_of, from_json, to_json
+from dsnb.elements.structure import LEAF, Structure, elements_of, structure_from_json, structure_to_json
 from dsnb.errors import DataLossError
 
 FRAME_BYTES: Final = 2 << 20
@@ -39,7 +39,7 @@ _ALIGN: Final = 64
 Run = list[Any] | np.ndarray[Any, Any]
 
 
-def framed(run: Run) -> list[Frame]:
+def frames_from_run(run: Run) -> list[Frame]:
     """A run of exclusive elements, laid out to be kept; elements of different dtypes or ranks are in different frames.
 
     Raises:
@@ -48,7 +48,7 @@ def framed(run: Run) -> list[Frame]:
     parts: list[Frame] = []
     for part in frames_of(run, None, packed=True):
         if isinstance(part, Frame):
-            part.keep()
+            part.make_shared()
             parts.append(part)
         elif len(run) == 1:
             raise part
@@ -57,11 +57,11 @@ def framed(run: Run) -> list[Frame]:
     if sum(part.count for part in parts) == len(run):
         return parts
     middle = len(run) // 2
-    first = framed(run[:middle])
-    return [*first, *framed(run[middle:])]
+    first = frames_from_run(run[:middle])
+    return [*first, *frames_from_run(run[middle:])]
 
 
-def handed_out(frame: Frame, start: int, stop: int, *, copied_later: bool = False) -> Run:
+def elements_for_reader(frame: Frame, start: int, stop: int, *, copied_later: bool = False) -> Run:
     """The elements from `start` up to `stop`, which nobody else gets; views of the frame where they are copied later.
 
     Of a frame that is kept all are copies. Of one that was read for this reader small ones are: one that is kept must
@@ -70,7 +70,7 @@ def handed_out(frame: Frame, start: int, stop: int, *, copied_later: bool = Fals
     if copied_later:
         return rows(frame, start, stop)
     columns = [
-        column.copies(start, stop) if frame.kept or _is_small(column, frame.count) else column.rows(start, stop)
+        column.copies(start, stop) if frame.is_shared or _is_small(column, frame.count) else column.rows(start, stop)
         for column in frame.columns
     ]
     if frame.structure is LEAF or frame.structure == LEAF:
@@ -92,63 +92,65 @@ def rows(frame: Frame, start: int, stop: int) -> Run:
     return list(elements_of(frame.structure, map(list, columns), stop - start))
 
 
-def joined(frames: Iterable[Frame], most: int = FRAME_BYTES) -> list[Frame]:
+def merge_small_frames(frames: Iterable[Frame], max_bytes: int = FRAME_BYTES) -> list[Frame]:
     """Small frames joined to larger ones, as far as their elements are alike; nothing is copied but arrays of rows."""
     done: list[Frame] = []
-    alike: list[Frame] = []
+    similar: list[Frame] = []
     nbytes = 0
     for frame in frames:
-        if alike and (nbytes >= most or not _go_together(alike[0], frame)):
-            done.append(_join(alike))
-            alike, nbytes = [], 0
-        alike.append(frame)
+        if similar and (nbytes >= max_bytes or not _can_merge(similar[0], frame)):
+            done.append(_merge(similar))
+            similar, nbytes = [], 0
+        similar.append(frame)
         nbytes += frame.nbytes
-    return [*done, _join(alike)] if alike else done
+    return [*done, _merge(similar)] if similar else done
 
 
-def _go_together(first: Frame, second: Frame) -> bool:
+def _can_merge(first: Frame, second: Frame) -> bool:
     return first.structure == second.structure and all(
-        type(mine) is type(its) and mine.dtype == its.dtype and _form(mine) == _form(its)
+        type(mine) is type(its) and mine.dtype == its.dtype and _shape_or_rank(mine) == _shape_or_rank(its)
         for mine, its in zip(first.columns, second.columns, strict=True)
     )
 
 
-def _form(column: Column) -> object:
+def _shape_or_rank(column: Column) -> object:
     return column.shape if isinstance(column, Dense) else column.rank if isinstance(column, Ragged) else None
 
 
-def _join(frames: Sequence[Frame]) -> Frame:
+def _merge(frames: Sequence[Frame]) -> Frame:
     if len(frames) == 1:
         return frames[0]
-    columns = [_join_columns(parts) for parts in zip(*(frame.columns for frame in frames), strict=True)]
+    columns = [_merge_columns(parts) for parts in zip(*(frame.columns for frame in frames), strict=True)]
     frame = Frame(frames[0].structure, columns, sum(frame.count for frame in frames))
-    frame.keep()
+    frame.make_shared()
     return frame
 
 
-def _join_columns(parts: Sequence[Any]) -> Column:
+def _merge_columns(parts: Sequence[Any]) -> Column:
     first = parts[0]
     if isinstance(first, Dense):
-        return Dense(first.dtype, first.shape, _join_values(parts))
+        return Dense(first.dtype, first.shape, _merge_values(parts))
     values = [value for part in parts for value in part.values]
     if isinstance(first, Ragged):
         return Ragged(first.dtype, first.rank, values)
     return Text(first.dtype, values, sum(part.nbytes for part in parts))
 
 
-def _join_values(parts: Sequence[Dense]) -> Sequence[Any] | np.ndarray[Any, Any]:
+def _merge_values(parts: Sequence[Dense]) -> Sequence[Any] | np.ndarray[Any, Any]:
     arrays = [part.values for part in parts if isinstance(part.values, np.ndarray)]
     if len(arrays) < len(parts):
         return [value for part in parts for value in part.values]
-    whole = np.concatenate(arrays)
-    whole.flags.writeable = False
-    return whole
+    merged = np.concatenate(arrays)
+    merged.flags.writeable = False
+    return merged
 
 
-def encode(frame: Frame) -> tuple[list[Buffer], int, str]:
+def encode_frame(frame: Frame) -> tuple[list[Buffer], int, str]:
     """A frame as buffers to write one behind the other, the number of their bytes, and the digest of those."""
     layouts, buffers, total = lay_out(frame.columns, 0, frame.count)
-    header = json.dumps([frame.count, to_json(frame.structure), layouts, total], separators=(",", ":")).encode()
+    header = json.dumps(
+        [frame.count, structure_to_json(frame.structure), layouts, total], separators=(",", ":")
+    ).encode()
     head = _MAGIC + len(header).to_bytes(4, "little") + header
     head += bytes(-len(head) % _ALIGN)
     parts: list[Any] = [head, *map(_flat, buffers)]
@@ -171,7 +173,7 @@ def digest_of(data: np.ndarray[Any, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(data.data)
 
 
-def decode(data: np.ndarray[Any, Any]) -> Frame:
+def decode_frame(data: np.ndarray[Any, Any]) -> Frame:
     """The frame that `encode` wrote, as views of `data` (uint8, read-only).
 
     Raises:
@@ -204,7 +206,7 @@ def _header(text: bytes) -> tuple[int, Structure, tuple[Layout, ...], int]:
     layouts = tuple(_layout(column) for column in columns)
     if check_layouts(layouts, count) != total:
         raise DataLossError("a frame is damaged")
-    return count, from_json(structure), layouts, total
+    return count, structure_from_json(structure), layouts, total
 
 
 def _layout(column: Sequence[Any]) -> Layout:

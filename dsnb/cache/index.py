@@ -21,11 +21,13 @@ import time
 from typing import Final
 
 from dsnb.cache.database import Database
-from dsnb.cache.process import here, is_gone
+from dsnb.cache.process_identity import is_gone, this_process
 from dsnb.dataclass import dataclass
 
-_FORGOTTEN: Final = 24 * 3600.0  # seconds after which the lease of a process that cannot be seen from here is over
-_NOBODY: Final = ""  # the holder of a folder that is to be removed
+_LEASE_TIMEOUT_S: Final = (
+    24 * 3600.0
+)  # seconds after which the lease of a process that cannot be seen from here is over
+_NO_HOLDER: Final = ""  # the holder of a folder that is to be removed
 SCHEMA: Final = """
 CREATE TABLE total (bytes INTEGER NOT NULL, floor REAL NOT NULL);
 INSERT INTO total VALUES (0, 0.0);
@@ -59,16 +61,16 @@ CREATE INDEX lease_by_result ON lease (location);
 CREATE TRIGGER heavier AFTER INSERT ON result BEGIN UPDATE total SET bytes = bytes + NEW.bytes; END;
 CREATE TRIGGER lighter AFTER DELETE ON result BEGIN UPDATE total SET bytes = bytes - OLD.bytes; END;
 """
-FOLDERS: Final = """
+FOLDER_SCHEMA: Final = """
 CREATE TABLE folder (location TEXT PRIMARY KEY, holder TEXT NOT NULL, since REAL NOT NULL) WITHOUT ROWID;
 CREATE TRIGGER left_over AFTER DELETE ON result BEGIN INSERT INTO folder VALUES (OLD.location, '', 0.0); END;
 """
-FORMATS: Final = (SCHEMA, FOLDERS)
+MIGRATIONS: Final = (SCHEMA, FOLDER_SCHEMA)
 """What leads from each format to the next one, as statements; format 0 is an empty file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class CacheEntry:
     """A key, and what is known of its output.
 
     Attributes:
@@ -85,7 +87,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class StoredResult:
     """A result that is kept: its folder's name, the hash of what is in it, and the name of its class."""
 
     location: str
@@ -112,14 +114,14 @@ class Index:
         )
         return found
 
-    def result_of(self, output: str) -> Found | None:
+    def result_of(self, output: str) -> StoredResult | None:
         """A result with this output fingerprint, whichever key it was stored with; the one used last."""
         row = self.database.row(
             "SELECT location, digest, result_type FROM cache_entry JOIN result ON location = result_location"
             " WHERE output_fingerprint_key = ? ORDER BY cache_entry.last_used DESC LIMIT 1",
             output,
         )
-        return row and Found(location=row[0], digest=row[1], type=row[2])
+        return row and StoredResult(location=row[0], digest=row[1], type=row[2])
 
     def note_of(self, key: str) -> bytes | None:
         """The note stored with a key."""
@@ -138,16 +140,16 @@ class Index:
         """The keys of the entries of a name."""
         return self.database.column("SELECT fingerprint_key FROM cache_entry WHERE name = ?", name)
 
-    def listed(self) -> list[tuple[str, str, str | None, str | None, int | None, int, int]]:
+    def all_entries(self) -> list[tuple[str, str, str | None, str | None, int | None, int, int]]:
         """All entries: key, output, name, type, bytes of the result, last use, and how many read that now."""
-        found = self.database.do(
+        found = self.database.execute(
             "SELECT fingerprint_key, output_fingerprint_key, name, result_type, bytes, cache_entry.last_used, "
             "(SELECT count(*) FROM lease WHERE lease.location = result_location) "
             "FROM cache_entry LEFT JOIN result ON location = result_location ORDER BY cache_entry.last_used DESC"
         )
         return found.fetchall()
 
-    def bytes(self) -> int:
+    def total_bytes(self) -> int:
         """What all results weigh."""
         return int(self.database.value("SELECT bytes FROM total"))
 
@@ -164,27 +166,29 @@ class Index:
         found: str | None = self.database.value("SELECT location FROM result WHERE digest = ?", digest)
         return found
 
-    def left_over(self) -> list[str]:
+    def unused_folders(self) -> list[str]:
         """The folders that are to be removed."""
-        return self.database.column("SELECT location FROM folder WHERE holder = ?", _NOBODY)
+        return self.database.column("SELECT location FROM folder WHERE holder = ?", _NO_HOLDER)
 
-    def abandoned(self) -> list[str]:
+    def abandoned_folders(self) -> list[str]:
         """The folders that processes which do not live any more were filling."""
-        folders = self.database.do("SELECT location, holder, since FROM folder WHERE holder != ?", _NOBODY).fetchall()
-        return [location for location, holder, since in folders if _is_over(holder, since)]
+        folders = self.database.execute(
+            "SELECT location, holder, since FROM folder WHERE holder != ?", _NO_HOLDER
+        ).fetchall()
+        return [location for location, holder, since in folders if _is_expired(holder, since)]
 
-    def leases_over(self) -> list[int]:
+    def expired_leases(self) -> list[int]:
         """The leases whose holders do not live any more."""
-        leases = self.database.do("SELECT number, holder, since FROM lease").fetchall()
-        return [number for number, holder, since in leases if _is_over(holder, since)]
+        leases = self.database.execute("SELECT number, holder, since FROM lease").fetchall()
+        return [number for number, holder, since in leases if _is_expired(holder, since)]
 
     # ------------------------------------------------------------------------------ changing: inside a `change()` only
 
     def touch(self, output: str) -> None:
         """Make the entries and results with this output fingerprint the ones used last."""
         now = self._next_use()
-        self.database.do("UPDATE cache_entry SET last_used = ? WHERE output_fingerprint_key = ?", now, output)
-        self.database.do(
+        self.database.execute("UPDATE cache_entry SET last_used = ? WHERE output_fingerprint_key = ?", now, output)
+        self.database.execute(
             "UPDATE result SET last_used = ?, rank = saves + (SELECT floor FROM total) WHERE location IN"
             " (SELECT result_location FROM cache_entry WHERE output_fingerprint_key = ?)",
             now,
@@ -198,16 +202,16 @@ class Index:
     def add_result(self, location: str, digest: str, size: int, seconds: float) -> None:
         """Take in a result that weighs `size` bytes and took `seconds` to make; its folder is there."""
         saves = seconds / max(size, 1)
-        self.forget(location)
-        self.database.do(
+        self.forget_folder(location)
+        self.database.execute(
             "INSERT INTO result SELECT ?, ?, ?, ?, ? + floor, ? FROM total",
             location, digest, size, saves, saves, self._next_use(),
         )  # fmt: skip
 
-    def add_entry(self, entry: Entry, version: str, location: str | None, kind: str | None) -> None:
+    def add_entry(self, entry: CacheEntry, version: str, location: str | None, kind: str | None) -> None:
         """Take in an entry, in the place of what was stored with its key."""
         before = self._location_of_key(entry.key)
-        self.database.do(
+        self.database.execute(
             "INSERT OR REPLACE INTO cache_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             entry.key, entry.output, self._next_use(), version, location, kind, entry.name, entry.note,
         )  # fmt: skip
@@ -219,13 +223,13 @@ class Index:
         )
         return found
 
-    def drop_least(self, needed: int) -> list[str]:
+    def evict_lowest_ranked(self, needed: int) -> list[str]:
         """Drop results of the lowest rank, with their entries, until `needed` bytes are free; give their folders.
 
         What somebody reads stays. Gives an empty list, and drops nothing, where that is not enough.
         """
         victims: list[tuple[str, float]] = []
-        rows = self.database.do(
+        rows = self.database.execute(
             "SELECT location, rank, bytes FROM result WHERE location NOT IN (SELECT location FROM lease)"
             " ORDER BY rank, last_used"
         )
@@ -238,13 +242,13 @@ class Index:
         if needed > 0:
             return []
         for location, rank in victims:
-            self.database.do("DELETE FROM result WHERE location = ?", location)
-            self.database.do("UPDATE total SET floor = max(floor, ?)", rank)
+            self.database.execute("DELETE FROM result WHERE location = ?", location)
+            self.database.execute("UPDATE total SET floor = max(floor, ?)", rank)
         return [location for location, _ in victims]
 
     def drop_if_unused(self, location: str | None) -> None:
         """Drop a result if no entry points to it and nobody reads it."""
-        self.database.do(
+        self.database.execute(
             "DELETE FROM result WHERE location = ?"
             " AND NOT EXISTS (SELECT 1 FROM cache_entry WHERE result_location = result.location)"
             " AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.location = result.location)",
@@ -254,54 +258,57 @@ class Index:
     def drop_key(self, key: str) -> None:
         """Drop an entry."""
         before = self._location_of_key(key)
-        self.database.do("DELETE FROM cache_entry WHERE fingerprint_key = ?", key)
+        self.database.execute("DELETE FROM cache_entry WHERE fingerprint_key = ?", key)
         self.drop_if_unused(before)
 
     def drop_version(self, version: str) -> None:
         """Drop the entries that a version wrote."""
-        self.database.do("DELETE FROM cache_entry WHERE dsnb_version = ?", version)
+        self.database.execute("DELETE FROM cache_entry WHERE dsnb_version = ?", version)
 
     def drop_oldest_without_result(self, limit: int) -> None:
         """Drop the least recently used entries without a result beyond so many: they weigh little, but not nothing."""
-        self.database.do(
+        self.database.execute(
             "DELETE FROM cache_entry WHERE fingerprint_key IN (SELECT fingerprint_key FROM cache_entry"
             " WHERE result_location IS NULL ORDER BY last_used DESC LIMIT -1 OFFSET ?)",
             limit,
         )
 
-    def lose(self, location: str) -> None:
+    def mark_missing(self, location: str) -> None:
         """Note that a result is no longer there, or no longer whole: its entries keep their fingerprints alone."""
-        self.database.do(
+        self.database.execute(
             "UPDATE cache_entry SET result_location = NULL, result_type = NULL WHERE result_location = ?", location
         )
-        self.database.do("DELETE FROM result WHERE location = ?", location)
+        self.database.execute("DELETE FROM result WHERE location = ?", location)
 
-    def lend(self, location: str) -> int:
+    def acquire_lease(self, location: str) -> int:
         """Begin to read a result: it stays until `give_back` is called with this number, or this process is gone."""
-        row = self.database.do(
-            "INSERT INTO lease (location, holder, since) VALUES (?, ?, ?)", location, here().short(), time.time()
+        row = self.database.execute(
+            "INSERT INTO lease (location, holder, since) VALUES (?, ?, ?)",
+            location,
+            this_process().unique_id(),
+            time.time(),
         )
         return int(row.lastrowid or 0)
 
-    def give_back(self, number: int) -> None:
+    def release_lease(self, number: int) -> None:
         """End a lease."""
         location = self.database.value("SELECT location FROM lease WHERE number = ?", number)
-        self.database.do("DELETE FROM lease WHERE number = ?", number)
+        self.database.execute("DELETE FROM lease WHERE number = ?", number)
         self.drop_if_unused(location)
 
-    def reserve(self, location: str) -> None:
+    def reserve_folder(self, location: str) -> None:
         """Note a folder that this process is about to make; it becomes a result's by `add_result`."""
-        self.database.do("INSERT INTO folder VALUES (?, ?, ?)", location, here().short(), time.time())
+        self.database.execute("INSERT INTO folder VALUES (?, ?, ?)", location, this_process().unique_id(), time.time())
 
-    def leave(self, location: str) -> None:
+    def mark_folder_unused(self, location: str) -> None:
         """Note that nobody fills a folder any more: it is to be removed. A result's folder stays."""
-        self.database.do("UPDATE folder SET holder = ? WHERE location = ?", _NOBODY, location)
+        self.database.execute("UPDATE folder SET holder = ? WHERE location = ?", _NO_HOLDER, location)
 
-    def forget(self, location: str) -> None:
+    def forget_folder(self, location: str) -> None:
         """Note that a folder is no longer there."""
-        self.database.do("DELETE FROM folder WHERE location = ?", location)
+        self.database.execute("DELETE FROM folder WHERE location = ?", location)
 
 
-def _is_over(holder: str, since: float) -> bool:
+def _is_expired(holder: str, since: float) -> bool:
     gone = is_gone(holder)
-    return abs(time.time() - since) > _FORGOTTEN if gone is None else gone
+    return abs(time.time() - since) > _LEASE_TIMEOUT_S if gone is None else gone

@@ -20,23 +20,23 @@ import xxhash
 
 from dsnb.arguments import anything, checked, each, text
 from dsnb.arguments import path as path_rule
-from dsnb.cache.content import content_of
-from dsnb.cache.opened import FileNote, states_of
+from dsnb.cache.folder_hash import hash_folder
+from dsnb.cache.opened_files import FileState, file_states
 from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Component, Fingerprint
 from dsnb.elements.fingerprint import fingerprint as fingerprint_of
-from dsnb.elements.fingerprint_parts import encode, packed, short
-from dsnb.elements.library import package_of
-from dsnb.elements.source import codes_of
+from dsnb.elements.fingerprint_parts import encode_parts, encode_plain, short_repr
+from dsnb.elements.library_names import package_of
+from dsnb.elements.source import user_code_by_path
 from dsnb.errors import InvalidArgumentError
 
 _ARGUMENT = "argument "
 _PIECE = 1 << 20
-_TICKS_NS = 2_000_000_000
+_CLOCK_TICK_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class DeclaredInputs:
     """What a result follows from besides the function and its arguments.
 
     Attributes:
@@ -59,13 +59,13 @@ class Named:
                 raise InvalidArgumentError(
                     f"`packages` names {package!r}, which is not installed here", hint="name it as it is imported"
                 )
-        if encode(self.version) is None:
+        if encode_plain(self.version) is None:
             raise InvalidArgumentError(
                 f"`version` is a {type(self.version).__name__}", hint='pass a number or text, as in version="2"'
             )
 
     @property
-    def paths(self) -> set[str]:
+    def absolute_paths(self) -> set[str]:
         """The files, as absolute paths."""
         return {os.path.abspath(path) for path in self.files}
 
@@ -99,7 +99,7 @@ class Key:
     components: tuple[Component, ...]
     unhashable: tuple[str, ...]
     call: str
-    files: tuple[FileNote, ...] = ()
+    files: tuple[FileState, ...] = ()
 
     def arguments(self) -> set[tuple[str, str, str]]:
         """The components of the arguments, to compare."""
@@ -111,15 +111,15 @@ class KeyMaker:
 
     Args:
         function: The function.
-        named: What counts besides.
+        declared: What counts besides.
     """
 
-    def __init__(self, function: Callable[..., Any], named: Named) -> None:
+    def __init__(self, function: Callable[..., Any], declared: DeclaredInputs) -> None:
         self.function = function
         self.name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
-        self.named = named
+        self.declared = declared
         self._signature = inspect.signature(function)
-        unknown = set(named.ignore) - set(self._signature.parameters)
+        unknown = set(declared.ignore) - set(self._signature.parameters)
         if unknown:
             raise InvalidArgumentError(
                 f"`ignore` names {', '.join(sorted(unknown))}, which {self.name} does not take",
@@ -136,40 +136,44 @@ class KeyMaker:
         arguments = self._arguments(args, kwargs)
         prints = [fingerprint_of(self.function, root=self.name, result=True)]
         prints += [fingerprint_of(value, root=_ARGUMENT + name, result=True) for name, value in arguments.items()]
-        files = states_of(self._files_of(prints), "strict")
-        named = (*map(_file_component, files), *self.named.components())
+        files = file_states(self._files_of(prints), "strict")
+        named = (*map(_file_component, files), *self.declared.components())
         parts = {part.path: part for found in prints for part in found.components}
         parts |= {part.path: part for part in named}
-        whole = packed(
+        content = encode_parts(
             list(arguments), [found.digest for found in prints], [(part.path, part.digest) for part in named]
         )
         return Key(
-            digest=_digest(whole),
+            digest=_digest(content),
             components=tuple(parts.values()),
             unhashable=tuple(problem for found in prints for problem in found.unhashable),
-            call=self._call({name: value for name, value in given.items() if name in arguments}, parts),
+            call=self._call_text({name: value for name, value in given.items() if name in arguments}, parts),
             files=files,
         )
 
     def _files_of(self, prints: Iterable[Fingerprint]) -> list[str]:
         """The files that datasets name; without those of `files`, whose contents count."""
-        return sorted({path for found in prints for path in found.files} - self.named.paths)
+        return sorted({path for found in prints for path in found.files} - self.declared.absolute_paths)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """What the function is given, defaults included, without what does not count."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        found = {name: _seen(value) for name, value in bound.arguments.items() if name not in self.named.ignore}
+        found = {
+            name: _fingerprinted_value(value)
+            for name, value in bound.arguments.items()
+            if name not in self.declared.ignore
+        }
         for name, parameter in self._signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD and name in found:
                 found[name] = dict(sorted(found[name].items()))
         return found
 
-    def _call(self, given: Mapping[str, Any], parts: Mapping[str, Component]) -> str:
+    def _call_text(self, given: Mapping[str, Any], parts: Mapping[str, Component]) -> str:
         shown = []
         for name, value in given.items():
             part = parts.get(_ARGUMENT + name)
-            if part is None or _hook(value):
+            if part is None or _fingerprint_hook(value):
                 shown.append(f"{name}=<{type(value).__name__}>")
             else:
                 shown.append(f"{name}={part.detail}" if part.kind == "value" else f"{name}=<{part.detail}>")
@@ -177,30 +181,30 @@ class KeyMaker:
 
     def codes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, CodeType]:
         """The code of the user's that a call reaches, by the paths of its components."""
-        found = codes_of(self.function, root=self.name)
+        found = user_code_by_path(self.function, root=self.name)
         for name, value in self._arguments(args, kwargs).items():
-            if encode(value) is None:
-                found |= codes_of(value, root=_ARGUMENT + name)
+            if encode_plain(value) is None:
+                found |= user_code_by_path(value, root=_ARGUMENT + name)
         return found
 
 
-def _seen(value: Any) -> Any:
+def _fingerprinted_value(value: Any) -> Any:
     """What stands for a value: a dataset is its last operation, so that the operations have their numbers."""
-    hook = _hook(value)
+    hook = _fingerprint_hook(value)
     return hook(value) if hook else value
 
 
-def _hook(value: Any) -> Callable[[Any], Any] | None:
+def _fingerprint_hook(value: Any) -> Callable[[Any], Any] | None:
     return None if isinstance(value, type) else getattr(type(value), "__dsnb_fingerprint__", None)
 
 
-def _file_component(note: FileNote) -> Component:
-    _, path, state = note
+def _file_component(file_state: FileState) -> Component:
+    _, path, state = file_state
     return Component(f"file {path}", "file", _digest(state.encode()), state.partition(",")[0])
 
 
 def _component(path: str, kind: str, value: Any) -> Component:
-    return Component(path, kind, _digest(packed(value)), short(value))
+    return Component(path, kind, _digest(encode_parts(value)), short_repr(value))
 
 
 def _digest(content: bytes) -> str:
@@ -214,11 +218,11 @@ def _digest_of_file(path: str) -> str:
         return ""
     try:
         if os.path.isdir(path):
-            return content_of(path, follow=True).digest
+            return hash_folder(path, follow_links=True).digest
         state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         # A file that was written to just now may be written to again in the same tick of the file system's clock.
-        settled = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _TICKS_NS
-        return _read_through(path, state) if settled else _read_through.__wrapped__(path, state)
+        settled = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _CLOCK_TICK_NS
+        return _hash_file(path, state) if settled else _hash_file.__wrapped__(path, state)
     except OSError as error:
         raise InvalidArgumentError(
             f"`files` names {path!r}, which cannot be read: {error.strerror or error}",
@@ -227,7 +231,7 @@ def _digest_of_file(path: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _read_through(path: str, _: tuple[int, ...]) -> str:
+def _hash_file(path: str, _: tuple[int, ...]) -> str:
     digest = xxhash.xxh3_128()
     with open(path, "rb") as file:
         while piece := file.read(_PIECE):
@@ -279,20 +283,22 @@ def fingerprint(
         >>> key == dsnb.cache.fingerprint(train, np.arange(4), 0.1)
         False
     """
-    named = Named(packages=tuple(packages), files=paths(files), env=tuple(env), version=version)
-    prints = [fingerprint_of(_seen(value), root=f"value {n}", result=True) for n, value in enumerate(values, 1)]
+    named = DeclaredInputs(packages=tuple(packages), files=path_tuple(files), env=tuple(env), version=version)
+    prints = [
+        fingerprint_of(_fingerprinted_value(value), root=f"value {n}", result=True) for n, value in enumerate(values, 1)
+    ]
     problems = [problem for found in prints for problem in found.unhashable]
     if problems:
         raise InvalidArgumentError(
             f"`values` have no fingerprint: {'; '.join(problems)}",
             hint="pass a path, a seed or a function instead",
         )
-    found = states_of(sorted({path for one in prints for path in one.files} - named.paths), "strict")
+    found = file_states(sorted({path for one in prints for path in one.files} - named.absolute_paths), "strict")
     counted = [(part.path, part.digest) for part in (*map(_file_component, found), *named.components())]
-    return _digest(packed("fingerprint", [one.digest for one in prints], counted))
+    return _digest(encode_parts("fingerprint", [one.digest for one in prints], counted))
 
 
-def paths(files: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+def path_tuple(files: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     """The paths that `files` names."""
     if isinstance(files, str | os.PathLike):
         raise InvalidArgumentError(f"`files` is {files!r}, one path", hint='pass a list, as in files=["prices.csv"]')

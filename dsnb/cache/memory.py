@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
-from dsnb.cache.backends import Unwritable
+from dsnb.cache.backends import StoreFailed
 from dsnb.cache.frames import nbytes_of
-from dsnb.cache.recording import Place
+from dsnb.cache.recording import FrameRef
 from dsnb.elements.frame import Frame
 from dsnb.errors import ResourceExhaustedError
 
-_MOST_SENT: Final = 4
-_SENT_S: Final = 600.0
+_MAX_RECEIVED: Final = 4
+_RECEIVED_KEPT_S: Final = 600.0
 """How many memories of pipelines that were sent here are kept for their next pass, and for how long."""
 
 
@@ -29,10 +29,10 @@ class MemoryStore:
         limit: Most bytes of all leaves; None for no limit.
     """
 
-    place = "memory"
+    location = "memory"
     shared = False
     remote = False
-    poll = 0.1
+    max_poll_s = 0.1
 
     def __init__(self, limit: int | None) -> None:
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class MemoryStore:
             self._slots.append(record)
             return True
 
-    def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+    def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
         """Keep frames.
 
         Raises:
@@ -60,46 +60,46 @@ class MemoryStore:
         with self._lock:
             nbytes = self._nbytes + nbytes_of(frames)
             if self._limit is not None and nbytes > self._limit:
-                raise Unwritable(_over(self._limit))
+                raise StoreFailed(_limit_error(self._limit))
             self._nbytes = nbytes
             return tuple(map(self._keep, frames))
 
-    def _keep(self, frame: Frame) -> Place:
-        frame.keep(pack=True)
+    def _keep(self, frame: Frame) -> FrameRef:
+        frame.make_shared(pack=True)
         self._frames.append(frame)
-        return Place(name="", offset=len(self._frames) - 1, nbytes=frame.nbytes, count=frame.count, digest="")
+        return FrameRef(name="", offset=len(self._frames) - 1, nbytes=frame.nbytes, count=frame.count, digest="")
 
-    def frame(self, place: Place) -> Frame:
-        return self._frames[place.offset]
+    def read_frame(self, ref: FrameRef) -> Frame:
+        return self._frames[ref.offset]
 
-    def verify(self, place: Place) -> None:
+    def verify(self, ref: FrameRef) -> None:
         """Nothing to compare with."""
 
-    def beat(self, epoch: int) -> None:
+    def write_heartbeat(self, epoch: int) -> None:
         """Nobody looks."""
 
-    def pulse(self, epoch: int) -> object:
+    def read_heartbeat(self, epoch: int) -> object:
         """Always the same: a writer in this process that gives up says so."""
         return epoch
 
-    def ask(self, position: int) -> None:
+    def request_element(self, position: int) -> None:
         """All readers of a recording in memory are readers of one recorder."""
 
-    def asked(self) -> int:
+    def requested_element(self) -> int:
         """Nobody."""
         return -1
 
-    def left_behind(self) -> Sequence[str]:
+    def orphans(self) -> Sequence[str]:
         """Nothing."""
         return ()
 
-    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
+    def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
         """Nothing is left over."""
 
-    def settle(self, records: Sequence[bytes]) -> None:
+    def finalize(self, records: Sequence[bytes]) -> None:
         """Nothing is left over."""
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork: a thread that is not here may have held the lock."""
         self._lock = threading.Lock()
 
@@ -107,7 +107,7 @@ class MemoryStore:
         """The recording stays for the next epoch."""
 
 
-class MemoryShelf:
+class MemoryRecordings:
     """The recordings of one pipeline.
 
     Args:
@@ -121,10 +121,10 @@ class MemoryShelf:
         self._lock = threading.Lock()
         self._stores: dict[int, MemoryStore] = {}
 
-    def explain(self) -> str:
+    def explain_miss(self) -> str:
         return ""
 
-    def newest(self) -> int:
+    def newest_number(self) -> int:
         return max(self._stores, default=0)
 
     def open(self, number: int) -> MemoryStore:
@@ -133,17 +133,17 @@ class MemoryShelf:
                 del self._stores[older]
             return self._stores.setdefault(number, MemoryStore(self._limit))
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork."""
         self._lock = threading.Lock()
         for store in self._stores.values():
-            store.begin_anew()
+            store.reset_after_fork()
 
     def close(self) -> None:
         """The recordings stay for the next epoch."""
 
 
-class Memory:
+class RecordingMemory:
     """What one `cache()` keeps, for all copies of its operation in this process; gone with the last of them.
 
     A pipeline comes to a worker in this process as a pickle, and its shards are pipelines of their own: all find this
@@ -152,70 +152,70 @@ class Memory:
     Args:
         limit: Most bytes of one recording; None for no limit.
         token: Its name; a new one by default.
-        lasting: Whether a process that was sent the pipeline keeps this for its next pass.
+        keep_between_passes: Whether a process that was sent the pipeline keeps this for its next pass.
     """
 
-    def __init__(self, limit: int | None, token: str = "", *, lasting: bool = True) -> None:
+    def __init__(self, limit: int | None, token: str = "", *, keep_between_passes: bool = True) -> None:
         self._limit = limit
-        self._lasting = lasting
+        self._keep_between_passes = keep_between_passes
         self._token = token or secrets.token_hex(16)
         self._lock = threading.Lock()
-        self._shelves: dict[str, MemoryShelf] = {}
+        self._recordings: dict[str, MemoryRecordings] = {}
         _memories[self._token] = self
 
-    def shelf(self, key: str) -> MemoryShelf:
+    def recordings(self, key: str) -> MemoryRecordings:
         """The recordings of the pipeline with this key."""
         with self._lock:
-            return self._shelves.setdefault(key, MemoryShelf((f"memory {self._token}", key), self._limit))
+            return self._recordings.setdefault(key, MemoryRecordings((f"memory {self._token}", key), self._limit))
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork."""
         self._lock = threading.Lock()
-        for shelf in self._shelves.values():
-            shelf.begin_anew()
+        for recordings in self._recordings.values():
+            recordings.reset_after_fork()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _memory, (self._token, self._limit, self._lasting)
+        return _restore_memory, (self._token, self._limit, self._keep_between_passes)
 
 
-_memories: WeakValueDictionary[str, Memory] = WeakValueDictionary()
+_memories: WeakValueDictionary[str, RecordingMemory] = WeakValueDictionary()
 _lock = threading.Lock()
-_sent: OrderedDict[str, tuple[Memory, float]] = OrderedDict()
+_received: OrderedDict[str, tuple[RecordingMemory, float]] = OrderedDict()
 """Those of pipelines that were sent here, with the time when they last were: each pass restores its pipeline anew."""
 
 
-def _memory(token: str, limit: int | None, lasting: bool) -> Memory:
+def _restore_memory(token: str, limit: int | None, keep_between_passes: bool) -> RecordingMemory:
     """The memory that a pickle means; one that nobody else here refers to is kept for the next pass to find."""
     with _lock:
         memory = _memories.get(token)
         known = memory is not None
-        memory = memory or Memory(limit, token, lasting=lasting)
-        if lasting and (token in _sent or not known):
-            _sent[token] = memory, time.monotonic()
-            _sent.move_to_end(token)
-        _drop_old()
+        memory = memory or RecordingMemory(limit, token, keep_between_passes=keep_between_passes)
+        if keep_between_passes and (token in _received or not known):
+            _received[token] = memory, time.monotonic()
+            _received.move_to_end(token)
+        _drop_expired()
         return memory
 
 
-def _in_child() -> None:
+def _reset_after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     for memory in list(_memories.values()):
-        memory.begin_anew()
+        memory.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def _drop_old() -> None:
-    while _sent:
-        token, (_, when) = next(iter(_sent.items()))
-        if len(_sent) <= _MOST_SENT and time.monotonic() - when < _SENT_S:
+def _drop_expired() -> None:
+    while _received:
+        token, (_, when) = next(iter(_received.items()))
+        if len(_received) <= _MAX_RECEIVED and time.monotonic() - when < _RECEIVED_KEPT_S:
             return
-        del _sent[token]
+        del _received[token]
 
 
-def _over(limit: int) -> ResourceExhaustedError:
+def _limit_error(limit: int) -> ResourceExhaustedError:
     return ResourceExhaustedError(
         f"the dataset is larger than the {limit:,} bytes that `cache` may keep in memory",
         did="what fits stays cached; the rest of each pass runs the pipeline",

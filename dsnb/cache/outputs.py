@@ -22,57 +22,57 @@ Output = list[Any]
 """["stdout", text], ["stderr", text] or ["display", data, metadata], as JSON has them."""
 
 
-class Recorder:
+class OutputCapture:
     """The outputs of one call, in order."""
 
     def __init__(self) -> None:
         self.outputs: list[Output] = []
-        self._left = _MOST
+        self._characters_left = _MOST
 
-    def text(self, stream: str, text: str) -> None:
+    def on_text(self, stream: str, text: str) -> None:
         """Hear printing."""
-        if self._has_room(len(text)):
+        if self._reserve(len(text)):
             if self.outputs and self.outputs[-1][0] == stream:
                 self.outputs[-1][1] += text
             else:
                 self.outputs.append([stream, text])
 
-    def display(self, message: dict[str, Any]) -> dict[str, Any]:
+    def on_display_message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Hear a message of a kernel; a hook of its display publisher, which sends on what this returns."""
         content = message.get("content", {})
         if message.get("header", {}).get("msg_type") == "display_data":
             # A widget lives in the kernel that made it: what it says of itself in text is all that can be kept.
             data = {kind: item for kind, item in content.get("data", {}).items() if kind != _WIDGET}
-            text = json.dumps(["display", data, content.get("metadata", {})], default=_as_sent)
-            if data and self._has_room(len(text)):
+            text = json.dumps(["display", data, content.get("metadata", {})], default=_json_default)
+            if data and self._reserve(len(text)):
                 self.outputs.append(json.loads(text))
         return message
 
-    def _has_room(self, size: int) -> bool:
-        if self._left < 0:
+    def _reserve(self, size: int) -> bool:
+        if self._characters_left < 0:
             return False
-        self._left -= size
-        if self._left < 0:
+        self._characters_left -= size
+        if self._characters_left < 0:
             self.outputs.append(["stdout", "\n(what was printed after this was not kept)\n"])
-        return self._left >= 0
+        return self._characters_left >= 0
 
 
-def _as_sent(value: Any) -> str:
+def _json_default(value: Any) -> str:
     """What a kernel makes of a value that JSON has not: the bytes of pictures."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else repr(value)
 
 
-class _Heard(threading.local):
+class _ThreadCaptures(threading.local):
     def __init__(self) -> None:
-        self.recorders: list[Recorder] = []
+        self.active: list[OutputCapture] = []
 
 
-_heard = _Heard()
+_captures = _ThreadCaptures()
 _lock = threading.Lock()
-_calls = 0
+_active_captures = 0
 
 
-class _Ear:
+class _TeeStream:
     """Stands in for a stream: passes everything on, and tells the recorders of this thread what is written."""
 
     def __init__(self, name: str, stream: Any) -> None:
@@ -80,8 +80,8 @@ class _Ear:
         self._stream = stream
 
     def write(self, text: str) -> Any:
-        for recorder in _heard.recorders:
-            recorder.text(self._name, text)
+        for capture in _captures.active:
+            capture.on_text(self._name, text)
         return self._stream.write(text)
 
     def writelines(self, lines: Any) -> None:
@@ -93,40 +93,40 @@ class _Ear:
 
 
 @contextmanager
-def recorded() -> Iterator[list[Output]]:
+def capture_output() -> Iterator[list[Output]]:
     """The outputs of this thread while the block runs; they are seen as always."""
-    recorder = Recorder()
+    capture = OutputCapture()
     publisher = _publisher()
-    _install()
-    _heard.recorders.append(recorder)
+    _install_tees()
+    _captures.active.append(capture)
     if publisher is not None:
-        publisher.register_hook(recorder.display)
+        publisher.register_hook(capture.on_display_message)
     try:
-        yield recorder.outputs
+        yield capture.outputs
     finally:
         if publisher is not None:
-            publisher.unregister_hook(recorder.display)
-        _heard.recorders.remove(recorder)
-        _remove()
+            publisher.unregister_hook(capture.on_display_message)
+        _captures.active.remove(capture)
+        _remove_tees()
 
 
-def _install() -> None:
-    global _calls
+def _install_tees() -> None:
+    global _active_captures
     with _lock:
-        _calls += 1
+        _active_captures += 1
         for name in _STREAMS:
             stream = getattr(sys, name)
-            if not isinstance(stream, _Ear) and stream is not None:
-                setattr(sys, name, _Ear(name, stream))
+            if not isinstance(stream, _TeeStream) and stream is not None:
+                setattr(sys, name, _TeeStream(name, stream))
 
 
-def _remove() -> None:
-    global _calls
+def _remove_tees() -> None:
+    global _active_captures
     with _lock:
-        _calls -= 1
+        _active_captures -= 1
         for name in _STREAMS:
             stream = getattr(sys, name)
-            if not _calls and isinstance(stream, _Ear):
+            if not _active_captures and isinstance(stream, _TeeStream):
                 setattr(sys, name, stream._stream)
 
 
@@ -138,7 +138,7 @@ def _publisher() -> Any:
     return publisher if hasattr(publisher, "register_hook") else None
 
 
-def show(title: str, outputs: list[Output]) -> None:
+def replay(title: str, outputs: list[Output]) -> None:
     """Show outputs again, below a line that says what they are; nothing where there are none."""
     if not outputs:
         return

@@ -7,45 +7,45 @@ import queue
 import threading
 from collections.abc import Sequence
 
-from dsnb.cache.backends import Shelf
-from dsnb.cache.frames import Run, handed_out
-from dsnb.cache.opened import FileNote
-from dsnb.cache.recorder import Alone, Recorder
+from dsnb.cache.backends import PipelineRecordings
+from dsnb.cache.frames import Run, elements_for_reader
+from dsnb.cache.opened_files import FileState
+from dsnb.cache.recorder import FallBackToPipeline, Recorder
 from dsnb.cache.shield import Shield
-from dsnb.cache.writer import Plan
+from dsnb.cache.writer import RecordingPlan
 from dsnb.elements.frame import Frame
 
 
-class Reader:
+class RecordingReader:
     """One reader's place in a recording; reads together with all who read the same in this process.
 
     Args:
-        shelf: Where it is, or will be.
+        recordings: Where it is, or will be.
         plan: How to record it.
         copied_later: Whether elements may be views of what is kept.
 
     Attributes:
         position: The index of the next element to read.
         wanted: Up to which element it waits, and how many it would take at most; None while it does not wait.
-        woken: Gets an item when there is something new for a reader that waits.
+        wakeups: Gets an item when there is something new for a reader that waits.
         error: What to raise at once; the next `pull` tries again.
-        alone: What to raise from now on.
+        fallback: What to raise from now on.
         shield: Reads from servers.
         cancelled: Whether `cancel` was called.
     """
 
-    def __init__(self, shelf: Shelf, plan: Plan, *, copied_later: bool = False) -> None:
+    def __init__(self, recordings: PipelineRecordings, plan: RecordingPlan, *, copied_later: bool = False) -> None:
         self._copied_later = copied_later
-        self._first = 0
+        self._frame_start = 0
         self._frame: Frame | None = None
         self.position = 0
         self.wanted: tuple[int, int] | None = None
-        self.woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.error: Exception | None = None
-        self.alone: Alone | None = None
+        self.fallback: FallBackToPipeline | None = None
         self.cancelled = False
         self.shield = Shield()
-        self._recorder = _join(self, shelf, plan)
+        self._recorder = _join(self, recordings, plan)
 
     def pull(self, want: int) -> Run:
         """At most `want` more elements; none at the end.
@@ -56,15 +56,15 @@ class Reader:
             DsnbError: the recording cannot be gone on with, and elements of it have been seen.
         """
         frame = self._frame
-        if frame is None or not self._first <= self.position < self._first + frame.count:
+        if frame is None or not self._frame_start <= self.position < self._frame_start + frame.count:
             found = self._recorder.frame_at(self, want)
             if found is None:
                 return []
             self._frame = None  # an interrupt in between finds no frame of another place
-            self._first, frame = found
+            self._frame_start, frame = found
             self._frame = frame
-        start = self.position - self._first
-        run = handed_out(frame, start, min(start + want, frame.count), copied_later=self._copied_later)
+        start = self.position - self._frame_start
+        run = elements_for_reader(frame, start, min(start + want, frame.count), copied_later=self._copied_later)
         self.position += len(run)
         return run
 
@@ -77,26 +77,26 @@ class Reader:
         Raises:
             Alone: as `pull` does.
         """
-        there = self._recorder.reach(self, self.position + count, 1)
+        there = self._recorder.wait_for_elements(self, self.position + count, 1)
         count = max(0, min(count, there - self.position))
         self.position += count
         return count
 
-    def files(self) -> Sequence[FileNote]:
+    def files(self) -> Sequence[FileState]:
         """The files that were opened for what can be read."""
         return self._recorder.files()
 
     def cancel(self) -> None:
         """Let a pull that waits end, from any thread."""
         self.cancelled = True
-        self.woken.put(None)
-        self._recorder.note_cancelled()
+        self.wakeups.put(None)
+        self._recorder.on_reader_cancelled()
 
     def close(self) -> None:
         """Leave; the last reader commits what was produced and gives the lease back."""
         self.cancelled = True
-        self.woken.put(None)
-        self._recorder.leave(self)
+        self.wakeups.put(None)
+        self._recorder.remove_reader(self)
         self.shield.close()
 
 
@@ -104,12 +104,12 @@ _lock = threading.Lock()
 _recorders: dict[tuple[str, str], Recorder] = {}
 
 
-def _join(reader: Reader, shelf: Shelf, plan: Plan) -> Recorder:
+def _join(reader: RecordingReader, recordings: PipelineRecordings, plan: RecordingPlan) -> Recorder:
     with _lock:
-        recorder = _recorders.get(shelf.key)
-        if recorder is None or not recorder.admit(reader):
-            recorder = _recorders[shelf.key] = Recorder(shelf, plan, _forget)
-            recorder.admit(reader)
+        recorder = _recorders.get(recordings.key)
+        if recorder is None or not recorder.add_reader(reader):
+            recorder = _recorders[recordings.key] = Recorder(recordings, plan, _forget)
+            recorder.add_reader(reader)
         return recorder
 
 
@@ -119,11 +119,11 @@ def _forget(recorder: Recorder) -> None:
             del _recorders[recorder.key]
 
 
-def _in_child() -> None:
+def _reset_after_fork() -> None:
     """After a fork: the recorders are the parent's, and another thread may have held the lock."""
     global _lock
     _lock = threading.Lock()
     _recorders.clear()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_reset_after_fork)

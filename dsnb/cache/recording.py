@@ -7,14 +7,14 @@ compare-and-swap on its end. Nothing else is ever agreed on:
 * The first slot says what is recorded (`Begin`), and with which entropy: all randomness that has no seed is drawn from
   that, so that whoever goes on with a recording draws as the one before did.
 * Whoever wants to write claims a slot with `Take`, which counts the epoch up and names the holder. Data go to a place
-  of that epoch's own first, and then into the log as a `Chunk`; `End` says that there is no more, `Release` that the
+  of that epoch's own first, and then into the log as a `Chunk`; `RecordingEnded` says that there is no more, `LeaseReleased` that the
   holder stops early.
 * *The log is the fence.* A take-over uses up the slot that a stopped writer would claim when it wakes up, so its claim
   fails, and it learns so from the log. No clock and no lock has a part in it, and nothing is held while stopped.
 * *The lease is only for liveness.* The holder shows a pulse; an observer that has seen no change of it for the length
   of a lease, on a clock of its own, may take over. Clocks are never compared. Two who take over at once claim the same
   slot, and one of them is first.
-* `Abandon` closes a recording that cannot be gone on with; the next one begins under the next number.
+* `RecordingAbandoned` closes a recording that cannot be gone on with; the next one begins under the next number.
 
 A recording is *repeatable* if running the pipeline again from the start gives the same elements: then it is continued
 at its last chunk. Else only its first writer can write it.
@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import xxhash
 
-from dsnb.cache.opened import FileNote
+from dsnb.cache.opened_files import FileState
 from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, FailedPreconditionError
 
@@ -39,7 +39,7 @@ FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FrameRef:
     """Where one frame lies.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class RecordingHeader:
     """The first record: what is recorded.
 
     Attributes:
@@ -75,7 +75,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
+class LeaseTaken:
     """Somebody begins to write.
 
     Attributes:
@@ -104,12 +104,12 @@ class Chunk:
     epoch: int
     first: int
     count: int
-    frames: tuple[Place, ...]
-    files: tuple[FileNote, ...] = ()
+    frames: tuple[FrameRef, ...]
+    files: tuple[FileState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SplitChunk:
     """Whole splits that are committed (`cache/split_log`).
 
     Attributes:
@@ -121,52 +121,65 @@ class Piece:
 
     first: int
     counts: tuple[tuple[int, int], ...]
-    frames: tuple[Place, ...]
-    files: tuple[FileNote, ...] = ()
+    frames: tuple[FrameRef, ...]
+    files: tuple[FileState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class LeaseReleased:
     """The holder stops before the end; the next in line need not wait."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class RecordingEnded:
     """There are no more elements; `files` were opened after the last one."""
 
     epoch: int
     elements: int
-    files: tuple[FileNote, ...] = ()
+    files: tuple[FileState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abandon:
+class RecordingAbandoned:
     """Nobody reads or goes on with this recording any more."""
 
     why: str
 
 
-Record = Begin | Take | Chunk | Piece | Release | End | Abandon
+Record = RecordingHeader | LeaseTaken | Chunk | SplitChunk | LeaseReleased | RecordingEnded | RecordingAbandoned
 _KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__.lower(): kind for kind in (Begin, Take, Chunk, Piece, Release, End, Abandon)
+    "begin": RecordingHeader,
+    "take": LeaseTaken,
+    "chunk": Chunk,
+    "piece": SplitChunk,
+    "release": LeaseReleased,
+    "end": RecordingEnded,
+    "abandon": RecordingAbandoned,
 }
+"""How stored records name their classes."""
+_KIND_OF: Final = {cls: kind for kind, cls in _KINDS.items()}
 
 
-def encode(record: Record) -> bytes:
+def kind_of(record: Record) -> str:
+    """The name of a record's class in a stored log."""
+    return _KIND_OF[type(record)]
+
+
+def encode_record(record: Record) -> bytes:
     """A record as one line of JSON, and its checksum on the next."""
-    line = json.dumps({"kind": type(record).__name__.lower(), **asdict(record)}, separators=(",", ":")).encode()
+    line = json.dumps({"kind": kind_of(record), **asdict(record)}, separators=(",", ":")).encode()
     return b"%s\n%s\n" % (line, xxhash.xxh3_64_hexdigest(line).encode())
 
 
-def is_whole(data: bytes) -> bool:
+def is_complete(data: bytes) -> bool:
     """Whether the end of a record is there; what is damaged may be whole."""
     return data.count(b"\n") == 2 and data.endswith(b"\n")
 
 
 @lru_cache(maxsize=512)  # each pass over a recording asks for its records again, twice
-def decode(data: bytes) -> Record:
+def decode_record(data: bytes) -> Record:
     """The record that `encode` wrote.
 
     Raises:
@@ -184,21 +197,21 @@ def decode(data: bytes) -> Record:
             hint="update dsnb here, or give this pipeline another place",
         )
     kind = _KINDS[values.pop("kind")]
-    if kind is Piece:
+    if kind is SplitChunk:
         values["counts"] = tuple(map(tuple, values["counts"]))
-    if kind in (Chunk, Piece):
-        values["frames"] = tuple(Place(**place) for place in values["frames"])
+    if kind in (Chunk, SplitChunk):
+        values["frames"] = tuple(FrameRef(**ref) for ref in values["frames"])
     if "files" in values:
         values["files"] = tuple(map(tuple, values["files"]))
     return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})  # type: ignore[no-any-return]
 
 
-class Log:
+class RecordingLog:
     """What the records up to now add up to.
 
     Attributes:
-        next: The number of the slot behind the last record.
-        begin: The first record; None before it.
+        next_slot: The number of the slot behind the last record.
+        header: The first record; None before it.
         epoch: The newest fencing number.
         holder: Who may write now; None if nobody does.
         chunks: What is committed, in order.
@@ -209,17 +222,17 @@ class Log:
     """
 
     def __init__(self) -> None:
-        self.files: list[FileNote] = []
-        self.next = 0
-        self.begin: Begin | None = None
+        self.files: list[FileState] = []
+        self.next_slot = 0
+        self.header: RecordingHeader | None = None
         self.epoch = 0
-        self.holder: Take | None = None
+        self.holder: LeaseTaken | None = None
         self.chunks: list[Chunk] = []
         self.elements = 0
         self.ended = False
         self.abandoned = ""
-        self._frames: list[tuple[int, Place]] = []
-        self._firsts: list[int] = []
+        self._frame_refs: list[tuple[int, FrameRef]] = []
+        self._frame_starts: list[int] = []
 
     def apply(self, record: Record) -> None:
         """Add the next record.
@@ -228,58 +241,58 @@ class Log:
             DataLossError: it can never stand there: somebody tampered with the log.
         """
         if not self.admits(record):
-            raise DataLossError(f"a {type(record).__name__.lower()} record stands where none can, in slot {self.next}")
-        self.next += 1
-        if isinstance(record, Chunk | End):
+            raise DataLossError(f"a {kind_of(record)} record stands where none can, in slot {self.next_slot}")
+        self.next_slot += 1
+        if isinstance(record, Chunk | RecordingEnded):
             self.files += record.files
         match record:
-            case Begin():
-                self.begin = record
-            case Take():
+            case RecordingHeader():
+                self.header = record
+            case LeaseTaken():
                 self.epoch, self.holder = record.epoch, record
             case Chunk():
                 self._add(record)
-            case Release():
+            case LeaseReleased():
                 self.holder = None
-            case End():
+            case RecordingEnded():
                 self.ended, self.holder = True, None
-            case Abandon():
+            case RecordingAbandoned():
                 self.abandoned, self.holder = record.why or "abandoned", None
 
     def admits(self, record: Record) -> bool:
         """Whether this record may be the next."""
-        if isinstance(record, Begin):
-            return self.next == 0
-        if self.begin is None or self.abandoned or isinstance(record, Piece):
+        if isinstance(record, RecordingHeader):
+            return self.next_slot == 0
+        if self.header is None or self.abandoned or isinstance(record, SplitChunk):
             return False
-        if isinstance(record, Abandon):
+        if isinstance(record, RecordingAbandoned):
             return True
-        if isinstance(record, Take):
+        if isinstance(record, LeaseTaken):
             return not self.ended and record.epoch == self.epoch + 1
         if self.holder is None or record.epoch != self.epoch:
             return False
         if isinstance(record, Chunk):
-            return record.first == self.elements and record.count == sum(place.count for place in record.frames) > 0
-        return not isinstance(record, End) or record.elements == self.elements
+            return record.first == self.elements and record.count == sum(ref.count for ref in record.frames) > 0
+        return not isinstance(record, RecordingEnded) or record.elements == self.elements
 
     def _add(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
-        for place in chunk.frames:
-            self._firsts.append(self.elements)
-            self._frames.append((self.elements, place))
-            self.elements += place.count
+        for ref in chunk.frames:
+            self._frame_starts.append(self.elements)
+            self._frame_refs.append((self.elements, ref))
+            self.elements += ref.count
 
-    def frame_at(self, position: int) -> tuple[int, Place]:
+    def frame_at(self, position: int) -> tuple[int, FrameRef]:
         """The frame that holds an element: the index of the frame's first element, and where it lies."""
-        return self._frames[bisect_right(self._firsts, position) - 1]
+        return self._frame_refs[bisect_right(self._frame_starts, position) - 1]
 
     @property
-    def places(self) -> list[Place]:
+    def frame_refs(self) -> list[FrameRef]:
         """Where all committed frames lie, in order."""
-        return [place for _, place in self._frames]
+        return [ref for _, ref in self._frame_refs]
 
 
-class Next(Enum):
+class ReaderAction(Enum):
     """What a reader does."""
 
     READ = auto()
@@ -288,17 +301,17 @@ class Next(Enum):
     """There are no more."""
     WAIT = auto()
     """Somebody else writes it."""
-    TAKE = auto()
+    TAKE_LEASE = auto()
     """Become the writer."""
     ABANDON = auto()
     """Close this recording, which nobody can go on with, and begin the next."""
-    MOVE = auto()
+    OPEN_NEXT = auto()
     """Somebody else has closed it."""
     STRANDED = auto()
     """Nobody can go on with it, and the reader has seen a part of it."""
 
 
-def decide(log: Log, position: int, *, seen: bool, holder_lost: bool) -> Next:
+def next_action(log: RecordingLog, position: int, *, seen: bool, holder_lost: bool) -> ReaderAction:
     """What a reader that wants the element at `position` does next.
 
     Args:
@@ -308,24 +321,24 @@ def decide(log: Log, position: int, *, seen: bool, holder_lost: bool) -> Next:
             unless it is repeatable.
         holder_lost: Whether the holder has ended, or has shown no pulse for the length of a lease.
     """
-    repeatable = log.begin is not None and log.begin.repeatable
+    repeatable = log.header is not None and log.header.repeatable
     if log.abandoned:
-        return Next.MOVE if repeatable or not seen else Next.STRANDED
+        return ReaderAction.OPEN_NEXT if repeatable or not seen else ReaderAction.STRANDED
     if log.ended:
-        return Next.READ if position < log.elements else Next.FINISH
+        return ReaderAction.READ if position < log.elements else ReaderAction.FINISH
     held = log.holder is not None and not holder_lost
     continuable = repeatable or not log.elements
     if not held and not continuable and not seen:
-        return Next.ABANDON
+        return ReaderAction.ABANDON
     # What is committed can be read truthfully in any case.
     if position < log.elements:
-        return Next.READ
+        return ReaderAction.READ
     if held:
-        return Next.WAIT
-    return Next.TAKE if continuable else Next.STRANDED
+        return ReaderAction.WAIT
+    return ReaderAction.TAKE_LEASE if continuable else ReaderAction.STRANDED
 
 
-class Watch:
+class LeaseWatch:
     """Tells when a holder has shown no pulse for the length of a lease, on the observer's own clock.
 
     An observer that was stopped itself, or late, must not take its own sleep for the holder's: of the time between two
@@ -337,21 +350,21 @@ class Watch:
 
     def __init__(self, lease: float) -> None:
         self._lease = lease
-        self._seen: object = None
-        self._looked = 0.0
-        self._silent = 0.0
+        self._last_heartbeat: object = None
+        self._last_check = 0.0
+        self._silent_s = 0.0
 
-    def lost(self, epoch: int, pulse: object, now: float) -> bool:
+    def has_expired(self, epoch: int, heartbeat: object, now: float) -> bool:
         """Look once.
 
         Args:
             epoch: Whose pulse it is.
-            pulse: Anything that changes while the holder lives.
+            heartbeat: Anything that changes while the holder lives.
             now: Seconds on any clock that only goes forward.
         """
-        if self._seen != (epoch, pulse):
-            self._seen, self._silent = (epoch, pulse), 0.0
+        if self._last_heartbeat != (epoch, heartbeat):
+            self._last_heartbeat, self._silent_s = (epoch, heartbeat), 0.0
         else:
-            self._silent += min(now - self._looked, self._lease / 4)
-        self._looked = now
-        return self._silent >= self._lease
+            self._silent_s += min(now - self._last_check, self._lease / 4)
+        self._last_check = now
+        return self._silent_s >= self._lease

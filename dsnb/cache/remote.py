@@ -26,27 +26,27 @@ import fsspec
 import numpy as np
 
 from dsnb.cache import files
-from dsnb.cache.about import About, from_json, news
-from dsnb.cache.backends import Unwritable, over_limit
-from dsnb.cache.frames import decode as decode_frame
-from dsnb.cache.frames import digest_of, encode
-from dsnb.cache.places import without_password
-from dsnb.cache.recording import Chunk, Piece, Place, decode, is_whole
+from dsnb.cache.backends import StoreFailed, limit_exceeded
+from dsnb.cache.frames import decode_frame
+from dsnb.cache.frames import digest_of, encode_frame
+from dsnb.cache.locations import without_password
+from dsnb.cache.metadata import RecordingMetadata, first_difference, parse_metadata
+from dsnb.cache.recording import Chunk, FrameRef, SplitChunk, decode_record, is_complete
 from dsnb.cache.removal import is_key
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, UnavailableError
 
 T = TypeVar("T")
 
-_BETWEEN: Final = b"\n"
-_ASKED: Final = "asked"
-_PART_S: Final = 1.0
+_RECORD_SEPARATOR: Final = b"\n"
+_REQUEST_FILE: Final = "asked"
+_PARTIAL_RECORD_S: Final = 1.0
 """How long a record may be visible in part; then it is damaged."""
 _FILE: Final = re.compile(r"about\.json|\d{6,}/(manifest|log/\d{8,}|data/[0-9a-f]{24}|beat/(\d+|asked))")
 """The files of a pipeline's recordings, by their names in its folder."""
 
 
-class Folder:
+class RemoteFolder:
     """One folder of a remote store.
 
     Args:
@@ -58,40 +58,42 @@ class Folder:
         self._system = system
         self.path = path.rstrip("/")
 
-    def below(self, name: str) -> Folder:
+    def subfolder(self, name: str) -> RemoteFolder:
         """A folder in this one."""
-        return Folder(self._system, f"{self.path}/{name}")
+        return RemoteFolder(self._system, f"{self.path}/{name}")
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
         """A file's content or a part of it; None if it is not there."""
         try:
-            return self._do(lambda: bytes(self._system.cat_file(f"{self.path}/{name}", start=start, end=end)))
+            return self._call(lambda: bytes(self._system.cat_file(f"{self.path}/{name}", start=start, end=end)))
         except FileNotFoundError:
             return None
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, whether there is one or not."""
-        self._made(lambda: self._do(lambda: self._system.pipe_file(f"{self.path}/{name}", data)))
+        self._create_parent_and_retry(lambda: self._call(lambda: self._system.pipe_file(f"{self.path}/{name}", data)))
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file if there is none of that name."""
         try:
-            self._made(lambda: self._do(lambda: self._system.pipe_file(f"{self.path}/{name}", data, mode="create")))
+            self._create_parent_and_retry(
+                lambda: self._call(lambda: self._system.pipe_file(f"{self.path}/{name}", data, mode="create"))
+            )
         except FileExistsError:
             return False
         return True
 
-    def _made(self, act: Callable[[], None]) -> None:
+    def _create_parent_and_retry(self, act: Callable[[], None]) -> None:
         try:
             act()
         except FileNotFoundError:
-            self._do(lambda: self._system.makedirs(self.path, exist_ok=True))
+            self._call(lambda: self._system.makedirs(self.path, exist_ok=True))
             act()
 
     def names(self) -> list[str]:
         """The names in this folder, as the store has them now."""
         try:
-            found = self._do(lambda: self._system.ls(self.path, detail=False, refresh=True))
+            found = self._call(lambda: self._system.ls(self.path, detail=False, refresh=True))
         except FileNotFoundError:
             return []
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
@@ -99,14 +101,14 @@ class Folder:
     def remove(self, name: str) -> None:
         """Remove a file."""
         try:
-            self._do(lambda: self._system.rm_file(f"{self.path}/{name}"))
+            self._call(lambda: self._system.rm_file(f"{self.path}/{name}"))
         except FileNotFoundError:
             return
 
     def files(self) -> list[str]:
         """The names of all files below this folder, relative to it."""
         try:
-            found = self._do(lambda: self._system.find(self.path))
+            found = self._call(lambda: self._system.find(self.path))
         except FileNotFoundError:
             return []
         return sorted(name.partition(f"{self.path.strip('/')}/")[2] for name in found)
@@ -116,15 +118,15 @@ class Folder:
         with contextlib.suppress(Exception):  # a store may refuse it with any error
             self._system.rmdir(self.path)
 
-    def _do(self, act: Callable[[], T]) -> T:
+    def _call(self, act: Callable[[], T]) -> T:
         try:
             return act()
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
-            raise Unwritable(files.page(error, f"recording to {self.path}")) from error
+            raise StoreFailed(files.translate_os_error(error, f"recording to {self.path}")) from error
         except Exception as error:  # stores raise whatever their libraries do
-            raise Unwritable(
+            raise StoreFailed(
                 UnavailableError(f"recording to {self.path} failed: {type(error).__name__}: {error}")
             ) from error
 
@@ -139,143 +141,147 @@ class RemoteStore:
 
     shared = True
     remote = True
-    poll = 1.0
+    max_poll_s = 1.0
 
-    def __init__(self, folder: Folder, limit: int | None) -> None:
-        self.place = folder.path
+    def __init__(self, folder: RemoteFolder, limit: int | None) -> None:
+        self.location = folder.path
         self._folder = folder
-        self._log, self._data, self._beat = (folder.below(name) for name in ("log", "data", "beat"))
+        self._log_folder, self._data_folder, self._heartbeat_folder = (
+            folder.subfolder(name) for name in ("log", "data", "beat")
+        )
         self._limit = limit
         self._nbytes = 0
-        self._beats = 0
+        self._heartbeats = 0
         self._manifest: list[bytes] | None = None
 
     def read(self, slot: int) -> bytes | None:
         if self._manifest is None:
             data = self._folder.read("manifest") if not slot else None
-            self._manifest = [] if data is None else [part + _BETWEEN for part in data.split(_BETWEEN * 2)[:-1]]
-        found = self._manifest[slot] if slot < len(self._manifest) else self._record(f"{slot:08d}")
+            self._manifest = (
+                [] if data is None else [part + _RECORD_SEPARATOR for part in data.split(_RECORD_SEPARATOR * 2)[:-1]]
+            )
+        found = self._manifest[slot] if slot < len(self._manifest) else self._read_record(f"{slot:08d}")
         if found is not None:
-            self._count(found)
+            self._count_bytes(found)
         return found
 
-    def _record(self, name: str) -> bytes | None:
+    def _read_record(self, name: str) -> bytes | None:
         """A record of the log. A store that writes in place, as a folder does, may show the beginning of it first."""
-        found = self._log.read(name)
-        until = time.monotonic() + _PART_S
-        while found is not None and not is_whole(found) and time.monotonic() < until:
-            time.sleep(_PART_S / 100)
-            found = self._log.read(name)
+        found = self._log_folder.read(name)
+        until = time.monotonic() + _PARTIAL_RECORD_S
+        while found is not None and not is_complete(found) and time.monotonic() < until:
+            time.sleep(_PARTIAL_RECORD_S / 100)
+            found = self._log_folder.read(name)
         return found
 
     def claim(self, slot: int, record: bytes) -> bool:
-        made = self._log.create(f"{slot:08d}", record)
+        made = self._log_folder.create(f"{slot:08d}", record)
         if made:
-            self._count(record)
+            self._count_bytes(record)
         return made
 
-    def _count(self, data: bytes) -> None:
-        record = decode(data)
-        if isinstance(record, Chunk | Piece):
-            self._nbytes += sum(place.nbytes for place in record.frames)
+    def _count_bytes(self, data: bytes) -> None:
+        record = decode_record(data)
+        if isinstance(record, Chunk | SplitChunk):
+            self._nbytes += sum(ref.nbytes for ref in record.frames)
 
-    def put(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+    def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
         name = secrets.token_hex(12)
         parts: list[Any] = []
-        places = []
+        refs = []
         offset = 0
         for frame in frames:
-            buffers, nbytes, digest = encode(frame)
+            buffers, nbytes, digest = encode_frame(frame)
             parts += buffers
-            places.append(Place(name=name, offset=offset, nbytes=nbytes, count=frame.count, digest=digest))
+            refs.append(FrameRef(name=name, offset=offset, nbytes=nbytes, count=frame.count, digest=digest))
             offset += nbytes
         if self._limit is not None and self._nbytes + offset > self._limit:
-            raise over_limit(self.place, self._limit)
-        self._data.write(name, b"".join(parts))
-        return tuple(places)
+            raise limit_exceeded(self.location, self._limit)
+        self._data_folder.write(name, b"".join(parts))
+        return tuple(refs)
 
-    def frame(self, place: Place) -> Frame:
-        return decode_frame(self._fetch(place))
+    def read_frame(self, ref: FrameRef) -> Frame:
+        return decode_frame(self._fetch(ref))
 
-    def verify(self, place: Place) -> None:
-        self._fetch(place)
+    def verify(self, ref: FrameRef) -> None:
+        self._fetch(ref)
 
-    def _fetch(self, place: Place) -> np.ndarray[Any, Any]:
-        data = self._data.read(place.name, place.offset, place.offset + place.nbytes)
-        path = f"{self._data.path}/{place.name}"
+    def _fetch(self, ref: FrameRef) -> np.ndarray[Any, Any]:
+        data = self._data_folder.read(ref.name, ref.offset, ref.offset + ref.nbytes)
+        path = f"{self._data_folder.path}/{ref.name}"
         if data is None:
             raise DataLossError(f"{path} is gone")
         array = np.frombuffer(data, np.uint8)
-        if len(array) != place.nbytes or digest_of(array) != place.digest:
-            raise DataLossError(f"{path} is damaged: {place.nbytes:,} bytes from {place.offset:,} are not as written")
+        if len(array) != ref.nbytes or digest_of(array) != ref.digest:
+            raise DataLossError(f"{path} is damaged: {ref.nbytes:,} bytes from {ref.offset:,} are not as written")
         return array
 
-    def left_behind(self) -> Sequence[str]:
+    def orphans(self) -> Sequence[str]:
         """What others may still be writing cannot be told from what dead ones left; the end will tell."""
         return ()
 
-    def tidy(self, records: Sequence[bytes], left: Sequence[str]) -> None:
-        """Nothing: see `left_behind`."""
+    def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
+        """Nothing: see `orphans`."""
 
-    def settle(self, records: Sequence[bytes]) -> None:
+    def finalize(self, records: Sequence[bytes]) -> None:
         if self._manifest:
             return
-        self._folder.write("manifest", _BETWEEN.join([*records, b""]))
-        chunks = [record for record in map(decode, records) if isinstance(record, Chunk | Piece)]
-        named = {place.name for chunk in chunks for place in chunk.frames}
-        for name in self._data.names():
+        self._folder.write("manifest", _RECORD_SEPARATOR.join([*records, b""]))
+        chunks = [record for record in map(decode_record, records) if isinstance(record, Chunk | SplitChunk)]
+        named = {ref.name for chunk in chunks for ref in chunk.frames}
+        for name in self._data_folder.names():
             if name not in named and re.fullmatch("[0-9a-f]{24}", name):
-                self._data.remove(name)
-        for name in self._beat.names():
-            if name.isdigit() or name == _ASKED:
-                self._beat.remove(name)
+                self._data_folder.remove(name)
+        for name in self._heartbeat_folder.names():
+            if name.isdigit() or name == _REQUEST_FILE:
+                self._heartbeat_folder.remove(name)
 
-    def beat(self, epoch: int) -> None:
-        self._beats += 1
+    def write_heartbeat(self, epoch: int) -> None:
+        self._heartbeats += 1
         try:
-            self._beat.write(str(epoch), b"%d" % self._beats)
-        except Unwritable:
+            self._heartbeat_folder.write(str(epoch), b"%d" % self._heartbeats)
+        except StoreFailed:
             return  # whoever writes next finds out
 
-    def pulse(self, epoch: int) -> object:
-        return self._beat.read(str(epoch))
+    def read_heartbeat(self, epoch: int) -> object:
+        return self._heartbeat_folder.read(str(epoch))
 
-    def ask(self, position: int) -> None:
+    def request_element(self, position: int) -> None:
         try:
-            if self.asked() < position:
-                self._beat.write(_ASKED, b"%d" % position)
-        except Unwritable:
+            if self.requested_element() < position:
+                self._heartbeat_folder.write(_REQUEST_FILE, b"%d" % position)
+        except StoreFailed:
             return  # the writer commits at its own pace
 
-    def asked(self) -> int:
-        data = self._beat.read(_ASKED) or b""
+    def requested_element(self) -> int:
+        data = self._heartbeat_folder.read(_REQUEST_FILE) or b""
         return int(data) if data.isdigit() else -1
 
     def close(self) -> None:
         """Nothing stays open."""
 
 
-class RemoteShelf:
+class RemoteRecordings:
     """The recordings of one pipeline.
 
     Args:
         url: The root, as fsspec takes it.
         key: The digest of all that the recording depends on.
-        about: What that is.
+        metadata: What that is.
         limit: Most bytes of one recording; None for no limit.
     """
 
-    def __init__(self, url: str, key: str, about: About, *, limit: int | None = None) -> None:
+    def __init__(self, url: str, key: str, metadata: RecordingMetadata, *, limit: int | None = None) -> None:
         self.key = (url, key)
-        self._about = about
+        self._metadata = metadata
         self._limit = limit
 
     @cached_property
-    def _root(self) -> Folder:
+    def _root(self) -> RemoteFolder:
         try:
-            return Folder(*fsspec.core.url_to_fs(self.key[0], use_listings_cache=False))
+            return RemoteFolder(*fsspec.core.url_to_fs(self.key[0], use_listings_cache=False))
         except Exception as error:  # stores raise whatever their libraries do
-            raise Unwritable(
+            raise StoreFailed(
                 UnavailableError(
                     f"the place {without_password(self.key[0])} cannot be reached: {error}",
                     hint="look at the address, and what fsspec needs for it",
@@ -283,30 +289,30 @@ class RemoteShelf:
             ) from error
 
     @property
-    def _folder(self) -> Folder:
-        return self._root.below(self.key[1])
+    def _folder(self) -> RemoteFolder:
+        return self._root.subfolder(self.key[1])
 
-    def newest(self) -> int:
+    def newest_number(self) -> int:
         return max((int(name) for name in self._folder.names() if name.isdigit()), default=0)
 
     def open(self, number: int) -> RemoteStore:
-        return RemoteStore(self._folder.below(f"{number:06d}"), self._limit)
+        return RemoteStore(self._folder.subfolder(f"{number:06d}"), self._limit)
 
-    def explain(self) -> str:
+    def explain_miss(self) -> str:
         try:
             others = [name for name in self._root.names() if name != os.path.basename(self._folder.path)]
-            found = [self._root.below(name).read("about.json") for name in others]
-            self._folder.write("about.json", self._about.to_json())
-        except (Unwritable, DsnbError):
+            found = [self._root.subfolder(name).read("about.json") for name in others]
+            self._folder.write("about.json", self._metadata.to_json())
+        except (StoreFailed, DsnbError):
             return ""
-        return news(self.key[0], self._about, filter(None, map(from_json, filter(None, found))))
+        return first_difference(self.key[0], self._metadata, filter(None, map(parse_metadata, filter(None, found))))
 
     def keys(self) -> list[str]:
         """The keys of all pipelines that are recorded in the same place."""
         names = filter(is_key, self._root.names())
-        return [name for name in names if any(map(str.isdigit, self._root.below(name).names()))]
+        return [name for name in names if any(map(str.isdigit, self._root.subfolder(name).names()))]
 
-    def about(self) -> bytes | None:
+    def metadata(self) -> bytes | None:
         """What was noted of the pipeline."""
         return self._folder.read("about.json")
 
@@ -317,11 +323,11 @@ class RemoteShelf:
             self._folder.remove(name)
         for number in sorted({name.partition("/")[0] for name in ours if "/" in name}):
             for part in ("log", "data", "beat"):
-                self._folder.below(f"{number}/{part}").remove_if_empty()
-            self._folder.below(number).remove_if_empty()
+                self._folder.subfolder(f"{number}/{part}").remove_if_empty()
+            self._folder.subfolder(number).remove_if_empty()
         self._folder.remove_if_empty()
 
-    def foreign(self) -> list[str]:
+    def foreign_files(self) -> list[str]:
         """The files among the recordings of this pipeline that dsnb did not write."""
         return [name for name in self._folder.files() if not _FILE.fullmatch(name)]
 

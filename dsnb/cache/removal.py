@@ -14,15 +14,15 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from dsnb.cache.files import ASIDE_NAME
+from dsnb.cache.files import TEMPORARY_NAME
 
 _KEY: Final = re.compile(r"[0-9a-f]{32}")
 _TRASH: Final = re.compile(r"\.trash-[0-9a-f]{16}")
 _FOLDER: Final = re.compile(r"\d{6,}(/(log|seg|beat))?")
 SEGMENT_NAME: Final = r"[0-9a-f]{12}-\d+-\d*-[0-9a-f]{8}\.seg"
 _FILE: Final = re.compile(
-    rf"(lock|used|expires|about\.json|{ASIDE_NAME})"
-    rf"|\d{{6,}}/(manifest|{ASIDE_NAME}|log/(\d{{8,}}|{ASIDE_NAME})|seg/{SEGMENT_NAME}|beat/(\d+|asked|{ASIDE_NAME}))"
+    rf"(lock|used|expires|about\.json|{TEMPORARY_NAME})"
+    rf"|\d{{6,}}/(manifest|{TEMPORARY_NAME}|log/(\d{{8,}}|{TEMPORARY_NAME})|seg/{SEGMENT_NAME}|beat/(\d+|asked|{TEMPORARY_NAME}))"
 )
 
 
@@ -36,7 +36,7 @@ def is_trash(name: str) -> bool:
     return _TRASH.fullmatch(name) is not None
 
 
-def foreign(folder: str) -> list[str]:
+def foreign_files(folder: str) -> list[str]:
     """What lies in the folder of a pipeline and was not written by dsnb, as relative paths."""
     return sorted(path for path, ours, _, _ in _entries(folder) if not ours)
 
@@ -46,7 +46,7 @@ def size_of(folder: str) -> int:
     return sum(nbytes for _, ours, _, nbytes in _entries(folder) if ours)
 
 
-def remove(folder: str, below: str = "") -> bool:
+def remove_recordings(folder: str, below: str = "") -> bool:
     """Remove what dsnb wrote into the folder of a pipeline.
 
     Args:
@@ -72,9 +72,9 @@ def _entries(folder: str, below: str = "") -> Iterator[tuple[str, bool, int, int
     """All but folders of dsnb's: the relative path, whether it is dsnb's, its folder's descriptor and its length."""
     start = os.path.join(folder, below) if below else folder  # a slash at its end would follow a link
     for path, folders, names, descriptor in _walk(start):
-        place = os.path.relpath(path, folder)
+        relative_folder = os.path.relpath(path, folder)
         for name in [*folders, *names]:
-            relative = name if place == "." else f"{place}/{name}"
+            relative = name if relative_folder == "." else f"{relative_folder}/{name}"
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 if not stat.S_ISDIR(status.st_mode):

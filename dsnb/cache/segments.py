@@ -24,11 +24,11 @@ from typing import Any, Final
 import numpy as np
 
 from dsnb.cache import files
-from dsnb.cache.backends import Unwritable
-from dsnb.cache.faults import Point
-from dsnb.cache.frames import decode, digest_of, encode
-from dsnb.cache.process import here, is_gone
-from dsnb.cache.recording import Place
+from dsnb.cache.backends import StoreFailed
+from dsnb.cache.failpoints import Failpoint
+from dsnb.cache.frames import decode_frame, digest_of, encode_frame
+from dsnb.cache.process_identity import is_gone, this_process
+from dsnb.cache.recording import FrameRef
 from dsnb.cache.removal import SEGMENT_NAME
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError
@@ -36,18 +36,18 @@ from dsnb.errors import DataLossError
 SEGMENT_BYTES: Final = 512 << 20
 _ALIGN: Final = 4096
 _SUFFIX: Final = ".seg"
-_LOOK_AGAIN_S: Final = 0.25
-PATIENCE_S: Final = 60.0
+_RETRY_INTERVAL_S: Final = 0.25
+ATTRIBUTE_CACHE_S: Final = 60.0
 """How long network file systems may take to show what another host has written: their attribute caches' time."""
 
-_OF_THE_PROCESS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
+_PROCESS_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
 """Errors that say nothing about the file."""
 
-_MAKE = Point("segment make")
-_WRITE = Point("segment write")
-_SYNC = Point("segment sync")
-_FOLDER = Point("segment folder")
-_REMOVE = Point("segment remove")
+_MAKE = Failpoint("segment make")
+_WRITE = Failpoint("segment write")
+_SYNC = Failpoint("segment sync")
+_FOLDER = Failpoint("segment folder")
+_REMOVE = Failpoint("segment remove")
 
 
 class SegmentWriter:
@@ -55,50 +55,50 @@ class SegmentWriter:
 
     Args:
         folder: Where they lie; it is there already.
-        growing: Whether one segment may take several chunks.
+        append_chunks: Whether one segment may take several chunks.
         make_room: Called with the bytes that are about to be written.
     """
 
-    def __init__(self, folder: str, growing: bool, make_room: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, folder: str, append_chunks: bool, make_room: Callable[[int], None] = lambda _: None) -> None:
         self._folder = folder
-        self._growing = growing
+        self._append_chunks = append_chunks
         self._make_room = make_room
         self._descriptor: int | None = None
         self._name = ""
         self._end = 0
 
-    def write(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+    def write(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
         """Write frames; they are on the disk when this returns.
 
         Raises:
             OSError: as the system has it; then a new segment is begun with the next call.
         """
         try:
-            places = self._write(frames)
+            refs = self._write(frames)
         except BaseException:
             self.close()  # what the kernel could not write it may have forgotten: nothing more goes into this file
             raise
-        if not self._growing or self._end >= SEGMENT_BYTES:
+        if not self._append_chunks or self._end >= SEGMENT_BYTES:
             self.close()
-        return places
+        return refs
 
-    def _write(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
-        encoded = [(frame.count, *encode(frame)) for frame in frames]
+    def _write(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
+        encoded = [(frame.count, *encode_frame(frame)) for frame in frames]
         self._make_room(sum(nbytes + -nbytes % _ALIGN for _, _, nbytes, _ in encoded))
         descriptor = self._open()
-        places = []
+        refs = []
         with _WRITE:
             for count, buffers, nbytes, digest in encoded:
                 files.write_all(descriptor, [*buffers, bytes(-nbytes % _ALIGN)])
-                places.append(Place(name=self._name, offset=self._end, nbytes=nbytes, count=count, digest=digest))
+                refs.append(FrameRef(name=self._name, offset=self._end, nbytes=nbytes, count=count, digest=digest))
                 self._end += nbytes + -nbytes % _ALIGN
         with _SYNC:
             os.fdatasync(descriptor)
-        return tuple(places)
+        return tuple(refs)
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self._name = f"{here().short()}-{secrets.token_hex(4)}{_SUFFIX}"
+            self._name = f"{this_process().unique_id()}-{secrets.token_hex(4)}{_SUFFIX}"
             self._end = 0
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with _MAKE:
@@ -113,7 +113,7 @@ class SegmentWriter:
             os.close(descriptor)
 
 
-class _Opened:
+class _OpenFile:
     """A file open for reading until nobody uses it."""
 
     def __init__(self, path: str) -> None:
@@ -125,41 +125,41 @@ class _Opened:
             os.close(self.descriptor)
 
 
-class _Memory:
+class _BufferPool:
     """Memory for frames, the same again for the next one as soon as nobody looks at an element of the last but one.
 
     What the system hands out anew has to be mapped and cleared page by page, which takes longer than filling it.
     """
 
     def __init__(self) -> None:
-        self._last: list[np.ndarray[Any, Any]] = []
+        self._buffers: list[np.ndarray[Any, Any]] = []
 
     def get(self, nbytes: int) -> np.ndarray[Any, Any]:
         """An array of so many bytes."""
-        memory = self._unused(nbytes)
+        memory = self._reusable_buffer(nbytes)
         if memory is None:
             memory = np.empty(nbytes, np.uint8)
-        self._last.append(memory)
+        self._buffers.append(memory)
         return memory[:nbytes]
 
-    def _unused(self, nbytes: int) -> np.ndarray[Any, Any] | None:
+    def _reusable_buffer(self, nbytes: int) -> np.ndarray[Any, Any] | None:
         try:
-            memory = self._last.pop(0) if len(self._last) > 1 else None
+            memory = self._buffers.pop(0) if len(self._buffers) > 1 else None
         except IndexError:  # another thread was here first
             return None
         # Each array that looks at it holds a reference to it.
-        if memory is None or sys.getrefcount(memory) > _UNSHARED or not nbytes <= len(memory) <= 2 * nbytes:
+        if memory is None or sys.getrefcount(memory) > _UNSHARED_REFCOUNT or not nbytes <= len(memory) <= 2 * nbytes:
             return None
         return memory
 
 
-def _references_of_one_name() -> int:
+def _refcount_of_one_name() -> int:
     """What `sys.getrefcount` gives for an object that one local name stands for; Python's versions differ."""
     memory = np.empty(0, np.uint8)
     return sys.getrefcount(memory)
 
 
-_UNSHARED: Final = _references_of_one_name()
+_UNSHARED_REFCOUNT: Final = _refcount_of_one_name()
 
 
 class SegmentReader:
@@ -167,79 +167,81 @@ class SegmentReader:
 
     Args:
         folder: Where the segments lie.
-        patience: For how many seconds a file is opened again when it seems damaged: on a network file system it may
+        retry_s: For how many seconds a file is opened again when it seems damaged: on a network file system it may
             only be that this host does not see yet what another one has written.
     """
 
-    def __init__(self, folder: str, patience: float = 0.0) -> None:
+    def __init__(self, folder: str, retry_s: float = 0.0) -> None:
         self._folder = folder
-        self._patience = patience
-        self._memory = _Memory()
-        self._last: tuple[str, _Opened] | None = None
+        self._retry_s = retry_s
+        self._buffer_pool = _BufferPool()
+        self._last_file: tuple[str, _OpenFile] | None = None
         """The file read last; most often the next frame is in it, too. A reader in between keeps its own alive."""
 
-    def frame(self, place: Place) -> Frame:
+    def read_frame(self, ref: FrameRef) -> Frame:
         """A frame.
 
         Raises:
             DataLossError: naming the file: it is gone, too short, or holds something else.
             Unwritable: this process may not read it, or has too many files open.
         """
-        return decode(self._read(place))
+        return decode_frame(self._read(ref))
 
-    def verify(self, place: Place) -> None:
+    def verify(self, ref: FrameRef) -> None:
         """Compare a frame with its digest.
 
         Raises:
             DataLossError: as `frame` does.
         """
-        self._read(place)
+        self._read(ref)
 
-    def _read(self, place: Place) -> np.ndarray[Any, Any]:
-        deadline = time.monotonic() + self._patience
+    def _read(self, ref: FrameRef) -> np.ndarray[Any, Any]:
+        deadline = time.monotonic() + self._retry_s
         while True:
             try:
-                return self._read_once(place)
+                return self._read_once(ref)
             except DataLossError:
-                self._last = None
+                self._last_file = None
                 if time.monotonic() >= deadline:
                     raise
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_INTERVAL_S)
 
-    def _read_once(self, place: Place) -> np.ndarray[Any, Any]:
-        data = self._memory.get(place.nbytes)
+    def _read_once(self, ref: FrameRef) -> np.ndarray[Any, Any]:
+        data = self._buffer_pool.get(ref.nbytes)
         try:
-            got = _read_into(self._file(place.name), data, place.offset)
+            got = _read_into(self._file(ref.name), data, ref.offset)
         except OSError as error:
-            if error.errno in _OF_THE_PROCESS:
-                raise Unwritable(files.page(error, f"reading {os.path.join(self._folder, place.name)}")) from error
+            if error.errno in _PROCESS_ERRORS:
+                raise StoreFailed(
+                    files.translate_os_error(error, f"reading {os.path.join(self._folder, ref.name)}")
+                ) from error
             gone = isinstance(error, FileNotFoundError)
-            raise self._damaged(place, "it is gone" if gone else error.strerror or str(error)) from error
-        if got < place.nbytes:
-            raise self._damaged(place, f"it has {place.offset + got:,} bytes of {place.offset + place.nbytes:,}")
-        if digest_of(data) != place.digest:
-            raise self._damaged(place, f"{place.nbytes:,} bytes from {place.offset:,} are not what was written")
+            raise self._damage_error(ref, "it is gone" if gone else error.strerror or str(error)) from error
+        if got < ref.nbytes:
+            raise self._damage_error(ref, f"it has {ref.offset + got:,} bytes of {ref.offset + ref.nbytes:,}")
+        if digest_of(data) != ref.digest:
+            raise self._damage_error(ref, f"{ref.nbytes:,} bytes from {ref.offset:,} are not what was written")
         data.flags.writeable = False
         return data
 
-    def _file(self, name: str) -> _Opened:
-        last = self._last
+    def _file(self, name: str) -> _OpenFile:
+        last = self._last_file
         if last is None or last[0] != name:
-            last = self._last = name, _Opened(os.path.join(self._folder, name))
+            last = self._last_file = name, _OpenFile(os.path.join(self._folder, name))
         return last[1]
 
-    def _damaged(self, place: Place, why: str) -> DataLossError:
+    def _damage_error(self, ref: FrameRef, why: str) -> DataLossError:
         return DataLossError(
-            f"the segment {os.path.join(self._folder, place.name)} is damaged: {why}",
+            f"the segment {os.path.join(self._folder, ref.name)} is damaged: {why}",
             hint="look whether the disk is in order",
         )
 
     def close(self) -> None:
         """Close the file."""
-        self._last = None
+        self._last_file = None
 
 
-def _read_into(file: _Opened, data: np.ndarray[Any, Any], offset: int) -> int:
+def _read_into(file: _OpenFile, data: np.ndarray[Any, Any], offset: int) -> int:
     """Fill an array from a place in a file; the number of bytes that there were."""
     view, got = data.data, 0
     while got < len(view):
@@ -250,14 +252,14 @@ def _read_into(file: _Opened, data: np.ndarray[Any, Any], offset: int) -> int:
     return got
 
 
-def segments(folder: str) -> list[str]:
+def segment_names(folder: str) -> list[str]:
     """The names of all segments in a folder."""
     return [name for name in files.names_in(folder) if re.fullmatch(SEGMENT_NAME, name)]
 
 
-def dead_segments(folder: str) -> list[str]:
+def orphan_segments(folder: str) -> list[str]:
     """Those of processes that are gone, and write no more."""
-    return [name for name in segments(folder) if is_gone(name.removesuffix(_SUFFIX).rpartition("-")[0])]
+    return [name for name in segment_names(folder) if is_gone(name.removesuffix(_SUFFIX).rpartition("-")[0])]
 
 
 def remove_segments(folder: str, names: Iterable[str]) -> int:

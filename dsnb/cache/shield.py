@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 
 def start_thread(act: Callable[[], None], name: str) -> bool:
@@ -56,7 +56,7 @@ class Shield:
             if not self._running.locked() and not start_thread(self._run, "dsnb-cache-shield"):
                 return act()
             with contextlib.suppress(queue.Empty):
-                result, error = answer.get(timeout=_LOOK_S)
+                result, error = answer.get(timeout=_POLL_S)
                 if error is not None:
                     raise error
                 return result  # type: ignore[no-any-return]  # what `act` gave

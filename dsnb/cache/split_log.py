@@ -11,8 +11,16 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from dsnb.cache.opened import FileNote
-from dsnb.cache.recording import Abandon, Begin, End, Piece, Place, Record
+from dsnb.cache.opened_files import FileState
+from dsnb.cache.recording import (
+    FrameRef,
+    Record,
+    RecordingAbandoned,
+    RecordingEnded,
+    RecordingHeader,
+    SplitChunk,
+    kind_of,
+)
 from dsnb.errors import DataLossError
 
 
@@ -20,23 +28,23 @@ class SplitLog:
     """What the records up to now add up to.
 
     Attributes:
-        next: The number of the slot behind the last record.
-        begin: The first record; None before it.
-        recorded: How many splits are recorded.
+        next_slot: The number of the slot behind the last record.
+        header: The first record; None before it.
+        recorded_splits: How many splits are recorded.
         ended: Whether these are all.
         abandoned: Why nobody is to read this any more; empty while it is good.
         files: The files that were opened for the splits that are recorded.
     """
 
     def __init__(self) -> None:
-        self.files: list[FileNote] = []
-        self.next = 0
-        self.begin: Begin | None = None
-        self.recorded = 0
+        self.files: list[FileState] = []
+        self.next_slot = 0
+        self.header: RecordingHeader | None = None
+        self.recorded_splits = 0
         self.ended = False
         self.abandoned = ""
-        self._pieces: list[Piece] = []
-        self._starts: list[int] = []
+        self._chunks: list[SplitChunk] = []
+        self._first_splits: list[int] = []
 
     def apply(self, record: Record) -> None:
         """Add the next record.
@@ -44,87 +52,87 @@ class SplitLog:
         Raises:
             DataLossError: it can never stand there.
         """
-        if isinstance(record, Begin) != (self.begin is None) or self.abandoned:
-            raise DataLossError(f"a {type(record).__name__.lower()} record stands where none can, in slot {self.next}")
+        if isinstance(record, RecordingHeader) != (self.header is None) or self.abandoned:
+            raise DataLossError(f"a {kind_of(record)} record stands where none can, in slot {self.next_slot}")
         match record:
-            case Begin():
-                self.begin = record
-            case Piece():
+            case RecordingHeader():
+                self.header = record
+            case SplitChunk():
                 self._add(record)
-            case End():
+            case RecordingEnded():
                 self.ended = True
-            case Abandon():
+            case RecordingAbandoned():
                 self.abandoned = record.why or "abandoned"
             case _:
-                raise DataLossError(f"a {type(record).__name__.lower()} record stands in a recording of splits")
-        self.next += 1
+                raise DataLossError(f"a {kind_of(record)} record stands in a recording of splits")
+        self.next_slot += 1
 
-    def _add(self, piece: Piece) -> None:
-        length = sum(times for _, times in piece.counts)
-        elements = sum(count * times for count, times in piece.counts)
-        if length < 1 or elements != sum(place.count for place in piece.frames):
-            raise DataLossError(f"a piece that does not add up stands in slot {self.next}")
-        if self._overlaps(piece.first, piece.first + length):
+    def _add(self, chunk: SplitChunk) -> None:
+        length = sum(times for _, times in chunk.counts)
+        elements = sum(count * times for count, times in chunk.counts)
+        if length < 1 or elements != sum(ref.count for ref in chunk.frames):
+            raise DataLossError(f"a piece that does not add up stands in slot {self.next_slot}")
+        if self._overlaps(chunk.first, chunk.first + length):
             return  # another one was first, with the same elements
-        index = bisect_right(self._starts, piece.first)
-        self._starts.insert(index, piece.first)
-        self._pieces.insert(index, piece)
-        self.files += piece.files
-        self.recorded += length
+        index = bisect_right(self._first_splits, chunk.first)
+        self._first_splits.insert(index, chunk.first)
+        self._chunks.insert(index, chunk)
+        self.files += chunk.files
+        self.recorded_splits += length
 
     def _overlaps(self, first: int, end: int) -> bool:
-        index = bisect_right(self._starts, first)
-        before = index > 0 and _end(self._pieces[index - 1]) > first
-        return before or (index < len(self._starts) and self._starts[index] < end)
+        index = bisect_right(self._first_splits, first)
+        before = index > 0 and _end_split(self._chunks[index - 1]) > first
+        return before or (index < len(self._first_splits) and self._first_splits[index] < end)
 
-    def cut(self, first: int, end: int) -> Iterator[tuple[int, int, Piece | None]]:
+    def partition(self, first: int, end: int) -> Iterator[tuple[int, int, SplitChunk | None]]:
         """A run of splits as what is recorded and what is not.
 
         Yields:
             Runs of splits, as first and end, each with the piece that holds all of it, or None.
         """
         while first < end:
-            index = bisect_right(self._starts, first)
-            piece = self._pieces[index - 1] if index else None
-            if piece is not None and _end(piece) > first:
-                stop = min(end, _end(piece))
-                yield first, stop, piece
+            index = bisect_right(self._first_splits, first)
+            chunk = self._chunks[index - 1] if index else None
+            if chunk is not None and _end_split(chunk) > first:
+                stop = min(end, _end_split(chunk))
+                yield first, stop, chunk
             else:
-                stop = min(end, self._starts[index]) if index < len(self._starts) else end
+                stop = min(end, self._first_splits[index]) if index < len(self._first_splits) else end
                 yield first, stop, None
             first = stop
 
-    def holds(self, piece: Piece) -> bool:
+    def contains(self, chunk: SplitChunk) -> bool:
         """Whether this is one of the pieces that count."""
-        index = bisect_right(self._starts, piece.first)
-        return index > 0 and self._pieces[index - 1] is piece
+        index = bisect_right(self._first_splits, chunk.first)
+        return index > 0 and self._chunks[index - 1] is chunk
 
     @property
-    def places(self) -> list[Place]:
+    def frame_refs(self) -> list[FrameRef]:
         """Where all frames lie."""
-        return [place for piece in self._pieces for place in piece.frames]
+        return [ref for chunk in self._chunks for ref in chunk.frames]
 
     @property
     def elements(self) -> int:
         """How many elements are recorded."""
-        return sum(place.count for place in self.places)
+        return sum(ref.count for ref in self.frame_refs)
 
 
-def _end(piece: Piece) -> int:
-    return piece.first + sum(times for _, times in piece.counts)
+def _end_split(chunk: SplitChunk) -> int:
+    return chunk.first + sum(times for _, times in chunk.counts)
 
 
-def elements_before(piece: Piece, split: int) -> int:
+def elements_before(chunk: SplitChunk, split: int) -> int:
     """How many elements of a piece come before those of a split."""
-    total, left = 0, split - piece.first
-    for count, times in piece.counts:
+    total, left = 0, split - chunk.first
+    for count, times in chunk.counts:
         taken = min(times, left)
         total += count * taken
         left -= taken
     return total
 
 
-def shortened(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def run_length_encode(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Counts as a `Piece` has them: each with how often it follows itself.
 
     Example:

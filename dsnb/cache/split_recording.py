@@ -6,11 +6,20 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dsnb.cache.backends import Gone, Shelf, Store, Unwritable, warn
-from dsnb.cache.frames import joined
-from dsnb.cache.opened import FileNote, first_change
-from dsnb.cache.recording import Abandon, Begin, End, Piece, Place, Record, decode, encode
-from dsnb.cache.split_log import SplitLog, elements_before, shortened
+from dsnb.cache.backends import PipelineRecordings, RecordingLost, RecordingStore, StoreFailed, warn
+from dsnb.cache.frames import merge_small_frames
+from dsnb.cache.opened_files import FileState, first_change
+from dsnb.cache.recording import (
+    FrameRef,
+    Record,
+    RecordingAbandoned,
+    RecordingEnded,
+    RecordingHeader,
+    SplitChunk,
+    decode_record,
+    encode_record,
+)
+from dsnb.cache.split_log import SplitLog, elements_before, run_length_encode
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError
 
@@ -19,33 +28,33 @@ class SplitRecording:
     """Reads and writes whole splits.
 
     Args:
-        shelf: Where.
-        begin: What to put into the first slot.
-        total: The number of splits.
+        recordings: Where.
+        header: What to put into the first slot.
+        split_count: The number of splits.
     """
 
-    _store: Store
+    _store: RecordingStore
     _number = 0
 
-    def __init__(self, shelf: Shelf, begin: Begin, total: int) -> None:
-        self._shelf = shelf
-        self._begin = begin
-        self._total = total
+    def __init__(self, recordings: PipelineRecordings, header: RecordingHeader, split_count: int) -> None:
+        self._recordings = recordings
+        self._header = header
+        self._split_count = split_count
         self._log = SplitLog()
         self._records: list[bytes] = []
-        self._written: set[Place] = set()
-        self.off: DsnbError | None = None
+        self._uncommitted: set[FrameRef] = set()
+        self.disabled_by: DsnbError | None = None
         self._unreadable = False
-        self._try(self._open)
+        self._disable_on_failure(self._open)
 
     @property
     def entropy(self) -> int:
         """The root of all randomness without a seed."""
-        return (self._log.begin or self._begin).entropy
+        return (self._log.header or self._header).entropy
 
     def _open(self) -> None:
-        number = max(1, self._shelf.newest())
-        self._store = self._shelf.open(number)
+        number = max(1, self._recordings.newest_number())
+        self._store = self._recordings.open(number)
         self._number = number
         self._start()
 
@@ -54,65 +63,65 @@ class SplitRecording:
         change = first_change(self._log.files) if self._store.shared else ""
         if change:  # others may end what they have begun
             warn(change, "it is recorded anew", "")
-            self._move()
+            self._open_next()
             self._refresh()
-        self._end()
+        self._end_if_complete()
         if self._log.ended:
-            self._settle()  # whoever ended it may have died before it did
+            self._finalize()  # whoever ended it may have died before it did
 
-    def _try(self, act: object) -> None:
+    def _disable_on_failure(self, act: object) -> None:
         assert callable(act)
         try:
             act()
-        except (Unwritable, Gone) as error:
-            self._switch_off(error.page)
+        except (StoreFailed, RecordingLost) as error:
+            self._disable(error.error)
 
-    def stop_reading(self, page: DsnbError) -> None:
+    def stop_reading(self, error: DsnbError) -> None:
         """Produce all splits from now on: what is recorded cannot be read."""
         self._unreadable = True
-        self._switch_off(page)
+        self._disable(error)
 
-    def _switch_off(self, page: DsnbError) -> None:
-        if self.off is None:
-            warn(page.what, page.did or "the pass goes on without the cache", page.hint)
-        self.off = page
+    def _disable(self, error: DsnbError) -> None:
+        if self.disabled_by is None:
+            warn(error.what, error.did or "the pass goes on without the cache", error.hint)
+        self.disabled_by = error
 
     def _refresh(self) -> None:
-        self._read_on()
-        while self._log.begin is None and not self._claim(self._begin):
-            self._read_on()
+        self._read_new_records()
+        while self._log.header is None and not self._claim(self._header):
+            self._read_new_records()
 
-    def _read_on(self) -> None:
-        while (data := self._store.read(self._log.next)) is not None:
+    def _read_new_records(self) -> None:
+        while (data := self._store.read(self._log.next_slot)) is not None:
             try:
-                self._apply(decode(data), data)
+                self._apply(decode_record(data), data)
             except DataLossError as damage:
-                _tell(damage)
-                self._move()
+                _warn_damaged(damage)
+                self._open_next()
             if self._log.abandoned:
-                self._move()
+                self._open_next()
 
-    def give_up(self, piece: Piece, damage: DataLossError) -> None:
+    def abandon_damaged(self, chunk: SplitChunk, damage: DataLossError) -> None:
         """Close a recording of which a piece is damaged, for all workers, and go over to the next one."""
-        if self.off is None and self._log.holds(piece):  # else somebody else was first
-            _tell(damage)
-            self._try(lambda: self._abandon(damage.what))
+        if self.disabled_by is None and self._log.contains(chunk):  # else somebody else was first
+            _warn_damaged(damage)
+            self._disable_on_failure(lambda: self._abandon(damage.what))
 
     def _abandon(self, why: str) -> None:
         number = self._number
-        while self._number == number and not self._claim(Abandon(why=why)):
+        while self._number == number and not self._claim(RecordingAbandoned(why=why)):
             self._refresh()
         if self._number == number:
-            self._move()
+            self._open_next()
         self._start()
 
-    def _move(self) -> None:
+    def _open_next(self) -> None:
         """Go over to the next recording, with the same entropy: what is recorded already elsewhere is drawn alike."""
-        self._begin = replace(self._begin, entropy=self.entropy)
-        self._written.clear()
+        self._header = replace(self._header, entropy=self.entropy)
+        self._uncommitted.clear()
         self._store.close()
-        self._number = max(self._number + 1, self._shelf.newest())
-        self._store = self._shelf.open(self._number)
+        self._number = max(self._number + 1, self._recordings.newest_number())
+        self._store = self._recordings.open(self._number)
         self._log, self._records = SplitLog(), []
 
     def _apply(self, record: Record, data: bytes) -> None:
@@ -120,74 +129,76 @@ class SplitRecording:
         self._records.append(data)
 
     def _claim(self, record: Record) -> bool:
-        data = encode(record)
-        if not self._store.claim(self._log.next, data) and self._store.read(self._log.next) != data:
+        data = encode_record(record)
+        if not self._store.claim(self._log.next_slot, data) and self._store.read(self._log.next_slot) != data:
             return False
         self._apply(record, data)
         return True
 
-    def cut(self, first: int, end: int) -> list[tuple[int, int, Piece | None]]:
+    def partition(self, first: int, end: int) -> list[tuple[int, int, SplitChunk | None]]:
         """A run of splits as what is recorded now and what is not."""
-        if self.off is None:
-            self._try(self._refresh)
-        return [(first, end, None)] if self._unreadable else list(self._log.cut(first, end))
+        if self.disabled_by is None:
+            self._disable_on_failure(self._refresh)
+        return [(first, end, None)] if self._unreadable else list(self._log.partition(first, end))
 
-    def read(self, piece: Piece, first: int, end: int) -> Iterator[tuple[Frame, int, int]]:
+    def read(self, chunk: SplitChunk, first: int, end: int) -> Iterator[tuple[Frame, int, int]]:
         """The elements of a run of recorded splits: frames, each with the first element and the end in it.
 
         Raises:
             DataLossError: one is damaged.
             Unwritable: the store cannot be reached.
         """
-        if not self._log.holds(piece):
+        if not self._log.contains(chunk):
             raise DataLossError("the recording was begun anew")
-        at, stop = elements_before(piece, first), elements_before(piece, end)
+        at, stop = elements_before(chunk, first), elements_before(chunk, end)
         base = 0
-        for place in piece.frames:
-            low, high = max(at, base), min(stop, base + place.count)
+        for ref in chunk.frames:
+            low, high = max(at, base), min(stop, base + ref.count)
             if low < high:
-                yield self._store.frame(place), low - base, high - base
-            base += place.count
+                yield self._store.read_frame(ref), low - base, high - base
+            base += ref.count
 
-    def keep(self, frames: Sequence[Frame]) -> tuple[Place, ...]:
+    def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
         """Write frames of splits that are not whole yet."""
-        places: list[Place] = []
-        if self.off is None and frames:
-            self._try(lambda: places.extend(self._store.put(joined(frames))))
-        self._written.update(places)
-        return tuple(places)
+        refs: list[FrameRef] = []
+        if self.disabled_by is None and frames:
+            self._disable_on_failure(lambda: refs.extend(self._store.write_frames(merge_small_frames(frames))))
+        self._uncommitted.update(refs)
+        return tuple(refs)
 
-    def add(self, first: int, counts: Sequence[int], places: Sequence[Place], files: Sequence[FileNote]) -> None:
+    def commit_splits(
+        self, first: int, counts: Sequence[int], refs: Sequence[FrameRef], files: Sequence[FileState]
+    ) -> None:
         """Commit whole splits, the first of which is `first`; nothing of a recording that was given up since."""
-        if self.off is None and counts and self._written.issuperset(places):
-            piece = Piece(first=first, counts=shortened(counts), frames=tuple(places), files=tuple(files))
-            self._try(lambda: self._commit(piece))
-            self._written.difference_update(places)
+        if self.disabled_by is None and counts and self._uncommitted.issuperset(refs):
+            chunk = SplitChunk(first=first, counts=run_length_encode(counts), frames=tuple(refs), files=tuple(files))
+            self._disable_on_failure(lambda: self._commit_chunk(chunk))
+            self._uncommitted.difference_update(refs)
 
-    def _commit(self, piece: Piece) -> None:
+    def _commit_chunk(self, chunk: SplitChunk) -> None:
         number = self._number
-        while self._number == number and not self._log.ended and not self._claim(piece):
+        while self._number == number and not self._log.ended and not self._claim(chunk):
             self._refresh()
-        self._end()
+        self._end_if_complete()
 
-    def _end(self) -> None:
+    def _end_if_complete(self) -> None:
         """Say that all splits are there, if they are: whoever recorded the last one may have died before it did."""
-        while self._log.recorded >= self._total and not self._log.ended:
-            if self._claim(End(epoch=0, elements=self._log.elements)):
-                self._settle()
+        while self._log.recorded_splits >= self._split_count and not self._log.ended:
+            if self._claim(RecordingEnded(epoch=0, elements=self._log.elements)):
+                self._finalize()
             else:
                 self._refresh()
 
-    def _settle(self) -> None:
-        with contextlib.suppress(Unwritable, Gone):
-            self._store.settle(self._records)
+    def _finalize(self) -> None:
+        with contextlib.suppress(StoreFailed, RecordingLost):
+            self._store.finalize(self._records)
 
     def close(self) -> None:
         """Let go of the store."""
         if self._number:
             self._store.close()
-        self._shelf.close()
+        self._recordings.close()
 
 
-def _tell(damage: DataLossError) -> None:
+def _warn_damaged(damage: DataLossError) -> None:
     warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)

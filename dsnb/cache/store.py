@@ -28,42 +28,42 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from dsnb.cache.content import Content, content_of
-from dsnb.cache.database import Database, spoken
-from dsnb.cache.faults import Point
+from dsnb.cache.cleanup import clean_up, incompatible_versions, is_clean
+from dsnb.cache.database import Database, translate_errors
+from dsnb.cache.failpoints import Failpoint
 from dsnb.cache.files import sync_folder
-from dsnb.cache.index import FORMATS, Entry, Found, Index
-from dsnb.cache.sweep import is_tidy, tidy, too_old
+from dsnb.cache.folder_hash import FolderContent, hash_folder
+from dsnb.cache.index import MIGRATIONS, CacheEntry, Index, StoredResult
 from dsnb.cache.versions import this_version
 from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
-_SYNC = Point("result sync")
-_MAKE = Point("result make")
-_FOLDER = Point("result folder")
-_REMOVE = Point("result remove")
+_SYNC = Failpoint("result sync")
+_MAKE = Failpoint("result make")
+_FOLDER = Failpoint("result folder")
+_REMOVE = Failpoint("result remove")
 
 _RESULT: Final = "result-"
-HURRIED: Final = 2.0  # seconds that a look-up waits for the lock: without it only recency or order suffers
+SHORT_TIMEOUT_S: Final = 2.0  # seconds that a look-up waits for the lock: without it only recency or order suffers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Staged:
+class StagedResult:
     """A result that is written and synced, and has no entry yet."""
 
     folder: Path
-    content: Content
+    content: FolderContent
     type: str
     seconds: float = 0.0
 
 
-_stores: weakref.WeakSet[Store] = weakref.WeakSet()
-_forking: list[Store] = []  # those whose locks a fork holds just now
+_stores: weakref.WeakSet[ResultStore] = weakref.WeakSet()
+_locked_for_fork: list[ResultStore] = []  # those whose locks a fork holds just now
 
 
-class Store:
+class ResultStore:
     """The folder of one cache, as this process has it open. May be used from any thread.
 
     Args:
@@ -80,7 +80,7 @@ class Store:
         self.limit = limit
         self._path = directory / name
         self._lock = threading.RLock()
-        self._written: set[str] = set()  # folders that this object made, and that are no results yet
+        self._unfinished_folders: set[str] = set()  # folders that this object made, and that are no results yet
         self._open()
         _stores.add(self)
 
@@ -88,15 +88,15 @@ class Store:
 
     def _open(self) -> None:
         _check_directory(self._path)
-        self._database = Database(self._path, FORMATS)
+        self._database = Database(self._path, MIGRATIONS)
         self._index = Index(self._database)
         self._is_open = True
         if not self._database.writable:
             logger.warning("the cache %s cannot be written to: it is read from, and nothing is stored", self.directory)
             return
         try:
-            with spoken(self._path):
-                self._sweep()
+            with translate_errors(self._path):
+                self._clean_up()
         except BaseException:
             self.close()
             raise
@@ -107,30 +107,30 @@ class Store:
             self._database.close()
             self._is_open = False
 
-    def hold(self) -> None:
+    def lock_before_fork(self) -> None:
         """Let no other thread be inside a transaction while this process forks."""
         self._lock.acquire()
 
-    def let_go(self) -> None:
+    def unlock_after_fork(self) -> None:
         """Go on after a fork."""
         self._lock.release()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Let go of the parent's connection, whose locks this process does not have; the next use makes its own."""
         self._lock = threading.RLock()
         self.close()
 
     @contextmanager
-    def _changing(self, *, patience: float | None = None) -> Iterator[Index]:
+    def _transaction(self, *, timeout_s: float | None = None) -> Iterator[Index]:
         """One transaction; the folders that it leaves over are removed after it."""
-        with self.reading() as index, self._database.change(patience=patience):
+        with self.reading() as index, self._database.transaction(timeout_s=timeout_s):
             yield index
-        self._remove_left_over()
+        self._remove_unused_folders()
 
     @contextmanager
     def reading(self) -> Iterator[Index]:
         """The entries, to look at."""
-        with self._lock, spoken(self._path):
+        with self._lock, translate_errors(self._path):
             if not self._is_open:
                 self._open()
             yield self._index
@@ -141,34 +141,34 @@ class Store:
         with self.reading():
             return self._database.writable
 
-    def _sweep(self) -> None:
+    def _clean_up(self) -> None:
         # Looked at without the lock: nearly always there is nothing to do.
-        if is_tidy(self.directory, self._index):
+        if is_clean(self.directory, self._index):
             return
         # What is too old must go before anything is looked up. All else can wait for whoever opens the cache next.
-        patience = None if too_old(self._index) else HURRIED
+        timeout_s = None if incompatible_versions(self._index) else SHORT_TIMEOUT_S
         try:
-            with self._database.change(patience=patience):
-                tidy(self.directory, self._index)
+            with self._database.transaction(timeout_s=timeout_s):
+                clean_up(self.directory, self._index)
         except UnavailableError as error:
-            if patience is None:
+            if timeout_s is None:
                 raise
             logger.debug("the cache %s is left untidy: %s", self.directory, error)
             return
-        self._remove_left_over()
+        self._remove_unused_folders()
 
-    def _remove_left_over(self) -> None:
+    def _remove_unused_folders(self) -> None:
         """Remove the folders that belong to no result any more; what fails is tried again."""
         with contextlib.suppress(DsnbError), self.reading() as index:
-            removed = [location for location in index.left_over() if self._remove(location)]
+            removed = [location for location in index.unused_folders() if self._remove_folder(location)]
             if removed:
-                with self._database.change(patience=HURRIED):
+                with self._database.transaction(timeout_s=SHORT_TIMEOUT_S):
                     for location in removed:
-                        index.forget(location)
+                        index.forget_folder(location)
 
-    def _remove(self, location: str) -> bool:
+    def _remove_folder(self, location: str) -> bool:
         """Remove a folder that the database names; whether it is gone."""
-        if not _is_ours(location):
+        if not _is_result_folder(location):
             logger.warning("the cache %s names %r, which is no folder of a result: left alone", self._path, location)
             return True
         with _REMOVE:
@@ -181,27 +181,29 @@ class Store:
     def new_folder(self) -> Iterator[Path]:
         """A new folder to write a result into; removed at the end, unless `add` took it in."""
         location = f"{_RESULT}{secrets.token_hex(8)}"
-        with self._changing() as index:
-            index.reserve(location)
+        with self._transaction() as index:
+            index.reserve_folder(location)
         with _MAKE:
             (self.directory / location).mkdir(mode=0o700)
-        self._written.add(location)
+        self._unfinished_folders.add(location)
         try:
             yield self.directory / location
         finally:
-            if location in self._written:
+            if location in self._unfinished_folders:
                 self._discard(location)
 
     def _discard(self, location: str) -> None:
-        self._written.discard(location)
+        self._unfinished_folders.discard(location)
         try:
-            with self._changing() as index:
-                index.leave(location)  # does nothing to a result: an interrupt may have come right after the commit
+            with self._transaction() as index:
+                index.mark_folder_unused(
+                    location
+                )  # does nothing to a result: an interrupt may have come right after the commit
         except DsnbError:  # nothing names the folder any more
-            self._remove(location)
+            self._remove_folder(location)
 
     @staticmethod
-    def seal(folder: Path) -> Content:
+    def hash_and_sync(folder: Path) -> FolderContent:
         """Hash a folder that is written, and make it last."""
 
         def sync(descriptor: int) -> None:
@@ -209,9 +211,9 @@ class Store:
                 os.fsync(descriptor)
 
         os.chmod(folder, 0o700)  # an output that copies a folder gives this one the mode of the original
-        return content_of(str(folder), sync)
+        return hash_folder(str(folder), sync)
 
-    def add(self, entry: Entry, staged: Staged | None = None) -> bool:
+    def add(self, entry: CacheEntry, staged: StagedResult | None = None) -> bool:
         """Store an entry, in the place of what was stored with its key.
 
         Returns:
@@ -220,41 +222,41 @@ class Store:
         Raises:
             DsnbError: the database could not be written; then nothing is stored, and no folder is left.
         """
-        with self._changing() as index:
-            location = self._place(index, staged) if staged else None
+        with self._transaction() as index:
+            location = self._add_result(index, staged) if staged else None
             index.add_entry(entry, this_version(), location, staged.type if staged and location else None)
         if staged and location == staged.folder.name:
-            self._written.discard(location)
+            self._unfinished_folders.discard(location)
         return location is not None
 
-    def _place(self, index: Index, staged: Staged) -> str | None:
+    def _add_result(self, index: Index, staged: StagedResult) -> str | None:
         """Make a written folder a result, or find that its content is here already."""
         content = staged.content
         known = index.location_of(content.digest)
         if known and (self.directory / known).is_dir():
             return known
         if known:
-            index.lose(known)
-        if not self._make_room(index, content.bytes):
+            index.mark_missing(known)
+        if not self._make_room(index, content.nbytes):
             return None
         sync_folder(str(self.directory), _FOLDER)
         location = staged.folder.name
-        index.add_result(location, content.digest, content.bytes, staged.seconds)
+        index.add_result(location, content.digest, content.nbytes, staged.seconds)
         return location
 
     def _make_room(self, index: Index, needed: int) -> bool:
         if needed > self.limit:
             return False
-        over = index.bytes() + needed - self.limit
+        over = index.total_bytes() + needed - self.limit
         if over <= 0:
             return True
-        for number in index.leases_over():
-            index.give_back(number)
-        return bool(index.drop_least(over))
+        for number in index.expired_leases():
+            index.release_lease(number)
+        return bool(index.evict_lowest_ranked(over))
 
     def drop(self, keys: list[str]) -> None:
         """Drop the entries with these keys."""
-        with self._changing() as index:
+        with self._transaction() as index:
             for key in keys:
                 index.drop_key(key)
 
@@ -272,13 +274,13 @@ class Store:
         if not self.writable:
             return
         try:
-            with self._changing(patience=HURRIED) as index:
+            with self._transaction(timeout_s=SHORT_TIMEOUT_S) as index:
                 index.touch(output)
         except DsnbError as error:
             logger.debug("recency of %s is not noted: %s", output, error)
 
     @contextmanager
-    def lent(self, output: str) -> Iterator[tuple[Found, Path] | None]:
+    def leased(self, output: str) -> Iterator[tuple[StoredResult, Path] | None]:
         """A result with this output fingerprint and its folder, which stays until the block ends.
 
         None where there is no such result.
@@ -286,60 +288,60 @@ class Store:
         Raises:
             DataLossError: it is not as it was written; it is dropped, and never given out.
         """
-        found, lease = self._lend(output)
+        found, lease = self._acquire_lease(output)
         try:
             if found is not None:
-                self._check_whole(found)
+                self._check_intact(found)
             yield (found, self.directory / found.location) if found is not None else None
         finally:
             if lease is not None:
-                self._give_back(lease)
+                self._release_lease(lease)
 
-    def _lend(self, output: str) -> tuple[Found | None, int | None]:
+    def _acquire_lease(self, output: str) -> tuple[StoredResult | None, int | None]:
         if not self.writable:
             with self.reading() as index:
                 return index.result_of(output), None
         try:
-            with self._changing(patience=HURRIED) as index:
+            with self._transaction(timeout_s=SHORT_TIMEOUT_S) as index:
                 found = index.result_of(output)
                 if found is None:
                     return None, None
                 index.touch(output)
-                return found, index.lend(found.location)
+                return found, index.acquire_lease(found.location)
         except DsnbError as error:
             logger.debug("the result of %s is read without a lease: %s", output, error)
             with self.reading() as index:
                 return index.result_of(output), None
 
-    def _give_back(self, lease: int) -> None:
+    def _release_lease(self, lease: int) -> None:
         try:
-            with self._changing() as index:
-                index.give_back(lease)
+            with self._transaction() as index:
+                index.release_lease(lease)
         except DsnbError as error:
             logger.debug("lease %d is left to fall with this process: %s", lease, error)
 
-    def _check_whole(self, found: Found) -> None:
+    def _check_intact(self, found: StoredResult) -> None:
         folder = self.directory / found.location
         try:
-            whole = content_of(str(folder)).digest == found.digest
+            intact = hash_folder(str(folder)).digest == found.digest
         except (OSError, DsnbError):
-            whole = False
-        if not whole:
-            self._lose(found.location)
+            intact = False
+        if not intact:
+            self._mark_missing(found.location)
             raise DataLossError(
                 f"the result {folder} is missing or damaged",
                 did="it is not used any more",
                 hint="look whether the disk is in order, if this happens again",
             )
 
-    def _lose(self, location: str) -> None:
+    def _mark_missing(self, location: str) -> None:
         if not self.writable:
             return
-        with contextlib.suppress(DsnbError), self._changing() as index:
-            index.lose(location)
+        with contextlib.suppress(DsnbError), self._transaction() as index:
+            index.mark_missing(location)
 
 
-def _is_ours(location: str) -> bool:
+def _is_result_folder(location: str) -> bool:
     """Whether a name is that of a folder that a cache makes."""
     return re.fullmatch(r"result-[0-9a-f]+(-[0-9a-f]+)?", location) is not None
 
@@ -349,7 +351,7 @@ def _check_directory(database: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if database.stat().st_size:
             return  # the database says by itself whose it is
-    others = sorted(set(os.listdir(database.parent)) - Database.files(database))
+    others = sorted(set(os.listdir(database.parent)) - Database.file_names(database))
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise FailedPreconditionError(
@@ -361,17 +363,17 @@ def _check_directory(database: Path) -> None:
 
 def _before_fork() -> None:
     for store in list(_stores):
-        store.hold()
-        _forking.append(store)
+        store.lock_before_fork()
+        _locked_for_fork.append(store)
 
 
-def _after_fork(act: Callable[[Store], None]) -> None:
-    while _forking:
-        act(_forking.pop())
+def _after_fork(act: Callable[[ResultStore], None]) -> None:
+    while _locked_for_fork:
+        act(_locked_for_fork.pop())
 
 
 os.register_at_fork(
     before=_before_fork,
-    after_in_parent=lambda: _after_fork(Store.let_go),
-    after_in_child=lambda: _after_fork(Store.begin_anew),
+    after_in_parent=lambda: _after_fork(ResultStore.unlock_after_fork),
+    after_in_child=lambda: _after_fork(ResultStore.reset_after_fork),
 )

@@ -17,18 +17,18 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
 from dsnb.arguments import anything, checked, encodable, instance, number, optional, path, text
-from dsnb.cache.content import Content
-from dsnb.cache.faults import Point
-from dsnb.cache.files import page
-from dsnb.cache.index import Entry
-from dsnb.cache.storage import ModelStorage
-from dsnb.cache.store import Staged, Store
+from dsnb.cache.failpoints import Failpoint
+from dsnb.cache.files import translate_os_error
+from dsnb.cache.folder_hash import FolderContent
+from dsnb.cache.index import CacheEntry
+from dsnb.cache.model_storage import ModelStorage
+from dsnb.cache.store import ResultStore, StagedResult
 from dsnb.elements.usercode import namespace
 from dsnb.errors import DsnbError, InvalidArgumentError
 
 logger = logging.getLogger(__name__)
 
-_WRITE = Point("result write")
+_WRITE = Failpoint("result write")
 _MEBIBYTE: Final = 1 << 20
 LARGEST_SIZE: Final = 1e9  # MiB: more than a disk holds; as bytes it still fits an integer of SQLite
 _DEFAULT_NAME: Final = "cache.db"
@@ -126,29 +126,31 @@ class LocalTrainingCache(TrainingCache):
         name: str | None = None,
         max_size: float | None = None,
     ) -> None:
-        self.directory = _directory(directory or os.environ.get("DSNB_CACHE_DIRECTORY") or _default_directory())
-        self.name = _name(name or os.environ.get("DSNB_CACHE_NAME") or _DEFAULT_NAME)
-        self.max_size = _size(os.environ.get("DSNB_MAX_CACHE_SIZE") or _DEFAULT_SIZE if max_size is None else max_size)
-        self._store = self._made() if self.max_size else None
+        self.directory = _check_directory(directory or os.environ.get("DSNB_CACHE_DIRECTORY") or _default_directory())
+        self.name = _check_name(name or os.environ.get("DSNB_CACHE_NAME") or _DEFAULT_NAME)
+        self.max_size = _check_size(
+            os.environ.get("DSNB_MAX_CACHE_SIZE") or _DEFAULT_SIZE if max_size is None else max_size
+        )
+        self._store = self._open_store() if self.max_size else None
         if self._store is not None:
             weakref.finalize(self, self._store.close)
 
-    def _made(self) -> Store:
+    def _open_store(self) -> ResultStore:
         doing = f"opening the cache {str(self.directory)!r}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return Store(self.directory, self.name, int(self.max_size * _MEBIBYTE))
+            return ResultStore(self.directory, self.name, int(self.max_size * _MEBIBYTE))
         except DsnbError:  # some of them are OSErrors too
             raise
         except OSError as error:
-            raise page(error, doing, "nothing is cached") from error
+            raise translate_os_error(error, doing, "nothing is cached") from error
 
     def __repr__(self) -> str:
         return f"LocalTrainingCache({str(self.directory)!r}, name={self.name!r}, max_size={self.max_size:g})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In another process it is the same folder, opened there.
-        return _opened, (str(self.directory), self.name, self.max_size)
+        return _reopen, (str(self.directory), self.name, self.max_size)
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +165,7 @@ class LocalTrainingCache(TrainingCache):
             self._store.close()
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> ResultStore | None:
         """What keeps the entries; None where the size is 0."""
         return self._store
 
@@ -178,7 +180,7 @@ class LocalTrainingCache(TrainingCache):
         if self._store is None:
             return 0
         with self._store.reading() as index:
-            return index.bytes()
+            return index.total_bytes()
 
     @checked(
         fingerprint_key=encodable,
@@ -214,9 +216,9 @@ class LocalTrainingCache(TrainingCache):
             ResourceExhaustedError: the disk is full.
             UnavailableError: another process keeps the database locked.
         """
-        self.keep(Entry(key=fingerprint_key, output=output_fingerprint), output, model_storage, seconds)
+        self.keep(CacheEntry(key=fingerprint_key, output=output_fingerprint), output, model_storage, seconds)
 
-    def keep(self, entry: Entry, output: Any, model_storage: ModelStorage, seconds: float = 0.0) -> bool:
+    def keep(self, entry: CacheEntry, output: Any, model_storage: ModelStorage, seconds: float = 0.0) -> bool:
         """`cache_output` for an entry with a note; whether the output itself is kept."""
         for name, given in (("fingerprint_key", entry.key), ("output_fingerprint", entry.output)):
             if not isinstance(given, str):
@@ -227,28 +229,30 @@ class LocalTrainingCache(TrainingCache):
             return self._store.add(entry)
         try:
             with self._store.new_folder() as folder:
-                content = self._written(self._store, output, folder, model_storage)
+                content = self._write_output(self._store, output, folder, model_storage)
                 if content is None:
                     return self._store.add(entry)
                 return self._store.add(
-                    entry, Staged(folder=folder, content=content, type=class_name(type(output)), seconds=seconds)
+                    entry, StagedResult(folder=folder, content=content, type=class_name(type(output)), seconds=seconds)
                 )
         except DsnbError:
             raise
         except OSError as error:
             doing = f"storing a result in {str(self.directory)!r}"
-            raise page(error, doing, "it is not stored; what is stored stays") from error
+            raise translate_os_error(error, doing, "it is not stored; what is stored stays") from error
 
-    def _written(self, store: Store, output: Cacheable, folder: Path, model_storage: ModelStorage) -> Content | None:
+    def _write_output(
+        self, store: ResultStore, output: Cacheable, folder: Path, model_storage: ModelStorage
+    ) -> FolderContent | None:
         try:
             with _WRITE:
                 output.to_cache(folder, model_storage)
-            content = store.seal(folder)
+            content = store.hash_and_sync(folder)
         except Exception:
             logger.exception("%s could not be written to the cache: only its fingerprint is kept", type(output))
             return None
-        if content.bytes > store.limit:
-            logger.debug("a result of %d bytes is larger than the cache: only its fingerprint is kept", content.bytes)
+        if content.nbytes > store.limit:
+            logger.debug("a result of %d bytes is larger than the cache: only its fingerprint is kept", content.nbytes)
             return None
         return content
 
@@ -272,21 +276,21 @@ class LocalTrainingCache(TrainingCache):
         if self._store is None:
             return None
         try:
-            with self._store.lent(output_fingerprint_key) as lent:
-                if lent is None:
+            with self._store.leased(output_fingerprint_key) as leased:
+                if leased is None:
                     return None
-                found, directory = lent
-                return _restored(found.type, node_name, directory, model_storage, output_fingerprint_key)
+                found, directory = leased
+                return _restore(found.type, node_name, directory, model_storage, output_fingerprint_key)
         except Exception as error:  # noqa: BLE001 - a broken cache must not break a training: the step runs again
             logger.warning("the result of %r could not be read from the cache, and is none: %s", node_name, error)
             return None
 
 
-def _opened(directory: str, name: str, max_size: float) -> LocalTrainingCache:
+def _reopen(directory: str, name: str, max_size: float) -> LocalTrainingCache:
     return LocalTrainingCache(directory, name=name, max_size=max_size)
 
 
-def _restored(kind: str, node_name: str, directory: Path, model_storage: ModelStorage, output: str) -> Any | None:
+def _restore(kind: str, node_name: str, directory: Path, model_storage: ModelStorage, output: str) -> Any | None:
     cls = imported_class(kind)
     if cls is None or not issubclass(cls, Cacheable):
         logger.warning("a result is a %s, which is no Cacheable class of a module that is imported here", kind)
@@ -317,7 +321,7 @@ def _default_directory() -> str:
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dsnb", "training")
 
 
-def _directory(given: str | os.PathLike[str]) -> Path:
+def _check_directory(given: str | os.PathLike[str]) -> Path:
     """Made absolute at once: another working directory later does not mean another cache."""
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     for name, precious in (("the working directory", Path.cwd()), ("the home directory", Path.home())):
@@ -330,7 +334,7 @@ def _directory(given: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _name(given: str) -> str:
+def _check_name(given: str) -> str:
     if os.path.basename(given) != given or given in {".", ".."} or "?" in given:
         raise InvalidArgumentError(
             f"`name` of the cache's database is {given!r}", hint='DSNB_CACHE_NAME is a file name, as in "cache.db"'
@@ -338,7 +342,7 @@ def _name(given: str) -> str:
     return given
 
 
-def _size(given: str | float) -> float:
+def _check_size(given: str | float) -> float:
     try:
         size = float(given)
     except (TypeError, ValueError):

@@ -22,11 +22,11 @@ def is_compatible(version: str, minimum: str = MINIMUM_COMPATIBLE_VERSION) -> bo
         >>> is_compatible("0.1.0"), is_compatible("0.1.0.dev3")
         (True, False)
     """
-    found = _ordered(version)
-    return found is not None and found >= (_ordered(minimum) or ())
+    found = _sort_key(version)
+    return found is not None and found >= (_sort_key(minimum) or ())
 
 
-def _ordered(version: str) -> tuple[object, ...] | None:
+def _sort_key(version: str) -> tuple[object, ...] | None:
     """A version as a value that compares: releases by their numbers, what comes before a release below it."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)*)(.*)", version)
     if parts is None:

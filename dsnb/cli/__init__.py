@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import dsnb
-from dsnb.cli import cache, dashboard, demo, dispatcher, doctor, jobs, run_page, status, top, worker
+from dsnb.cli import cache, dashboard, demo, dispatcher, doctor, jobs, report, status, top, worker
 from dsnb.errors import DsnbError, InvalidArgumentError
 
 DESCRIPTION = "A data service for machine-learning input pipelines that begins in a notebook cell."
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 for a failure, 2 for a wrong use, 130 after Ctrl-C.
     """
-    args = make_parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
+    args = make_parser().parse_args(_join_subcommand(sys.argv[1:] if arguments is None else arguments))
     # What gRPC's core writes to standard error is in our errors already, in words; it reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _joined(arguments: Sequence[str]) -> Sequence[str]:
+def _join_subcommand(arguments: Sequence[str]) -> Sequence[str]:
     """`worker drain` is a command of its own, beside `worker`, which runs one."""
     if arguments[:1] == ["worker"] and arguments[1:2] in (["drain"], ["remove"]):
         return [" ".join(arguments[:2]), *arguments[2:]]
@@ -79,6 +79,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsnb {dsnb.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, dispatcher, worker, dashboard, status, top, run_page, jobs, cache, doctor):
+    for module in (demo, dispatcher, worker, dashboard, status, top, report, jobs, cache, doctor):
         module.add_to(commands)
     return parser

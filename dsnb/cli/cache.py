@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json
-from dsnb.cli.report import table
-from dsnb.monitor.words import size
+from dsnb.cli.status_text import table
+from dsnb.monitor.formatting import format_bytes
 
 if TYPE_CHECKING:
-    from dsnb.cache.catalogue import Entry
+    from dsnb.cache.catalogue import CatalogueEntry
     from dsnb.cli.options import Commands
 
 DESCRIPTION = """\
@@ -26,7 +26,7 @@ EXAMPLES = """\
   dsnb cache size /data/cache --json     how many bytes there are, for a script
   dsnb cache ls redis://host:6379/0      the same on a server; or s3://bucket/cache, and what else fsspec knows
   dsnb cache ls ~/.cache/dsnb/training   the results of a training cache"""
-_SHOWN = 60
+_MAX_PIPELINE_CHARS = 60
 
 
 def add_to(commands: Commands) -> None:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from dsnb.cache.places import without_password
+    from dsnb.cache.locations import without_password
 
     found = _entries(args)
     if args.as_json:
@@ -63,17 +63,21 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _entries(args: argparse.Namespace) -> list[Entry]:
+def _entries(args: argparse.Namespace) -> list[CatalogueEntry]:
     from dsnb.cache.catalogue import entries
 
     return entries(args.place, args.keys)
 
 
-def _row(entry: Entry) -> list[str]:
-    pipeline = entry.pipeline if len(entry.pipeline) <= _SHOWN else f"{entry.pipeline[: _SHOWN - 1]}…"
+def _row(entry: CatalogueEntry) -> list[str]:
+    pipeline = (
+        entry.pipeline
+        if len(entry.pipeline) <= _MAX_PIPELINE_CHARS
+        else f"{entry.pipeline[: _MAX_PIPELINE_CHARS - 1]}…"
+    )
     used = "yes" if entry.in_use else "no"
     elements = "-" if entry.state in ("result", "fingerprint") else f"{entry.elements:,}"
-    return [entry.key[:12], entry.state, elements, size(entry.nbytes), used, pipeline]
+    return [entry.key[:12], entry.state, elements, format_bytes(entry.nbytes), used, pipeline]
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -85,12 +89,14 @@ def _verify(args: argparse.Namespace) -> int:
         print(json.dumps({"checked": len(found), "damaged": damaged}))
     else:
         print(
-            "\n".join([*(f"{key[:12]} {problem}" for key, problem in damaged.items()), _sum(len(found), len(damaged))])
+            "\n".join(
+                [*(f"{key[:12]} {problem}" for key, problem in damaged.items()), _summary(len(found), len(damaged))]
+            )
         )
     return 1 if damaged else 0
 
 
-def _sum(checked: int, damaged: int) -> str:
+def _summary(checked: int, damaged: int) -> str:
     recordings = f"{checked} recording{'' if checked == 1 else 's'}"
     if damaged:
         return f"{damaged} of {recordings} are damaged: nothing damaged is served; the next run records it anew"
@@ -101,11 +107,11 @@ def _remove(args: argparse.Namespace) -> int:
     from dsnb.cache.catalogue import remove
 
     freed = remove(args.place, args.keys)
-    print(json.dumps({"freed_bytes": freed}) if args.as_json else f"{size(freed)} became free")
+    print(json.dumps({"freed_bytes": freed}) if args.as_json else f"{format_bytes(freed)} became free")
     return 0
 
 
 def _size(args: argparse.Namespace) -> int:
     nbytes = sum(entry.nbytes for entry in _entries(args))
-    print(json.dumps({"bytes": nbytes}) if args.as_json else size(nbytes))
+    print(json.dumps({"bytes": nbytes}) if args.as_json else format_bytes(nbytes))
     return 0

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.serving import told_to_stop, wait_for_end
+from dsnb.cli.signals import stop_event, wait_until_stopped
 from dsnb.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -43,20 +43,20 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve the dashboard until it is told to stop."""
-    need_panel()
+    require_panel()
     if args.replay is not None:
         return replay(args)
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import reach_of, source_for
+    from dsnb.dashboard.source import address_lookup, snapshot_stream
     from dsnb.notebook.connect import connect
 
     token = token_of(args)
     with connect(args.service, token):
         pass  # a wrong name, address or token is told here at once; the page would wait for the service to come
     server = start_in_thread(
-        source_for(args.service, token),
+        snapshot_stream(args.service, token),
         port=args.port,
-        reach=reach_of(args.service, token),
+        look_up_address=address_lookup(args.service, token),
         read_only=args.read_only,
     )
     return serve(server, args)
@@ -76,16 +76,16 @@ def serve(server: DashboardServer, args: argparse.Namespace) -> int:
     """Say where the page is, and wait for the end."""
     with ExitStack() as at_end:
         at_end.callback(server.stop)
-        stop = at_end.enter_context(told_to_stop())
+        stop = at_end.enter_context(stop_event())
         print(json.dumps({"url": server.url}) if args.as_json else f"dashboard at {server.url}; Ctrl-C stops it")
         sys.stdout.flush()
         if args.open and has_display():
             webbrowser.open(server.url)
-        wait_for_end(stop, server.wait)
+        wait_until_stopped(stop, server.wait)
     return 0
 
 
-def need_panel() -> None:
+def require_panel() -> None:
     """Refuse to go on without the libraries of the dashboard.
 
     Raises:

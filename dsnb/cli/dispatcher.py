@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file
-from dsnb.cli.serving import told_to_drain, wait_for_end
+from dsnb.cli.signals import drain_and_stop_events, wait_until_stopped
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -70,10 +70,10 @@ def add_to(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a dispatcher until it is told to stop."""
     from dsnb.dispatcher.config import DispatcherConfig
-    from dsnb.wire.security import kept_token, token_of_environment
+    from dsnb.wire.security import load_or_create_token, token_from_environment
 
-    token = token_of_environment() if args.token_file is None else kept_token(args.token_file)
-    with claimed(args.name) as name:
+    token = token_from_environment() if args.token_file is None else load_or_create_token(args.token_file)
+    with claimed_name(args.name) as name:
         config = DispatcherConfig(
             port=args.port,
             host=args.host,
@@ -91,18 +91,23 @@ def run(args: argparse.Namespace) -> int:
 def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
     """Serve until the process is told to stop, and say where."""
     from dsnb.dispatcher.server import DispatchServer
-    from dsnb.worker.leaving import leave_when_idle
+    from dsnb.worker.leaving import stop_when_idle
 
-    with DispatchServer(config) as server, told_to_drain() as (drain, stop), findable(server), recorded(args, server):
+    with (
+        DispatchServer(config) as server,
+        drain_and_stop_events() as (drain, stop),
+        published(server),
+        recording(args, server),
+    ):
         if args.as_json:
             print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
         else:
             print(f"dispatcher ready at {server.target}; Ctrl-C stops it", flush=True)
-        wait_for_end(stop, server.join, drain, lambda: leave_when_idle(server))
+        wait_until_stopped(stop, server.join, drain, lambda: stop_when_idle(server))
 
 
 @contextmanager
-def recorded(args: argparse.Namespace, server: DispatchServer) -> Iterator[None]:
+def recording(args: argparse.Namespace, server: DispatchServer) -> Iterator[None]:
     """Keep what the dashboard shows in a file, if that was asked for."""
     from dsnb.monitor.run_file import RunWriter
 
@@ -114,7 +119,7 @@ def recorded(args: argparse.Namespace, server: DispatchServer) -> Iterator[None]
 
 
 @contextmanager
-def claimed(name: str | None) -> Iterator[str]:
+def claimed_name(name: str | None) -> Iterator[str]:
     """Have a name for a service of this process; without a wish, one that is free.
 
     Raises:
@@ -130,7 +135,7 @@ def claimed(name: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def findable(server: DispatchServer) -> Iterator[None]:
+def published(server: DispatchServer) -> Iterator[None]:
     """Let this user's other processes find the service by its name, and its token by its address.
 
     Raises:

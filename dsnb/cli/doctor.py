@@ -29,10 +29,10 @@ EXAMPLES = """\
   dsnb doctor                    read this first when something hangs or cannot be reached
   dsnb doctor --json             for a script, or to add to a report"""
 
-PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 """What gRPC reads, in this order; of lower case alone."""
-_FILES = 1024
-_SHM_BYTES = 256 << 20
+_MIN_OPEN_FILES = 1024
+_MIN_SHM_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ def findings() -> Iterator[Finding]:
     yield from _versions()
     yield _ports()
     yield _proxies(dict(os.environ))
-    yield _files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield _open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield _shared_memory()
-    yield _folder()
+    yield _connection_files()
     yield from _services()
 
 
@@ -123,7 +123,9 @@ def _ports() -> Finding:
 def _proxies(environment: dict[str, str]) -> Finding:
     """GRPC sends calls to a proxy that the environment names, calls to this machine included."""
     # Without the user's name and password, which the address of a proxy may contain.
-    proxy = next((f"{name}={environment[name].rpartition('@')[2]}" for name in PROXIES if environment.get(name)), "")
+    proxy = next(
+        (f"{name}={environment[name].rpartition('@')[2]}" for name in PROXY_VARIABLES if environment.get(name)), ""
+    )
     if not proxy:
         return Finding(name="proxies", level="ok", text="none in the environment")
     spared = environment.get("no_grpc_proxy") or environment.get("no_proxy") or ""
@@ -138,15 +140,15 @@ def _proxies(environment: dict[str, str]) -> Finding:
     )
 
 
-def _files(limit: int) -> Finding:
+def _open_files(limit: int) -> Finding:
     text = f"{'any number of' if limit == resource.RLIM_INFINITY else format(limit, ',')} open files"
-    if limit == resource.RLIM_INFINITY or limit >= _FILES:
+    if limit == resource.RLIM_INFINITY or limit >= _MIN_OPEN_FILES:
         return Finding(name="limits", level="ok", text=text)
     return Finding(
         name="limits",
         level="warn",
         text=f"{text}; a reader of another process takes a few",
-        remedy=f"ulimit -n {4 * _FILES}",
+        remedy=f"ulimit -n {4 * _MIN_OPEN_FILES}",
     )
 
 
@@ -158,18 +160,18 @@ def _shared_memory() -> Finding:
             name="shared memory", level="warn", text="there is no /dev/shm", remedy="containers: --shm-size=1g"
         )
     text = f"{free / 1e6:,.0f} MB free in /dev/shm"
-    if free >= _SHM_BYTES:
+    if free >= _MIN_SHM_BYTES:
         return Finding(name="shared memory", level="ok", text=text)
     remedy = "free some, or give the container more: --shm-size=1g; readers of other processes fall back to gRPC"
     return Finding(name="shared memory", level="warn", text=text, remedy=remedy)
 
 
-def _folder() -> Finding:
+def _connection_files() -> Finding:
     from dsnb.errors import DsnbError
-    from dsnb.wire.discovery import sweep
+    from dsnb.wire.discovery import remove_stale
 
     try:
-        left = sweep()
+        left = remove_stale()
     except (DsnbError, OSError) as error:
         return Finding(
             name="connection files",
@@ -184,13 +186,13 @@ def _folder() -> Finding:
 
 
 def _services() -> Iterator[Finding]:
-    from dsnb.cli.status import list_of
+    from dsnb.cli.status import service_summaries
     from dsnb.wire.discovery import running
 
     found = running()
     if not found:
         yield Finding(name="services", level="ok", text="none of yours runs here")
-    for service in list_of(found) if found else []:
+    for service in service_summaries(found) if found else []:
         answers = service.workers is not None
         yield Finding(
             name=f"service {service.name}",

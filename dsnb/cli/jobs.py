@@ -9,31 +9,31 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, add_token_file, token_of
-from dsnb.cli.report import older, table
-from dsnb.monitor.words import size
+from dsnb.cli.status_text import older_jobs_lines, table
+from dsnb.monitor.formatting import format_bytes
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
     from dsnb.monitor.snapshot import JobStatus, Snapshot, WorkerStatus
 
-JOBS = """\
+JOBS_DESCRIPTION = """\
 List the jobs of a running service.
 
 `dsnb status` shows more of each: its splits, its trainers."""
-WORKERS = """\
+WORKERS_DESCRIPTION = """\
 List the workers of a running service.
 
 `dsnb worker drain NAME` takes one out of it."""
-JOB = """\
+JOB_DESCRIPTION = """\
 Pause, resume or cancel a job.
 
 A paused job hands out nothing until it is resumed, and nothing is lost by it. A cancelled one ends each of its readers
 with an error that says who did it."""
-DRAIN = """\
+DRAIN_DESCRIPTION = """\
 Have a worker finish what it has and leave.
 
 DYNAMIC jobs lose nothing by it; passes of other modes end early on that worker."""
-REMOVE = """\
+REMOVE_DESCRIPTION = """\
 Do without a worker at once.
 
 What it had in hand is lost, counted and told to readers."""
@@ -51,35 +51,35 @@ JOB_EXAMPLES = """\
 def add_to(commands: Commands) -> None:
     """Declare the three commands."""
     for name, run, description, examples in (
-        ("jobs", run_jobs, JOBS, JOBS_EXAMPLES),
-        ("workers", run_workers, WORKERS, WORKERS_EXAMPLES),
+        ("jobs", run_jobs, JOBS_DESCRIPTION, JOBS_EXAMPLES),
+        ("workers", run_workers, WORKERS_DESCRIPTION, WORKERS_EXAMPLES),
     ):
         parser = add_command(commands, name, run, description, examples)
         add_service(parser)
         add_json(parser, f"print everything as one JSON object, with `{name}`")
-    for action, description in (("drain", DRAIN), ("remove", REMOVE)):
+    for action, description in (("drain", DRAIN_DESCRIPTION), ("remove", REMOVE_DESCRIPTION)):
         parser = add_command(commands, f"worker {action}", run_worker, description)
         parser.add_argument("name", help="the worker's name, as in `w0`, or its address")
-        _add_whose(parser, "--dispatcher", "worker")
+        _add_service_options(parser, "--dispatcher", "worker")
         parser.set_defaults(action=action)
-    parser = add_command(commands, "job", run_job, JOB, JOB_EXAMPLES)
+    parser = add_command(commands, "job", run_job, JOB_DESCRIPTION, JOB_EXAMPLES)
     parser.add_argument("action", choices=["pause", "resume", "cancel"], help="what to do with it")
     parser.add_argument("name", help="the job's name")
-    _add_whose(parser, "--service", "job")
+    _add_service_options(parser, "--service", "job")
 
 
-def _add_whose(parser: argparse.ArgumentParser, option: str, what: str) -> None:
+def _add_service_options(parser: argparse.ArgumentParser, option: str, kind: str) -> None:
     default = "the service's name or address (default: the only one that runs here)"
     parser.add_argument(option, dest="service", metavar="SERVICE", help=default)
     add_token_file(parser)
-    add_json(parser, f"print the answer as JSON, with `{what}` and `state`")
+    add_json(parser, f"print the answer as JSON, with `{kind}` and `state`")
 
 
 def run_jobs(args: argparse.Namespace) -> int:
     """List the jobs."""
     snapshot = _snapshot(args)
     header = ["name", "mode", "state", "pass", "readers", "produced", "consumed", "lost splits", "pipeline"]
-    lines = [*table(header, list(map(_job_row, snapshot.jobs))), *older(snapshot)]
+    lines = [*table(header, list(map(_job_row, snapshot.jobs))), *older_jobs_lines(snapshot)]
     _print(args, "jobs", snapshot.jobs, lines)
     return 0
 
@@ -94,26 +94,26 @@ def run_workers(args: argparse.Namespace) -> int:
 
 def run_job(args: argparse.Namespace) -> int:
     """Change a job."""
-    state = _change(args)
+    state = _run_control(args)
     print(json.dumps({"job": args.name, "state": state}) if args.as_json else f"job {args.name!r} is {state}")
     return 0
 
 
 def run_worker(args: argparse.Namespace) -> int:
     """Have a worker leave."""
-    state = _change(args)
+    state = _run_control(args)
     print(json.dumps({"worker": args.name, "state": state}) if args.as_json else f"worker {args.name} is {state}")
     return 0
 
 
-def _change(args: argparse.Namespace) -> str:
+def _run_control(args: argparse.Namespace) -> str:
     """Ask a service for a change, and wait for its word."""
-    from dsnb.monitor.controls import Controls, this_process
+    from dsnb.monitor.controls import Controls, describe_caller
     from dsnb.notebook.connect import connect
 
     with connect(args.service, token_of(args)) as found:
         controls = Controls(
-            found.target, found.token, by=this_process(f"`dsnb {args.command.split()[0]} {args.action}`")
+            found.target, found.token, requested_by=describe_caller(f"`dsnb {args.command.split()[0]} {args.action}`")
         )
         return str(getattr(controls, args.action)(args.name))
 
@@ -126,12 +126,12 @@ def _snapshot(args: argparse.Namespace) -> Snapshot:
 
 
 def _print(
-    args: argparse.Namespace, what: str, rows: Sequence[JobStatus] | Sequence[WorkerStatus], lines: list[str]
+    args: argparse.Namespace, kind: str, rows: Sequence[JobStatus] | Sequence[WorkerStatus], lines: list[str]
 ) -> None:
     if args.as_json:
-        print(json.dumps({what: [asdict(row) for row in rows]}, indent=2))
+        print(json.dumps({kind: [asdict(row) for row in rows]}, indent=2))
     else:
-        print("\n".join(lines) or f"no {what}")
+        print("\n".join(lines) or f"no {kind}")
 
 
 def _job_row(job: JobStatus) -> list[str]:
@@ -156,6 +156,6 @@ def _worker_row(worker: WorkerStatus) -> list[str]:
         str(worker.tasks),
         str(worker.readers),
         f"{worker.produced:,}",
-        f"{size(worker.cache_bytes)} of {size(worker.capacity_bytes)}",
-        size(worker.rss_bytes),
+        f"{format_bytes(worker.cache_bytes)} of {format_bytes(worker.capacity_bytes)}",
+        format_bytes(worker.rss_bytes),
     ]

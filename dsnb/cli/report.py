@@ -1,90 +1,53 @@
-"""A snapshot of a service as text for a terminal."""
+"""`dsnb report`: one self-contained page about a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING
 
-from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus, WorkerStatus
-from dsnb.monitor.words import duration, plural, size
+from dsnb.cli.options import add_command, add_json, add_token_file, token_of
 
-EVENTS = 5
-"""How many of the newest events are shown."""
+if TYPE_CHECKING:
+    from dsnb.cli.options import Commands
 
+DESCRIPTION = """\
+Write one page about a run: verdicts, throughput, trainers, splits, workers, events.
 
-def report(snapshot: Snapshot) -> str:
-    """The whole service: workers, jobs, and what happened lately."""
-    lines = [f"{snapshot.service} at {snapshot.target}, up {duration(snapshot.time - snapshot.started)}"]
-    lines += ["", plural(len(snapshot.workers), "worker"), *workers(snapshot.workers)]
-    for job in snapshot.jobs:
-        lines += ["", *job_lines(job)]
-    if not snapshot.jobs:
-        lines += ["", "no jobs"]
-    lines += older(snapshot)
-    if snapshot.events:
-        lines.append("")
-    for event in snapshot.events[-EVENTS:]:
-        lines.append(f"{event.level}: {event.text} ({duration(snapshot.time - event.time)} ago)")
-    return "\n".join(lines)
+The page needs no network. It is made of a file that --record or svc.record() kept, of which it tells the whole; or of a
+running service, which it watches for two seconds."""
+EXAMPLES = """\
+  dsnb report run.db run.html    of a run that was kept
+  dsnb report digits run.html    of the running service called `digits`
+  dsnb report run.html           of the only service of yours on this machine"""
 
 
-def older(snapshot: Snapshot) -> list[str]:
-    """A line for the jobs that are no longer shown one by one, if there are any."""
-    if snapshot.older is None or not snapshot.older.jobs:
-        return []
-    sums = snapshot.older
-    lost = f", {plural(sums.lost_splits, 'split')} lost" if sums.lost_splits else ""
-    return ["", f"and {plural(sums.jobs, 'older job')}: {sums.produced:,} produced, {sums.consumed:,} consumed{lost}"]
+def add_to(commands: Commands) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "report", run, DESCRIPTION, EXAMPLES)
+    parser.add_argument(
+        "source",
+        nargs="?",
+        help="a file that keeps a run, or a service by its name or address (default: the only one that runs here)",
+    )
+    parser.add_argument("page", help="the file to write, as in run.html")
+    add_token_file(parser)
+    add_json(parser, "print the line as JSON, with `page`")
 
 
-def workers(found: Sequence[WorkerStatus]) -> list[str]:
-    """A line for each worker."""
-    header = ["name", "address", "state", "tasks", "produced", "sent", "cache"]
-    rows = [
-        [
-            worker.name,
-            worker.address,
-            worker.state,
-            f"{worker.tasks}",
-            f"{worker.produced:,}",
-            f"{worker.sent_elements:,}",
-            f"{size(worker.cache_bytes)} of {size(worker.capacity_bytes)}",
-        ]
-        for worker in found
-    ]
-    return table(header, rows)
+def run(args: argparse.Namespace) -> int:
+    """Write the page."""
+    path = _write(args)
+    print(json.dumps({"page": path}) if args.as_json else f"report written to {path}")
+    return 0
 
 
-def job_lines(job: JobStatus) -> Iterator[str]:
-    """One job: what it is, its splits, a line for each trainer."""
-    yield f"job {job.name}: {job.mode}, iteration {job.iteration}, {job.state}"
-    yield f"  {job.pipeline}"
-    yield f"  {job.produced:,} elements produced, {job.consumed:,} consumed"
-    yield from splits(job)
-    for shard in job.shards:
-        yield f"  shard {shard.shard} of {len(job.shards)}: {shard.state}{shard.worker and f' on {shard.worker}'}"
-    header = ["trainer" if job.cached else "client", "elements", "hits", "misses", "lag", "skipped", "lost"]
-    yield from table(header, list(map(trainer_row, job.trainers)))
+def _write(args: argparse.Namespace) -> str:
+    from dsnb.notebook.connect import connect
+    from dsnb.notebook.reporting import read_recorded_run, write_report
 
-
-def splits(job: JobStatus) -> Iterator[str]:
-    """A line for each source whose splits a job hands out."""
-    for split in job.splits:
-        lost = f", {split.lost} lost" if split.lost else ""
-        yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
-
-
-def trainer_row(trainer: TrainerStatus) -> list[str]:
-    """The cells of one trainer."""
-    counts = (trainer.elements, trainer.hits, trainer.misses, trainer.lag, trainer.skipped, trainer.lost)
-    return [trainer.trainer_id, *(f"{count:,}" for count in counts)]
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as they need to be; empty without rows."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
-        for row in (header, *rows)
-    ]
+    if args.source is not None and (args.source.endswith(".db") or os.path.isfile(args.source)):
+        return write_report(args.page, read_recorded_run(args.source))
+    with connect(args.source, token_of(args)) as service:
+        return service.report(args.page)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.report import report, table
+from dsnb.cli.status_text import status_text, table
 from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError
 
@@ -28,7 +28,7 @@ EXAMPLES = """\
   dsnb status                    of the only service of yours on this machine, or the list of them
   dsnb status digits --json      of the one called `digits`, everything, for a script"""
 
-ANSWER_S = 3.0
+ANSWER_TIMEOUT_S = 3.0
 """How long the list waits for a service; one that does not answer is listed as such."""
 
 
@@ -42,23 +42,23 @@ def add_to(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a snapshot, or the list of services."""
     from dsnb.notebook.connect import connect
-    from dsnb.wire.discovery import running, sweep
+    from dsnb.wire.discovery import remove_stale, running
 
-    for left in sweep():
+    for left in remove_stale():
         print(f"removed: the connection file of {left.name!r}, whose process {left.pid} is gone", file=sys.stderr)
     if args.service is None and len(services := running()) > 1:
-        found = list_of(services)
+        found = service_summaries(services)
         lines = {"services": [asdict(service) for service in found]}
-        print(json.dumps(lines, indent=2) if args.as_json else listing(found))
+        print(json.dumps(lines, indent=2) if args.as_json else services_text(found))
         return 0
     with connect(args.service, token_of(args)) as service:
         snapshot = service.status()
-    print(json.dumps(asdict(snapshot), indent=2) if args.as_json else report(snapshot))
+    print(json.dumps(asdict(snapshot), indent=2) if args.as_json else status_text(snapshot))
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ServiceSummary:
     """What a list of services tells of one: all but its token.
 
     Attributes:
@@ -75,28 +75,28 @@ class Listed:
     started: float | None = None
 
 
-def list_of(services: list[Connection]) -> list[Listed]:
+def service_summaries(services: list[Connection]) -> list[ServiceSummary]:
     """Each service as it is now; they are asked at the same time."""
     with ThreadPoolExecutor(len(services)) as pool:
-        return list(map(listed, services, pool.map(snapshot_of, services)))
+        return list(map(service_summary, services, pool.map(try_fetch_snapshot, services)))
 
 
-def snapshot_of(connection: Connection) -> Snapshot | None:
+def try_fetch_snapshot(connection: Connection) -> Snapshot | None:
     """What a service says of itself, if it answers soon."""
     from dsnb.monitor.watch import fetch_snapshot
 
     try:
-        return fetch_snapshot(connection.target, connection.token, ANSWER_S)
+        return fetch_snapshot(connection.target, connection.token, ANSWER_TIMEOUT_S)
     except DsnbError:
         return None
 
 
-def listed(connection: Connection, snapshot: Snapshot | None) -> Listed:
+def service_summary(connection: Connection, snapshot: Snapshot | None) -> ServiceSummary:
     """One service of the list."""
-    known = Listed(name=connection.name, target=connection.target, pid=connection.pid)
+    known = ServiceSummary(name=connection.name, target=connection.target, pid=connection.pid)
     if snapshot is None:
         return known
-    return Listed(
+    return ServiceSummary(
         name=known.name,
         target=known.target,
         pid=known.pid,
@@ -106,13 +106,13 @@ def listed(connection: Connection, snapshot: Snapshot | None) -> Listed:
     )
 
 
-def listing(services: list[Listed]) -> str:
+def services_text(services: list[ServiceSummary]) -> str:
     """The list of services, for people."""
     header = ["name", "target", "pid", "workers", "jobs", "since"]
     return "\n".join([f"{len(services)} services run here; name one:", *table(header, list(map(_row, services)))])
 
 
-def _row(service: Listed) -> list[str]:
+def _row(service: ServiceSummary) -> list[str]:
     cells = [service.name, service.target, str(service.pid)]
     if service.started is None:
         return [*cells, "-", "-", "it does not answer"]

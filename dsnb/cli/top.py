@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dsnb.arguments import seconds
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.report import splits, table
+from dsnb.cli.status_text import split_lines, table
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -33,10 +33,10 @@ EXAMPLES = """\
   dsnb top digits --interval 5   of the one called `digits`, every five seconds
   dsnb top --json                once, with the verdicts, for a script"""
 
-SPAN_S = 3.0
+RATE_SPAN_S = 3.0
 """Rates are over so many seconds at the least, where there was that much time."""
-_FIRST_S = 1.2
-_STRIP = 24
+_FIRST_INTERVAL_S = 1.2
+_STRIP_WIDTH = 24
 
 
 def add_to(commands: Commands) -> None:
@@ -56,16 +56,16 @@ def run(args: argparse.Namespace) -> int:
     with connect(args.service, token_of(args)) as service:
         if not live:
             before = service.status()
-            time.sleep(_FIRST_S)
+            time.sleep(_FIRST_INTERVAL_S)
             _print_once(args, before, service.status())
             return 0
         with _terminal():
-            looks = [service.status()]
-            while not _asked_to_end(max(0.2, args.interval) if len(looks) > 1 else _FIRST_S):
-                looks.append(service.status())
-                while len(looks) > 2 and looks[-1].time - looks[1].time >= SPAN_S:
-                    del looks[0]
-                _draw(frame(looks[0], looks[-1], shutil.get_terminal_size().columns))
+            snapshots = [service.status()]
+            while not _quit_pressed(max(0.2, args.interval) if len(snapshots) > 1 else _FIRST_INTERVAL_S):
+                snapshots.append(service.status())
+                while len(snapshots) > 2 and snapshots[-1].time - snapshots[1].time >= RATE_SPAN_S:
+                    del snapshots[0]
+                _draw(screen_lines(snapshots[0], snapshots[-1], shutil.get_terminal_size().columns))
     return 0
 
 
@@ -75,19 +75,19 @@ def _print_once(args: argparse.Namespace, before: Snapshot, after: Snapshot) -> 
     if args.as_json:
         print(json.dumps({**asdict(after), "verdicts": [asdict(one) for one in verdicts(before, after)]}, indent=2))
     else:
-        print("\n".join(frame(before, after, 120)))
+        print("\n".join(screen_lines(before, after, 120)))
 
 
-def frame(before: Snapshot, after: Snapshot, width: int) -> list[str]:
+def screen_lines(before: Snapshot, after: Snapshot, width: int) -> list[str]:
     """Everything as lines of text, none longer than the terminal."""
+    from dsnb.monitor.formatting import LEVEL_SIGNS, format_duration
     from dsnb.monitor.rates import rates
     from dsnb.monitor.verdict import verdicts
-    from dsnb.monitor.words import SIGNS, duration
 
     between = rates(before, after)
-    lines = [f"{after.service} at {after.target}, up {duration(after.time - after.started)}", ""]
+    lines = [f"{after.service} at {after.target}, up {format_duration(after.time - after.started)}", ""]
     for one in verdicts(before, after):
-        lines += textwrap.wrap(f"{SIGNS[one.level]} {one}", width, subsequent_indent="  ")
+        lines += textwrap.wrap(f"{LEVEL_SIGNS[one.level]} {one}", width, subsequent_indent="  ")
     for job in after.jobs:
         lines += ["", *_job(job, between)]
     if not after.jobs:
@@ -97,12 +97,12 @@ def frame(before: Snapshot, after: Snapshot, width: int) -> list[str]:
 
 
 def _job(job: JobStatus, between: Rates) -> Iterator[str]:
-    from dsnb.monitor.words import rate
+    from dsnb.monitor.formatting import format_rate
 
     its = between.job(job.name)
-    yield f"job {job.name} ({job.mode}, {job.state}): {rate(its.produced)} produced, {rate(its.consumed)} consumed"
+    yield f"job {job.name} ({job.mode}, {job.state}): {format_rate(its.produced)} produced, {format_rate(its.consumed)} consumed"
     yield f"  {job.pipeline}"
-    yield from splits(job)
+    yield from split_lines(job)
     header = [
         "trainer" if job.cached else "client",
         "takes",
@@ -116,33 +116,46 @@ def _job(job: JobStatus, between: Rates) -> Iterator[str]:
 
 
 def _trainer(job: JobStatus, trainer: TrainerStatus, between: Rates) -> list[str]:
+    from dsnb.monitor.formatting import format_count, format_rate, format_share
     from dsnb.monitor.rates import trainer_rates
-    from dsnb.monitor.words import count, rate, share
 
     its = trainer_rates(between.job(job.name), trainer.trainer_id)
-    lost = count(trainer.skipped + trainer.lost)
-    shares = (share(its.wait_share), share(its.own_share))
-    return [trainer.trainer_id, rate(its.consumed), *shares, count(trainer.lag), lost, strip(job, trainer)]
+    lost = format_count(trainer.skipped + trainer.lost)
+    shares = (format_share(its.wait_share), format_share(its.own_loop_share))
+    return [
+        trainer.trainer_id,
+        format_rate(its.consumed),
+        *shares,
+        format_count(trainer.lag),
+        lost,
+        window_strip(job, trainer),
+    ]
 
 
-def strip(job: JobStatus, trainer: TrainerStatus) -> str:
+def window_strip(job: JobStatus, trainer: TrainerStatus) -> str:
     """Where a trainer stands in what is in memory, at its worst task: the newest element at the right."""
     held = {task.task_id: task.head - task.tail for task in job.tasks}
-    behind = [place.lag / held[place.task_id] for place in trainer.places if held.get(place.task_id)]
+    behind = [cursor.lag / held[cursor.task_id] for cursor in trainer.cursors if held.get(cursor.task_id)]
     if not behind:
         return ""
-    at = round((1 - min(1.0, max(behind))) * (_STRIP - 1))
-    return f"▕{'·' * at}▲{'·' * (_STRIP - 1 - at)}▏"
+    at = round((1 - min(1.0, max(behind))) * (_STRIP_WIDTH - 1))
+    return f"▕{'·' * at}▲{'·' * (_STRIP_WIDTH - 1 - at)}▏"
 
 
 def _workers(after: Snapshot, between: Rates) -> list[str]:
-    from dsnb.monitor.words import rate, share, size
+    from dsnb.monitor.formatting import format_bytes, format_rate, format_share
 
     rows = []
     for worker in after.workers:
         its = between.worker(worker.uid)
-        cells = [worker.name, worker.state, share(min(1.0, its.busy)), rate(its.produced), f"{size(its.sent_bytes)}/s"]
-        rows.append([*cells, size(worker.cache_bytes), size(worker.rss_bytes), worker.address])
+        cells = [
+            worker.name,
+            worker.state,
+            format_share(min(1.0, its.busy)),
+            format_rate(its.produced),
+            f"{format_bytes(its.sent_bytes)}/s",
+        ]
+        rows.append([*cells, format_bytes(worker.cache_bytes), format_bytes(worker.rss_bytes), worker.address])
     lines = table(["worker", "state", "busy", "makes", "sends", "cache", "memory", "address"], rows)
     return lines or ["no workers"]
 
@@ -174,7 +187,7 @@ def _draw(lines: list[str]) -> None:
     sys.stdout.flush()
 
 
-def _asked_to_end(wait_s: float) -> bool:
+def _quit_pressed(wait_s: float) -> bool:
     """Wait for the next look; whether q was pressed."""
     ready, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(ready) and os.read(sys.stdin.fileno(), 64).lower().startswith((b"q", b"\x03"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
-from dsnb.cli.serving import told_to_drain, wait_for_end
+from dsnb.cli.signals import drain_and_stop_events, wait_until_stopped
 from dsnb.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ EXAMPLES = """\
   dsnb worker --dispatcher digits --cache-bytes 2GB  joins the one called `digits`, and holds up to 2 GB of elements
   dsnb worker --dispatcher localhost:5050 --token-file token
   dsnb worker drain w0                               that one finishes what it has and leaves"""
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+SIZE_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
 def add_to(commands: Commands) -> None:
@@ -57,38 +57,38 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a worker until it is told to stop."""
-    from dsnb.elements.imports import keep_modules
+    from dsnb.elements.imports import keep_received_modules
     from dsnb.worker.config import WorkerConfig
-    from dsnb.worker.host import keep_freed_memory, take_turns_quickly
-    from dsnb.worker.leaving import leave_when_idle
+    from dsnb.worker.host import keep_freed_memory, set_switch_interval
+    from dsnb.worker.leaving import stop_when_idle
     from dsnb.worker.server import WorkerServer
 
     config = WorkerConfig(
-        dispatcher_address=target_of(args.dispatcher),
+        dispatcher_address=resolve_target(args.dispatcher),
         port=args.port,
         host=args.host,
         token=token_of(args),
         worker_address=args.worker_address,
     )
     if args.cache_bytes is not None:
-        config = replace(config, cross_trainer_cache_size_bytes=size_of(args.cache_bytes))
+        config = replace(config, cross_trainer_cache_size_bytes=parse_size(args.cache_bytes))
     if args.max_readers is not None:
         config = replace(config, max_readers=args.max_readers)
     if args.shared_memory_bytes is not None:
-        config = replace(config, shared_memory_bytes=size_of(args.shared_memory_bytes))
-    keep_modules()
+        config = replace(config, shared_memory_bytes=parse_size(args.shared_memory_bytes))
+    keep_received_modules()
     keep_freed_memory()
-    take_turns_quickly()
-    with WorkerServer(config) as server, told_to_drain() as (drain, stop):
+    set_switch_interval()
+    with WorkerServer(config) as server, drain_and_stop_events() as (drain, stop):
         if args.as_json:
             print(json.dumps({"address": server.address, "dispatcher": config.dispatcher_address}), flush=True)
         else:
             print(f"worker ready at {server.address}, joined {config.dispatcher_address}; Ctrl-C stops it", flush=True)
-        wait_for_end(stop, server.join, drain, lambda: leave_when_idle(server))
+        wait_until_stopped(stop, server.join, drain, lambda: stop_when_idle(server))
     return 0
 
 
-def target_of(service: str | None) -> str:
+def resolve_target(service: str | None) -> str:
     """The address of the service that is meant; an address is what it is, a name is looked up.
 
     Raises:
@@ -101,7 +101,7 @@ def target_of(service: str | None) -> str:
     return find(service).target
 
 
-def size_of(text: str) -> int:
+def parse_size(text: str) -> int:
     """Read a size in bytes, as in `500MB`, `2GiB` or `1000`.
 
     Raises:
@@ -110,7 +110,7 @@ def size_of(text: str) -> int:
     number = text.rstrip("KMGiIBkmgb")
     unit = text[len(number) :].upper()
     try:
-        return int(float(number) * UNITS[unit])
+        return int(float(number) * SIZE_UNITS[unit])
     except (KeyError, ValueError, OverflowError):
         raise InvalidArgumentError(
             f"{text!r} is no size", did="nothing was started", hint="500MB, 2GiB, or a number of bytes"

@@ -9,22 +9,22 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from dsnb.client.inbox import Hold
+from dsnb.client.inbox import TaskRead
 from dsnb.client.tasks import TaskTable
 from dsnb.dataclass import dataclass
 
 
 @dataclass(slots=True)
-class _HandedOut:
+class _Unconsumed:
     """Elements of one task that were handed out and that the user has not consumed."""
 
-    hold: Hold
+    task_read: TaskRead
     count: int
-    unit: int
+    element_bytes: int
     """Bytes of one of them."""
 
 
-class Consumption:
+class ConsumptionTracker:
     """The elements of one reader between its tasks and its user. Thread-safe.
 
     Args:
@@ -34,55 +34,55 @@ class Consumption:
     def __init__(self, tasks: TaskTable) -> None:
         self._tasks = tasks
         self._lock = threading.Lock()
-        self._handed_out: deque[_HandedOut] = deque()
-        self._ahead = 0
+        self._unconsumed: deque[_Unconsumed] = deque()
+        self._counted_early = 0
         """Elements that count as consumed although the user does not have them yet: these are not counted again."""
         self.tracked = False
         """Whether the end of the pipeline tells of each element when the user has it."""
-        self.held_behind = False
+        self.held_downstream = False
         """Whether operations of this process hold elements back."""
         self.consumed = 0
         """Elements consumed so far."""
 
-    def start_over(self, tasks: TaskTable) -> None:
+    def reset(self, tasks: TaskTable) -> None:
         """Forget what was handed out: it belongs to other readers now, or counts as consumed already."""
         with self._lock:
             self._tasks = tasks
-            self._handed_out.clear()
+            self._unconsumed.clear()
 
-    def hand_out(self, hold: Hold, count: int, unit: int) -> None:
-        """Note that elements of a task are on their way to the user; `unit` is the bytes of one."""
+    def add_delivered(self, task_read: TaskRead, count: int, element_bytes: int) -> None:
+        """Note that elements of a task are on their way to the user; `element_bytes` is the bytes of one."""
         with self._lock:
-            self._handed_out.append(_HandedOut(hold, count, unit))
-        if self.held_behind:
-            self._tasks.taken(hold, count, unit * count)
+            self._unconsumed.append(_Unconsumed(task_read, count, element_bytes))
+        if self.held_downstream:
+            self._tasks.mark_dequeued(task_read, count, element_bytes * count)
 
-    def confirm(self, count: int) -> None:
+    def mark_consumed(self, count: int) -> None:
         """The user has consumed so many more of what was handed out, the oldest first."""
         with self._lock:
-            known = min(count, self._ahead)
-            self._ahead -= known
-            self._confirm(count - known)
+            known = min(count, self._counted_early)
+            self._counted_early -= known
+            self._mark_consumed(count - known)
 
-    def _confirm(self, count: int) -> None:
-        while count and self._handed_out:
-            first = self._handed_out[0]
+    def _mark_consumed(self, count: int) -> None:
+        while count and self._unconsumed:
+            first = self._unconsumed[0]
             part = min(count, first.count)
             first.count -= part
             count -= part
             self.consumed += part
-            self._tasks.consumed(first.hold, part)
-            if not self.held_behind:
-                self._tasks.taken(first.hold, part, first.unit * part)
+            self._tasks.mark_consumed(first.task_read, part)
+            if not self.held_downstream:
+                self._tasks.mark_dequeued(first.task_read, part, first.element_bytes * part)
             if not first.count:
-                self._handed_out.popleft()
+                self._unconsumed.popleft()
 
-    def confirm_all(self, unread: int = 0) -> bool:
+    def mark_all_consumed(self, unread: int = 0) -> bool:
         """Everything is consumed but for the last `unread`; whether that is more than before."""
         with self._lock:
-            count = sum(part.count for part in self._handed_out) - unread
+            count = sum(part.count for part in self._unconsumed) - unread
             if count <= 0:
                 return False
-            self._ahead += count if self.tracked else 0
-            self._confirm(count)
+            self._counted_early += count if self.tracked else 0
+            self._mark_consumed(count)
             return True

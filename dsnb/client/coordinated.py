@@ -16,11 +16,11 @@ from typing import NoReturn
 
 from dsnb import errors
 from dsnb.client import notices
-from dsnb.client.inbox import Hold, Inbox
-from dsnb.client.joining import JobClock, follow, join
+from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import ReadOptions, ServiceAddress
-from dsnb.client.rounds import Rounds
+from dsnb.client.rounds import ConsumerRounds
 from dsnb.client.service_stage import JobReader
+from dsnb.client.session import JobClock, join, open_control_stream
 from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
@@ -33,75 +33,79 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.pipeline.engine.bookmarks import no_position
+from dsnb.pipeline.engine.bookmarks import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, Loss
 from dsnb.wire.methods import STATUS
-from dsnb.wire.transfer.handover import Piece
+from dsnb.wire.transfer.protocol import FrameSlice
 
-_LOOK_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 """How often a wait looks around: what one look lasted longer, this process was held up, and it does not count."""
-_TURNS = 64
+_ROUNDS_AHEAD = 64
 """Turns of a task that may wait for their rounds: enough to hide the way there and back, and bytes bound them too."""
 
 
-class RoundsInbox(Inbox):
+class CoordinatedInbox(Inbox):
     """What arrives for one consumer, task by task, until its round comes."""
 
-    def __init__(self, consumers: int) -> None:
+    def __init__(self, num_consumers: int) -> None:
         super().__init__()
-        self.ears = None  # of the two threads here neither takes and waits alone
-        self.rounds = Rounds()
-        self.stir = False
+        self.poller = None  # of the two threads here neither takes and waits alone
+        self.rounds = ConsumerRounds()
+        self.has_work = False
         """Whether there is something to do for the thread that tends the tasks."""
         self.starving = False
-        self.losses: deque[str] = deque()
+        self.loss_warnings: deque[str] = deque()
         """What the user is to be told of as lost."""
         self.errors: deque[tuple[str, Exception]] = deque()
         """What it was refused, and for which task; empty for all."""
         self.retry = False
         """Whether to ask again where it was refused."""
-        self._consumers = consumers
+        self._num_consumers = num_consumers
 
-    def put(self, hold: Hold, piece: Piece) -> None:
-        self.rounds.deliver(hold.info.task_id, piece.index // self._consumers, piece, piece.nbytes)
-        self._note(hold)
+    def put(self, task_read: TaskRead, frame_slice: FrameSlice) -> None:
+        self.rounds.deliver(
+            task_read.info.task_id, frame_slice.index // self._num_consumers, frame_slice, frame_slice.nbytes
+        )
+        self._update_received(task_read)
 
-    def progress(self, hold: Hold, whole: int, base: int) -> None:
-        self.rounds.progress(hold.info.task_id, whole, base)
-        self._note(hold)
+    def progress(self, task_read: TaskRead, complete_rounds: int, oldest_round: int) -> None:
+        self.rounds.progress(task_read.info.task_id, complete_rounds, oldest_round)
+        self._update_received(task_read)
 
-    def _note(self, hold: Hold) -> None:
-        hold.account.received = self.rounds.turns(hold.info.task_id).received  # which begins where its worker does
-        self.stir = True
+    def _update_received(self, task_read: TaskRead) -> None:
+        task_read.account.received = self.rounds.task_rounds(
+            task_read.info.task_id
+        ).received  # which begins where its worker does
+        self.has_work = True
         self.changed.notify_all()
 
     @property
     def ready(self) -> bool:
         return self.rounds.ready
 
-    def _forget_pieces(self) -> None:
+    def _clear_slices(self) -> None:
         self.rounds.clear()
 
-    def wait_stirred(self, timeout: float) -> bool:
+    def wait_for_work(self, timeout: float) -> bool:
         """Wait for something to do; False when there will be no more. Under the lock."""
-        self.changed.wait_for(lambda: self.stir or self.updates or self.failed or self.cancelled, timeout)
-        self.stir = False
+        self.changed.wait_for(lambda: self.has_work or self.updates or self.failed or self.cancelled, timeout)
+        self.has_work = False
         return not self.cancelled
 
 
-class RoundsTable(TaskTable):
+class CoordinatedTaskTable(TaskTable):
     """The tasks of one consumer. Each has its own credit, for a round waits until all consumers have received it."""
 
-    _inbox: RoundsInbox
+    _inbox: CoordinatedInbox
 
-    def _top_up(self, now: float, quietly: Hold | None = None) -> None:
-        del now, quietly
+    def _top_up(self, now: float, opening: TaskRead | None = None) -> None:
+        del now, opening
         limit = self._options.max_outstanding_requests
-        share = max(1, limit // max(1, len(self._holds))) if limit else _TURNS
-        for hold in self._holds.values():
+        share = max(1, limit // max(1, len(self._task_reads))) if limit else _ROUNDS_AHEAD
+        for hold in self._task_reads.values():
             hold.account.granted = max(hold.account.granted, hold.account.consumed + share)
 
     def _move_credit(self, now: float) -> float:
@@ -111,26 +115,26 @@ class RoundsTable(TaskTable):
         """Tell each worker what arrived and what was taken, if it does not know."""
         if self._inbox.starving:
             self._inbox.starving = False
-            self.starving()
-        for hold in self._holds.values():
+            self.raise_byte_limits()
+        for hold in self._task_reads.values():
             with self._inbox.changed:
-                turns = self._inbox.rounds.turns(hold.info.task_id)
-                hold.account.consumed = hold.account.taken = max(hold.account.consumed, turns.consumed)
+                task_rounds = self._inbox.rounds.task_rounds(hold.info.task_id)
+                hold.account.consumed = hold.account.dequeued = max(hold.account.consumed, task_rounds.consumed)
                 hold.buffered_bytes = 0
-                hold.fill(turns.nbytes)
+                hold.count_bytes(task_rounds.nbytes)
         self._top_up(time.monotonic())
-        for hold in self._holds.values():
-            news = (hold.account.received, hold.account.granted, hold.max_bytes)
-            if hold.reading is not None and hold.acknowledged != news:
-                hold.acknowledged = news
-                self._tell(hold)
+        for hold in self._task_reads.values():
+            counters = (hold.account.received, hold.account.granted, hold.max_bytes)
+            if hold.connection is not None and hold.last_sent_counters != counters:
+                hold.last_sent_counters = counters
+                self._send_credit(hold)
 
-    def _announce(self, loss: Loss) -> None:
+    def _announce_loss(self, loss: Loss) -> None:
         self.last_loss = f"worker {loss.worker} {loss.reason} (job {self._options.job_name!r})"
         self.warn(f"{self.last_loss}: what not all consumers had of it will not come; the others go on giving rounds")
 
     def warn(self, text: str) -> None:
-        self._inbox.losses.append(text)
+        self._inbox.loss_warnings.append(text)
 
 
 class CoordinatedStage(JobReader):
@@ -143,7 +147,7 @@ class CoordinatedStage(JobReader):
     """
 
     closes_slowly = True
-    place = ""
+    source_key = ""
 
     def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions) -> None:
         super().__init__("from the service")
@@ -156,38 +160,43 @@ class CoordinatedStage(JobReader):
             raise
         self._joined = joined
         self._client_id, self._instance = joined.client_id, joined.instance
-        self._losses_heard = joined.losses
-        self._patience_s = joined.consumer_timeout_ms / 1000
-        self._inbox = RoundsInbox(options.consumers)
-        self._table = RoundsTable(self._inbox, joined.client_id, options, self._channel.token, joined.instance)
-        self._answered = self._missed_told = self._dropped_told = 0
+        self._losses_received = joined.loss_count
+        self._consumer_timeout_s = joined.consumer_timeout_ms / 1000
+        self._inbox = CoordinatedInbox(options.num_consumers)
+        self._tasks = CoordinatedTaskTable(self._inbox, joined.client_id, options, self._channel.token, joined.instance)
+        self._acknowledged_halt = self._missed_reported = self._dropped_reported = 0
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
         self._waits, self._elements_before = Stopwatch(self._clock), 0
-        self._control = follow(
-            service, joined, prompt=True, report=self._report, receive=self._hear, failed=self._inbox.refuse
+        self._control = open_control_stream(
+            service,
+            joined,
+            immediately=True,
+            report=self._report,
+            receive=self._receive_update,
+            failed=self._inbox.set_refusal,
         )
-        self._tending = threading.Thread(target=self._tend, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
-        self._inbox.rounds.follow([task.task_id for task in joined.tasks])
-        self._inbox.updates.append(ClientUpdate(state=True, tasks=joined.tasks))
-        self._tending.start()
+        self._maintenance = threading.Thread(target=self._maintain, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
+        self._inbox.rounds.set_tasks([task.task_id for task in joined.tasks])
+        self._inbox.updates.append(ClientUpdate(has_state=True, tasks=joined.tasks))
+        self._maintenance.start()
         self._control.start()
 
-    def announce(self) -> None:
+    def warn_at_start(self) -> None:
         """Warn of what keeps rounds from coming."""
-        notices.warn_of(self._joined)
+        notices.warn_absent_or_paused(self._joined)
 
     # ---- the stage
 
     def produce(self, want: int) -> Run:
         """The element of the next round; waits for it."""
         del want  # more than one would be taken before its user comes to it
-        piece = self._next_piece()
+        piece = self._next_slice()
         return list(piece.elements())
 
-    def bookmark(self, _behind: int) -> NoReturn:
+    def position_after(self, _behind: int) -> NoReturn:
         """There is none: rounds are where all consumers are, and a consumer that comes again goes on with them."""
-        raise no_position("a coordinated read is where all its consumers are")
+        raise no_position_error("a coordinated read is where all its consumers are")
 
     def cancel(self) -> None:
         """Wake the thread that waits in `pull`."""
@@ -197,66 +206,66 @@ class CoordinatedStage(JobReader):
     def release(self, unread: int) -> None:
         """Leave the job; the round that this consumer would take next is told."""
         with self._inbox.changed:
-            self._inbox.rounds.at -= unread
+            self._inbox.rounds.next_round -= unread
         self._inbox.cancel()
-        self._tending.join()
+        self._maintenance.join()
         try:
-            self._table.close()
+            self._tasks.close()
             self._control.close()
         finally:
             self._channel.close()
             self._inbox.clear()
 
-    def carry_on(self, before: Stage) -> None:
+    def continue_counters(self, previous: Stage) -> None:
         """Count on; each pass is another client, which reports its own."""
-        super().carry_on(before)
+        super().continue_counters(previous)
         self._elements_before = self.elements
 
-    def _next_piece(self) -> Piece:
+    def _next_slice(self) -> FrameSlice:
         inbox, waited = self._inbox, 0.0
         self._waits.start()
         try:
             while True:
-                self._tell_losses()
+                self._warn_of_losses()
                 with inbox.changed:
                     if inbox.cancelled:
                         raise CancelledError("reading was stopped")
                     if inbox.rounds.ready and not isinstance(inbox.refusal, CancelledError):
                         return self._take()
                     self._raise_errors()
-                    if inbox.rounds.pass_over():
+                    if inbox.rounds.skip_missed():
                         continue
-                    inbox.starving = inbox.stir = True
+                    inbox.starving = inbox.has_work = True
                     inbox.changed.notify_all()
                     before = self._clock()
-                    inbox.changed.wait(_LOOK_S)
-                waited += min((self._clock() - before) / 1e9, 2 * _LOOK_S)
-                if waited > self._patience_s:
+                    inbox.changed.wait(_CHECK_INTERVAL_S)
+                waited += min((self._clock() - before) / 1e9, 2 * _CHECK_INTERVAL_S)
+                if waited > self._consumer_timeout_s:
                     self._check_overdue(waited)
                     waited = 0.0
         finally:
             self.wait_ns += self._waits.stop()
 
-    def _take(self) -> Piece:
-        piece: Piece = self._inbox.rounds.take()
-        self._inbox.stir = True
+    def _take(self) -> FrameSlice:
+        piece: FrameSlice = self._inbox.rounds.take()
+        self._inbox.has_work = True
         self._inbox.changed.notify_all()
         return piece
 
-    def _tell_losses(self) -> None:
+    def _warn_of_losses(self) -> None:
         with self._inbox.changed:
-            rounds, losses = self._inbox.rounds, self._inbox.losses
-            if rounds.missed > self._missed_told:
-                count, self._missed_told = rounds.missed - self._missed_told, rounds.missed
-                losses.append(f"{count} round(s) of job {self._options.job_name!r} went without {self._name}")
-            if rounds.dropped > self._dropped_told:
-                count, self._dropped_told = rounds.dropped - self._dropped_told, rounds.dropped
+            rounds, losses = self._inbox.rounds, self._inbox.loss_warnings
+            if rounds.missed > self._missed_reported:
+                count, self._missed_reported = rounds.missed - self._missed_reported, rounds.missed
+                losses.append(f"{count} round(s) of job {self._options.job_name!r} went without {self._consumer_name}")
+            if rounds.dropped > self._dropped_reported:
+                count, self._dropped_reported = rounds.dropped - self._dropped_reported, rounds.dropped
                 losses.append(
                     f"{count} round(s) of job {self._options.job_name!r} were dropped: not all consumers had them"
                 )
-            told = losses.popleft() if losses else ""
-        if told:
-            errors.warn(told, DataLossWarning)
+            warning = losses.popleft() if losses else ""
+        if warning:
+            errors.warn(warning, DataLossWarning)
 
     def _raise_errors(self) -> None:
         for task_id, error in list(self._inbox.errors):
@@ -268,7 +277,7 @@ class CoordinatedStage(JobReader):
         refusal = self._inbox.refusal
         if isinstance(refusal, NotFoundError):
             raise FailedPreconditionError(
-                f"{self._name} of job {self._options.job_name!r} is not this reader any more: another one has come "
+                f"{self._consumer_name} of job {self._options.job_name!r} is not this reader any more: another one has come "
                 "with its index, or it was not heard of for longer than client_timeout_ms",
                 did="the others go on with whoever has its place",
                 hint="iterate the dataset again: it joins the others at their next round",
@@ -277,7 +286,7 @@ class CoordinatedStage(JobReader):
             raise copy(refusal)
 
     @property
-    def _name(self) -> str:
+    def _consumer_name(self) -> str:
         return self._options.trainer_id
 
     def _check_overdue(self, waited: float) -> None:
@@ -286,20 +295,20 @@ class CoordinatedStage(JobReader):
         Raises:
             DeadlineExceededError: with whom it waits for.
         """
-        whom = f"the service at {self._channel.address}, which does not answer"
+        missing = f"the service at {self._channel.address}, which does not answer"
         with suppress(UnavailableError):
             snapshot = decode(Snapshot, self._channel.call(STATUS, Empty(), timeout=5.0))
             job = snapshot.job(self._options.job_name)
             if job is not None and job.paused_by:
                 return  # the word of it is on its way
-            whom = job.rounds.waits_for if job is not None and job.rounds is not None else "a job that is gone"
+            missing = job.rounds.waits_for if job is not None and job.rounds is not None else "a job that is gone"
         with self._inbox.changed:
-            at = self._inbox.rounds.at
+            at = self._inbox.rounds.next_round
             if self._inbox.rounds.ready:
                 return
         raise DeadlineExceededError(
-            f"{self._name} of job {self._options.job_name!r} has waited {waited:.0f} seconds for round {at:,}; it "
-            f"waits for {whom or 'nobody any more: it was a moment ago'}",
+            f"{self._consumer_name} of job {self._options.job_name!r} has waited {waited:.0f} seconds for round {at:,}; it "
+            f"waits for {missing or 'nobody any more: it was a moment ago'}",
             did="nothing was given up: the next `next` goes on waiting",
             hint="start a consumer that is gone again, with its consumer_index: it takes its place among the others; "
             "dsnb.start(consumer_timeout_ms=...) or DispatcherConfig(consumer_timeout_ms=...) says how long to wait",
@@ -307,74 +316,74 @@ class CoordinatedStage(JobReader):
 
     # ---- the tending thread
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         due = 0.0
         while True:
             with self._inbox.changed:
-                if not self._inbox.wait_stirred(max(0.0, due - time.monotonic())):
+                if not self._inbox.wait_for_work(max(0.0, due - time.monotonic())):
                     return
                 updates, failed = list(self._inbox.updates), list(self._inbox.failed)
                 self._inbox.updates.clear()
                 self._inbox.failed.clear()
                 retry, self._inbox.retry = self._inbox.retry, False
             try:
-                self._table.follow(updates)
+                self._tasks.apply_updates(updates)
                 if retry:
-                    self._table.try_refused()
+                    self._tasks.try_refused()
                 for sink, error in failed:
-                    self._keep(sink.hold.info.task_id, self._table.broken(sink, error))
-                due = self._table.tend(time.monotonic())
-                self._table.acknowledge()
+                    self._queue_error(sink.task_read.info.task_id, self._tasks.handle_broken(sink, error))
+                due = self._tasks.maintain(time.monotonic())
+                self._tasks.acknowledge()
             except Exception as error:  # noqa: BLE001 - the user's thread raises it
-                self._keep("", error)
+                self._queue_error("", error)
                 due = time.monotonic() + 1.0
-            self._answer()
+            self._acknowledge_halt()
 
-    def _keep(self, task_id: str, error: Exception | None) -> None:
+    def _queue_error(self, task_id: str, error: Exception | None) -> None:
         """Have the user's thread raise an error: while the task is there, rounds wait for it."""
         if error is not None:
             with self._inbox.changed:
                 self._inbox.errors.append((task_id, error))
                 self._inbox.changed.notify_all()
 
-    def _answer(self) -> None:
+    def _acknowledge_halt(self) -> None:
         """Answer a halt as soon as that can be done."""
         with self._inbox.changed:
             halt = self._inbox.rounds.report().halt
-        if halt and halt != self._answered:
+        if halt and halt != self._acknowledged_halt:
             self._control.report_now()
 
     # ---- the control stream
 
-    def _hear(self, update: ClientUpdate) -> None:
-        if update.collect:
-            self._control.report_now(update.collect)
+    def _receive_update(self, update: ClientUpdate) -> None:
+        if update.report_seq:
+            self._control.report_now(update.report_seq)
         if update.cancelled_by:
-            self._inbox.refuse(notices.cancelled(self._options.job_name, update.cancelled_by))
-        self._losses_heard += len(update.losses)
-        if update.state:
+            self._inbox.set_refusal(notices.job_cancelled(self._options.job_name, update.cancelled_by))
+        self._losses_received += len(update.losses)
+        if update.has_state:
             self._clock.pause(paused=update.paused)
         with self._inbox.changed:
-            if update.state:
-                self._inbox.rounds.follow([task.task_id for task in update.tasks])
+            if update.has_state:
+                self._inbox.rounds.set_tasks([task.task_id for task in update.tasks])
             if update.rounds is not None:
-                self._inbox.rounds.hear(update.rounds)
+                self._inbox.rounds.receive_update(update.rounds)
             self._inbox.update(update)
 
-    def _report(self, number: int, leaving: bool) -> ClientReport:
+    def _report(self, seq: int, leaving: bool) -> ClientReport:
         with self._inbox.changed:
             consumer = self._inbox.rounds.report()
             missed = self._inbox.rounds.missed
-        self._answered = consumer.halt
+        self._acknowledged_halt = consumer.halt
         return ClientReport(
             client_id=self._client_id,
             elements=self.elements - self._elements_before,
             wait_ns=self._waits.ns,
             active_ns=self._clock() - self._began,
-            lost=self._table.lost + missed,
-            seq=number,
+            lost=self._tasks.lost + missed,
+            seq=seq,
             leaving=leaving,
-            losses_heard=self._losses_heard,
+            losses_received=self._losses_received,
             instance=self._instance,
             consumer=consumer,
         )

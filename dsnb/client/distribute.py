@@ -25,21 +25,21 @@ from dsnb.elements.compression import NONE
 from dsnb.elements.spec import compatible, spec_from_json, spec_rule, spec_to_json
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.exactness import inexact
+from dsnb.pipeline.exactness import inexact_reason
 from dsnb.pipeline.graph import describe, serialise
-from dsnb.pipeline.modes import Divisible, check_endless, check_mode
+from dsnb.pipeline.modes import ShardingSupport, check_mode, require_endless
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
-from dsnb.pipeline.sharding import divisible
+from dsnb.pipeline.sharding import sharding_support
 from dsnb.pipeline.splits import split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
-from dsnb.wire.blobs import parts_of, pieces_of
+from dsnb.wire.blobs import blob_pieces, split_bytes
 from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.messages import DatasetRequest, RegisterReply, RegisterRequest, SplitProvider
 from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
-from dsnb.wire.names import name_within
-from dsnb.wire.stopped import refuse_stopped
+from dsnb.wire.stopped_services import refuse_stopped
 
 
 @checked(**READ_RULES, service=service_address, compression=compression_rule)
@@ -111,8 +111,8 @@ def distribute(
 
     @checked(dataset=dataset_rule)
     def apply(dataset: Dataset) -> Dataset:
-        if options.consumers:
-            check_endless(dataset.cardinality())
+        if options.num_consumers:
+            require_endless(dataset.cardinality())
 
         def register() -> str:
             mode = options.mode.name
@@ -163,19 +163,19 @@ def register_dataset(
         'three'
     """
     reply = _register(service, dataset, compression or NONE, dataset_id=dataset_id, mode="")
-    if reply.kept:
+    if reply.difference:
         errors.warn(
-            f"the dataset id {dataset_id!r} names another pipeline, and goes on naming it: {reply.kept}. To register "
+            f"the dataset id {dataset_id!r} names another pipeline, and goes on naming it: {reply.difference}. To register "
             f"this one under the id, call svc.forget(dataset_id={dataset_id!r}) first; or use another dataset_id",
             DsnbWarning,
         )
     return reply.dataset_id
 
 
-def _within(dataset_id: str, options: ReadOptions) -> ReadOptions:
+def _qualify_job_name(dataset_id: str, options: ReadOptions) -> ReadOptions:
     if not options.job_name:
         return options
-    return replace(options, job_name=name_within(dataset_id, options.job_name))
+    return replace(options, job_name=qualified_job_name(dataset_id, options.job_name))
 
 
 @checked(**READ_RULES, service=service_address, dataset_id=text, element_spec=optional(spec_rule))
@@ -234,7 +234,7 @@ def from_dataset_id(
         checksum=checksum,
     )
     address: ServiceAddress = service
-    with _Connection(address) as channel:
+    with _TemporaryChannel(address) as channel:
         known, *pieces = channel.fetch(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
     definition = b"".join(piece.definition for piece in pieces)
     spec = spec_from_json(known.element_spec)
@@ -243,15 +243,22 @@ def from_dataset_id(
             f"the dataset {dataset_id!r} has elements {spec}, and `element_spec` is {element_spec}",
             hint="leave element_spec out",
         )
-    check_mode(options.mode.name, Divisible(files=known.files, no_files=known.no_files, hinted=known.hinted))
-    if options.consumers:
-        check_endless(known.cardinality)
-    if options.mode is ShardingPolicy.DYNAMIC and known.unsplittable:
-        raise UnimplementedError(known.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
+    check_mode(
+        options.mode.name,
+        ShardingSupport(
+            file_count=known.num_files,
+            no_files_reason=known.no_file_sharding_reason,
+            has_shard_hint=known.has_shard_hint,
+        ),
+    )
+    if options.num_consumers:
+        require_endless(known.cardinality)
+    if options.mode is ShardingPolicy.DYNAMIC and known.unsplittable_reason:
+        raise UnimplementedError(known.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
     source = FromService(
         service=address,
         dataset_id=known.dataset_id,
-        options=_within(known.dataset_id, replace(options, compression=known.compression)),
+        options=_qualify_job_name(known.dataset_id, replace(options, compression=known.compression)),
         spec=spec if spec is not None else element_spec,
         registered_cardinality=known.cardinality,
         pipeline=blake2b(definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
@@ -266,7 +273,7 @@ def _register(
     providers, unsplittable = _providers(operation)
     if mode == "DYNAMIC" and unsplittable is not None:
         raise unsplittable
-    offer = divisible(operation)
+    offer = sharding_support(operation)
     if mode:
         check_mode(mode, offer)
     graph = serialise(operation)
@@ -285,18 +292,18 @@ def _register(
         compression=compression,
         pipeline=describe(operation),
         providers=providers,
-        unsplittable="" if unsplittable is None else unsplittable.what,
-        files=offer.files,
-        no_files=offer.no_files,
-        hinted=offer.hinted,
-        inexact=inexact(operation, remembers=False),
+        unsplittable_reason="" if unsplittable is None else unsplittable.what,
+        num_files=offer.file_count,
+        no_file_sharding_reason=offer.no_files_reason,
+        has_shard_hint=offer.has_shard_hint,
+        inexact_reason=inexact_reason(operation, sources_have_positions=False),
         nbytes=len(graph.definition),
     )
-    with _Connection(address) as channel:
+    with _TemporaryChannel(address) as channel:
         reply = channel.upload(REGISTER, lambda: _registration(request, graph.definition))
         arrays = {blob.digest: blob.data for blob in graph.blobs}
-        for digest in reply.missing:
-            channel.upload(PUT_BLOB, partial(pieces_of, digest, arrays[digest]))
+        for digest in reply.missing_blobs:
+            channel.upload(PUT_BLOB, partial(blob_pieces, digest, arrays[digest]))
     return reply
 
 
@@ -311,11 +318,11 @@ def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], Unimple
 def _registration(request: RegisterRequest, definition: bytes) -> Iterator[RegisterRequest]:
     """What is sent to register: first what the definition is of, then, to a server that has proven itself, itself."""
     yield request
-    for part in parts_of(definition):
+    for part in split_bytes(definition):
         yield RegisterRequest(definition=part)
 
 
-class _Connection:
+class _TemporaryChannel:
     """A channel for a few calls."""
 
     def __init__(self, address: ServiceAddress) -> None:

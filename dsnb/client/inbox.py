@@ -8,20 +8,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from dsnb.client.credit import Account
-from dsnb.wire.ears import Ears
+from dsnb.client.flow_control import CreditAccount
 from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
-from dsnb.wire.ranges import prefix
-from dsnb.wire.transfer.handover import Piece, Reading, Sink
+from dsnb.wire.poller import Poller
+from dsnb.wire.ranges import split_ranges
+from dsnb.wire.transfer.protocol import FrameSlice, ReadHandle, Sink
 
-FIRST_BYTES = 128 << 10
+INITIAL_MAX_BYTES = 128 << 10
 """Bytes that a task may have on its way at first; doubled when the reader starves."""
 
-_PIECES = 8
+_MIN_SLICES_ON_THE_WAY = 8
 """Pieces that a window over gRPC grows to hold while its reader starves: only what the worker may send can wait there
 for a late reader, and go together."""
 
-_HEAR_EVERY = 16
+_POLL_EVERY = 16
 """Pieces after which a reader looks for more at the latest: they may be another task's."""
 
 
@@ -29,37 +29,37 @@ _MOST_RANGES: Final = 1 << 16
 """Ranges of a task that are remembered. Most tasks have one; readers that share a task have one for each piece."""
 
 
-class Hold:
+class TaskRead:
     """A reader's side of one task: its account, its reading, and what came of it. A `Sink` for its pieces."""
 
     def __init__(self, inbox: Inbox, info: TaskInfo, share_bytes: int) -> None:
         self.info = info
         self.share_bytes = share_bytes
-        self.max_bytes = min(share_bytes, FIRST_BYTES)
-        self.account = Account()
-        self.reading: Reading | None = None
+        self.max_bytes = min(share_bytes, INITIAL_MAX_BYTES)
+        self.account = CreditAccount()
+        self.connection: ReadHandle | None = None
         self.transfer = ""
         """How it was read last."""
-        self.refused = ""
+        self.shared_memory_refusal = ""
         """Why shared memory is out of the question, if it is."""
         self.retry_at = 0.0
         self.attempts = 0
         self.given_up = False
         """Whether it ended for this reader by an error, and not by its own word."""
-        self.acknowledged: tuple[int, ...] = ()
+        self.last_sent_counters: tuple[int, ...] = ()
         """What the worker knows of a consumer of a coordinated read."""
-        self.told = 0
+        self.acked = 0
         """Up to where the worker was told what is consumed."""
-        self.told_taken = 0
-        self.untold_bytes = 0
+        self.acked_dequeued = 0
+        self.unacked_bytes = 0
         self.buffered_bytes = 0
-        self.newest_bytes = 0
+        self.last_slice_bytes = 0
         """Of the piece that came last."""
         self.was_full = False
         """Whether as much as may be was on its way, since `max_bytes` was last raised."""
-        self.damaged = 0
+        self.damaged_in_a_row = 0
         """How many messages arrived damaged since the last that did not."""
-        self.received = ReceivedRanges()
+        self.received_ranges = ReceivedRanges()
         """What arrived of the task's present sequence."""
         self.consumed_cell: memoryview | None = None
         """Where the worker looks up what was consumed if this process dies; None where messages have to tell."""
@@ -72,23 +72,23 @@ class Hold:
 
     def holding(self) -> TaskHolding:
         """What this reader consumed of the task, and what it has of it to consume; under the inbox's lock."""
-        consumed, held = self.received.split(self.unconsumed)
+        consumed, held = self.received_ranges.split(self.unconsumed)
         return TaskHolding(
             task_id=self.info.task_id,
             incarnation=self.info.incarnation,
             received=self.account.received,
             consumed=_index_ranges((first, end) for first, end in consumed if end > self.info.needed_from),
             held=_index_ranges(held),
-            untold=self.account.consumed - self.told if self.transfer == "grpc" else 0,  # others look it up
+            unacked=self.account.consumed - self.acked if self.transfer == "grpc" else 0,  # others look it up
         )
 
-    def fill(self, nbytes: int) -> None:
+    def count_bytes(self, nbytes: int) -> None:
         """Count bytes that arrived."""
         self.buffered_bytes += nbytes
-        self.newest_bytes = nbytes
+        self.last_slice_bytes = nbytes
         # Half is taken for full: a piece more would not fit, or was on its way when the reader consumed. Where only few
         # pieces have room, what is on its way cannot be told here from what the worker waits to send.
-        few = self.transfer == "grpc" and _PIECES * nbytes >= self.max_bytes
+        few = self.transfer == "grpc" and _MIN_SLICES_ON_THE_WAY * nbytes >= self.max_bytes
         self.was_full |= 2 * self.buffered_bytes >= self.max_bytes or few
 
     def sink(self) -> TaskSink:
@@ -113,7 +113,7 @@ class ReceivedRanges:
     def split(self, held: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """All but the last `held` elements, and those, each in the order of arrival."""
         listed = [(first, end) for first, end in self._ranges]
-        return prefix(listed, sum(end - first for first, end in listed) - held)
+        return split_ranges(listed, sum(end - first for first, end in listed) - held)
 
     def clear(self) -> None:
         """Begin anew: the task's elements are numbered from 0 again."""
@@ -127,61 +127,61 @@ def _index_ranges(pairs: Iterable[tuple[int, int]]) -> tuple[IndexRange, ...]:
 class TaskSink(Sink):
     """Takes what one reading delivers."""
 
-    def __init__(self, hold: Hold, inbox: Inbox) -> None:
-        self.hold = hold
+    def __init__(self, task_read: TaskRead, inbox: Inbox) -> None:
+        self.task_read = task_read
         self._inbox = inbox
         self.current = True
 
     @property
-    def ears(self) -> Ears | None:
+    def poller(self) -> Poller | None:
         """Who listens for it, where that is the thread that takes the pieces."""
-        return self._inbox.ears
+        return self._inbox.poller
 
-    def deliver(self, piece: Piece) -> None:
-        self.deliver_all((piece,))
+    def deliver(self, frame_slice: FrameSlice) -> None:
+        self.deliver_all((frame_slice,))
 
-    def deliver_all(self, pieces: Sequence[Piece]) -> None:
+    def deliver_all(self, slices: Sequence[FrameSlice]) -> None:
         """Take what comes together. Nothing is no sign of life: a task that is idle may lose its credit to another."""
         with self._inbox.lock:
-            if self.current and pieces:
-                account = self.hold.account
+            if self.current and slices:
+                account = self.task_read.account
                 account.active_at = time.monotonic()
                 account.ended = False  # what another reader left may come after the end
-                self.hold.damaged = 0
-                for piece in pieces:
+                self.task_read.damaged_in_a_row = 0
+                for piece in slices:
                     account.received += piece.count
-                    self.hold.received.add(piece.index, piece.count)
-                    self.hold.fill(piece.nbytes // piece.count * piece.count)
-                    self._inbox.put(self.hold, piece)
-                self._inbox.stir_up()
+                    self.task_read.received_ranges.add(piece.index, piece.count)
+                    self.task_read.count_bytes(piece.nbytes // piece.count * piece.count)
+                    self._inbox.put(self.task_read, piece)
+                self._inbox.notify()
 
     def end(self) -> None:
-        self._say(lambda account: setattr(account, "ended", True))
+        self._update_account(lambda account: setattr(account, "ended", True))
 
     def recalled(self, granted: int) -> None:
-        def settle(account: Account) -> None:
+        def update(account: CreditAccount) -> None:
             account.granted = max(granted, account.received)
             account.recalling = False
 
-        self._say(settle)
+        self._update_account(update)
 
-    def progress(self, whole: int, base: int) -> None:
+    def progress(self, complete_rounds: int, oldest_round: int) -> None:
         with self._inbox.lock:
             if self.current:
-                self._inbox.progress(self.hold, whole, base)
+                self._inbox.progress(self.task_read, complete_rounds, oldest_round)
 
     def fail(self, error: Exception) -> None:
         with self._inbox.lock:
             if self.current:
                 self.current = False
                 self._inbox.failed.append((self, error))
-                self._inbox.stir_up()
+                self._inbox.notify()
 
-    def _say(self, change: Callable[[Account], None]) -> None:
+    def _update_account(self, change: Callable[[CreditAccount], None]) -> None:
         with self._inbox.lock:
             if self.current:
-                change(self.hold.account)
-                self._inbox.stir_up()
+                change(self.task_read.account)
+                self._inbox.notify()
 
 
 class Inbox:
@@ -190,41 +190,41 @@ class Inbox:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.ears: Ears | None = Ears()
-        self._listening = False
-        self._looked = 0
-        self.pieces: deque[tuple[Hold, Piece]] = deque()
+        self.poller: Poller | None = Poller()
+        self._polling = False
+        self._polls = 0
+        self.slices: deque[tuple[TaskRead, FrameSlice]] = deque()
         self.failed: deque[tuple[TaskSink, Exception]] = deque()
         self.updates: deque[ClientUpdate] = deque()
         self.refusal: Exception | None = None
         self.cancelled = False
 
-    def put(self, hold: Hold, piece: Piece) -> None:
+    def put(self, task_read: TaskRead, frame_slice: FrameSlice) -> None:
         """Add a piece, before whoever waits is woken; under the lock."""
-        self.pieces.append((hold, piece))
+        self.slices.append((task_read, frame_slice))
 
-    def stir_up(self) -> None:
+    def notify(self) -> None:
         """Wake whoever waits; under the lock."""
         self.changed.notify_all()
-        if self._listening and self.ears is not None:
-            self.ears.wake()
+        if self._polling and self.poller is not None:
+            self.poller.wake()
 
-    def next(self) -> tuple[Hold, Piece] | None:
+    def next(self) -> tuple[TaskRead, FrameSlice] | None:
         """The next piece that has come; None where there is none, or something else to look at first.
 
         What has come to sockets that nobody else listens to is looked for too; rarely while there is something to take.
         """
-        self._looked += 1
-        ears = self.ears
-        if ears and not self._looked % _HEAR_EVERY:
-            ears.hear()
+        self._polls += 1
+        poller = self.poller
+        if poller and not self._polls % _POLL_EVERY:
+            poller.dispatch()
         found = self._take_first()
-        if found is None and ears:
-            ears.hear()
+        if found is None and poller:
+            poller.dispatch()
             found = self._take_first()
         return found
 
-    def _take_first(self) -> tuple[Hold, Piece] | None:
+    def _take_first(self) -> tuple[TaskRead, FrameSlice] | None:
         with self.lock:
             other = self.updates or self.failed or self.cancelled
             return None if other or not self.ready else self.take()
@@ -232,70 +232,70 @@ class Inbox:
     def wait(self, timeout: float) -> None:
         """Wait for something to look at. By one thread, the one that takes; not under the lock."""
         with self.lock:
-            if self.stirred:
+            if self.has_events:
                 return
-            if not self.ears:
+            if not self.poller:
                 self.changed.wait(timeout)
                 return
-            self._listening = True
+            self._polling = True
         try:
-            spoke = self.ears.wait(timeout)
+            readable = self.poller.wait(timeout)
         finally:
-            self._listening = False  # who sees it too late wakes the next wait in vain
-        self.ears.hear(spoke)
+            self._polling = False  # who sees it too late wakes the next wait in vain
+        self.poller.dispatch(readable)
 
-    def progress(self, hold: Hold, whole: int, base: int) -> None:
+    def progress(self, task_read: TaskRead, complete_rounds: int, oldest_round: int) -> None:
         """Learn of a coordinated read what its worker says; under the lock."""
 
-    def follow(self, holds: Sequence[Hold]) -> None:
+    def set_task_reads(self, task_reads: Sequence[TaskRead]) -> None:
         """Learn which tasks there are now."""
 
     @property
     def ready(self) -> bool:
         """Whether there is a piece to take; under the lock."""
-        return bool(self.pieces)
+        return bool(self.slices)
 
-    def take(self) -> tuple[Hold, Piece]:
+    def take(self) -> tuple[TaskRead, FrameSlice]:
         """The next piece, of one that is ready; under the lock."""
-        return self.pieces.popleft()
+        return self.slices.popleft()
 
     def clear(self) -> None:
         """Let go of what was delivered and not taken: the reader may be kept long after it was closed."""
         with self.lock:
-            self._forget_pieces()
-            if self.ears is not None:
-                self.ears.close()
+            self._clear_slices()
+            if self.poller is not None:
+                self.poller.close()
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Forget all that came: it belongs to other readers now."""
         with self.lock:
-            self._forget_pieces()
+            self._clear_slices()
             self.failed.clear()
             self.updates.clear()
             self.refusal = None
 
-    def _forget_pieces(self) -> None:
-        self.pieces.clear()
+    def _clear_slices(self) -> None:
+        self.slices.clear()
 
     def update(self, update: ClientUpdate) -> None:
         """Add news from the dispatcher."""
         with self.lock:
             self.updates.append(update)
-            self.stir_up()
+            self.notify()
 
-    def refuse(self, error: Exception) -> None:
+    def set_refusal(self, error: Exception) -> None:
         """Learn that the dispatcher does not know this reader any more."""
         with self.lock:
             self.refusal = error
-            self.stir_up()
+            self.notify()
 
     def cancel(self) -> None:
         """Wake whoever waits, for good."""
         with self.lock:
             self.cancelled = True
-            self.stir_up()
+            self.notify()
 
     @property
-    def stirred(self) -> bool:
+    def has_events(self) -> bool:
         """Whether there is anything to look at; under the lock."""
         return bool(self.ready or self.failed or self.updates or self.refusal or self.cancelled)

@@ -16,13 +16,13 @@ from dsnb.wire.messages import JoinReply
 from dsnb.wire.transfer import local
 
 
-def warn_back(seconds: float, given_back: int, lost: int) -> None:
+def warn_rejoined(seconds: float, returned: int, lost: int) -> None:
     """Say that a reader was taken for gone, and goes on; with what became of what it had and did not consume."""
-    alone = f", and {lost:,} are lost: their workers are gone, and nobody can make them again" if lost else ""
+    lost_text = f", and {lost:,} are lost: their workers are gone, and nobody can make them again" if lost else ""
     errors.warn(
         f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was taken for gone; it "
-        f"goes on now. {given_back:,} elements that it had received and not consumed went back for others to read"
-        f"{alone}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it "
+        f"goes on now. {returned:,} elements that it had received and not consumed went back for others to read"
+        f"{lost_text}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it "
         "more time",
         DataLossWarning if lost else DsnbWarning,
     )
@@ -51,11 +51,11 @@ def warn_of_split_cache(joined: JoinReply, options: ReadOptions) -> None:
         )
 
 
-def warn_of(joined: JoinReply) -> None:
+def warn_absent_or_paused(joined: JoinReply) -> None:
     """Say what will keep elements of a pass from coming."""
-    if joined.absent:
+    if joined.missing_shards:
         errors.warn(
-            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.absent)}: they come only if the "
+            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.missing_shards)}: they come only if the "
             "worker does, before the others have ended; start it, or shorten DispatcherConfig(worker_addresses=...)",
             DsnbWarning,
         )
@@ -67,7 +67,7 @@ def warn_of(joined: JoinReply) -> None:
         )
 
 
-def warn_losing(options: ReadOptions) -> None:
+def warn_trainer_loses_data(options: ReadOptions) -> None:
     """Say that a trainer has begun to miss elements."""
     errors.warn(
         f"trainer {options.trainer_id!r} of job {options.job_name!r} begins to lose data: it is behind the others and "
@@ -78,7 +78,7 @@ def warn_losing(options: ReadOptions) -> None:
     )
 
 
-def warn_unconfirmed(address: str, seconds: float) -> None:
+def warn_end_unconfirmed(address: str, seconds: float) -> None:
     """Say that a pass is over as far as is known."""
     errors.warn(
         f"the end of the pass could not be confirmed: the service at {address} has not answered for {seconds:g} "
@@ -87,7 +87,7 @@ def warn_unconfirmed(address: str, seconds: float) -> None:
     )
 
 
-def cancelled(job: str, by: str) -> CancelledError:
+def job_cancelled(job: str, by: str) -> CancelledError:
     """The error of a reader whose job was cancelled."""
     return CancelledError(
         f"the job {job!r} was cancelled by {by}",
@@ -96,10 +96,10 @@ def cancelled(job: str, by: str) -> CancelledError:
     )
 
 
-def service_ended(name: str, ending: str) -> UnavailableError:
+def service_ended(name: str, reason: str) -> UnavailableError:
     """The error of a reader whose service is known to have ended."""
     return UnavailableError(
-        f"the service {name!r} has ended: {ending}",
+        f"the service {name!r} has ended: {reason}",
         did="what had come from it was read to its end",
         hint="start it again, in its notebook or in this one (dsnb.start()), and begin to read anew",
     )

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final
 
-from dsnb.arguments import Rule, instance, one_of, optional, shown, text, whole
+from dsnb.arguments import Rule, instance, integer, one_of, optional, short_repr, text
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.client.transfers import transfer_protocol
 from dsnb.dataclass import dataclass
-from dsnb.elements.compression import AUTO, CODECS, NONE, codec
-from dsnb.errors import InvalidArgumentError, near
-from dsnb.wire.addresses import split_target
-from dsnb.wire.lineup import consumer_name
-from dsnb.wire.manner import Manner
+from dsnb.elements.compression import AUTO, CODECS, NONE, load_codec
+from dsnb.errors import InvalidArgumentError, did_you_mean
+from dsnb.wire.addresses import target_address
+from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.schedule import consumer_name
 
 LOCAL = "LOCAL"
 
@@ -44,8 +44,8 @@ class ShardingPolicy(enum.IntEnum):
     @classmethod
     def _missing_(cls, value: object) -> None:
         raise InvalidArgumentError(
-            f"`value`: {shown(value)} is not a valid ShardingPolicy",
-            hint=f"{near(value, cls.__members__) if isinstance(value, str) else ''}use ShardingPolicy.OFF, 0 to 5",
+            f"`value`: {short_repr(value)} is not a valid ShardingPolicy",
+            hint=f"{did_you_mean(value, cls.__members__) if isinstance(value, str) else ''}use ShardingPolicy.OFF, 0 to 5",
         )
 
 
@@ -63,10 +63,10 @@ class ReadOptions:
     compression: str = AUTO
     checksum: bool = False
     trainer_id: str = ""
-    manner: Manner | None = None
+    cache_policy: CachePolicy | None = None
     target_workers: str = AUTO
-    consumer: int = 0
-    consumers: int = 0
+    consumer_index: int = 0
+    num_consumers: int = 0
     """How many consumers read in rounds, of whom this is one; 0 in other reads."""
     split_cache: str = ""
     """The operation that keeps splits in the memory of each worker process; empty where there is none."""
@@ -79,17 +79,17 @@ class ReadOptions:
     @property
     def cached(self) -> bool:
         """Whether the job's readers share through the cross-trainer cache."""
-        return bool(self.trainer_id) and not self.consumers
+        return bool(self.trainer_id) and not self.num_consumers
 
     @property
-    def in_turn(self) -> bool:
+    def round_robin(self) -> bool:
         """Whether its tasks deliver strictly in turn, so that trainers can be compared step by step."""
-        return self.manner is not None and self.manner.together > 0
+        return self.cache_policy is not None and self.cache_policy.start_together > 0
 
     @property
-    def wants_all(self) -> bool:
+    def lossless(self) -> bool:
         """Whether it is to lose nothing of a pass that it shares."""
-        return self.manner is not None and self.manner.on_lag in {"wait", "spill"}
+        return self.cache_policy is not None and self.cache_policy.on_lag in {"wait", "spill"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def service_address(name: str, value: Any) -> ServiceAddress:
         return value
     target = getattr(value, "target", None)
     if isinstance(target, str):
-        return ServiceAddress(address=split_target(target, name), token=getattr(value, "token", None) or None)
+        return ServiceAddress(address=target_address(target, name), token=getattr(value, "token", None) or None)
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value):
         value = "://".join(value)
     if not isinstance(value, str):
@@ -134,7 +134,7 @@ def service_address(name: str, value: Any) -> ServiceAddress:
         )
     if not value:
         raise InvalidArgumentError(f"`{name}` must not be empty", hint='use svc = dsnb.start(), or "host:port"')
-    return ServiceAddress(address=split_target(value, name))
+    return ServiceAddress(address=target_address(value, name))
 
 
 def sharding_policy(name: str, value: Any) -> ShardingPolicy:
@@ -150,9 +150,9 @@ def sharding_policy(name: str, value: Any) -> ShardingPolicy:
         likely = ""
         if isinstance(value, str):
             meant = f"ShardingPolicy.{value.upper()}"
-            likely = f"did you mean {meant}? " if meant in policies else near(value, _ALIASES)
+            likely = f"did you mean {meant}? " if meant in policies else did_you_mean(value, _ALIASES)
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)}, which is no processing mode",
+            f"`{name}` is {short_repr(value)}, which is no processing mode",
             hint=f"{likely}use one of: {', '.join([*policies, *map(repr, _ALIASES)])}",
         )
     return value
@@ -168,13 +168,13 @@ def compression_rule(name: str, value: Any) -> str:
     if value is None:
         return NONE
     if not isinstance(value, str) or value not in (AUTO, *CODECS):
-        likely = near(value.upper(), (AUTO, *CODECS)) if isinstance(value, str) else ""
+        likely = did_you_mean(value.upper(), (AUTO, *CODECS)) if isinstance(value, str) else ""
         raise InvalidArgumentError(
-            f"Invalid `{name}` argument: {shown(value)}",
+            f"Invalid `{name}` argument: {short_repr(value)}",
             hint=f'{likely}use "AUTO", None, {", ".join(map(repr, CODECS))}',
         )
     if value in CODECS:
-        codec(value)
+        load_codec(value)
     return value
 
 
@@ -188,9 +188,9 @@ def target_workers(name: str, value: Any) -> str:
 READ_RULES: Final[Mapping[str, Rule]] = {
     "processing_mode": sharding_policy,
     "job_name": optional(text),
-    "consumer_index": optional(whole(0)),
-    "num_consumers": optional(whole(1)),
-    "max_outstanding_requests": optional(whole(1, hint="pass 1 or more, or leave it out")),
+    "consumer_index": optional(integer(0)),
+    "num_consumers": optional(integer(1)),
+    "max_outstanding_requests": optional(integer(1, hint="pass 1 or more, or leave it out")),
     "data_transfer_protocol": transfer_protocol,
     "cross_trainer_cache": optional(instance(CrossTrainerCache, hint='pass dsnb.CrossTrainerCache("lr=0.1")')),
     "target_workers": target_workers,
@@ -246,15 +246,15 @@ def read_options(
         protocol=data_transfer_protocol,
         compression=compression,
         checksum=checksum,
-        trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else _consumer_name(consumer_index),
-        manner=cross_trainer_cache.manner if cross_trainer_cache else None,
+        trainer_id=cross_trainer_cache.trainer_id if cross_trainer_cache else _consumer_trainer_id(consumer_index),
+        cache_policy=cross_trainer_cache.cache_policy if cross_trainer_cache else None,
         target_workers=target_workers,
-        consumer=consumer_index or 0,
-        consumers=num_consumers or 0,
+        consumer_index=consumer_index or 0,
+        num_consumers=num_consumers or 0,
     )
 
 
-def _consumer_name(index: int | None) -> str:
+def _consumer_trainer_id(index: int | None) -> str:
     return "" if index is None else consumer_name(index)
 
 
@@ -276,9 +276,9 @@ def _check_consumers(index: int | None, count: int | None, job_name: str | None)
 def no_local_worker(options: ReadOptions) -> InvalidArgumentError:
     """The error of a reader that wants local workers where there are none."""
     static = options.mode not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
-    who = f"Static sharding policy <{options.mode.name}> requires" if static else "Local reads require"
+    subject = f"Static sharding policy <{options.mode.name}> requires" if static else "Local reads require"
     return InvalidArgumentError(
-        f"{who} local workers, but no local worker is found in this process",
+        f"{subject} local workers, but no local worker is found in this process",
         did="the read was given up",
         hint='start workers here, svc = dsnb.start(isolation="thread"), or use target_workers="ANY"',
     )

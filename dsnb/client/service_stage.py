@@ -6,20 +6,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.errors import CancelledError, beside
-from dsnb.pipeline.engine.stage import Run, Stage, Tracking
+from dsnb.errors import CancelledError, mark_out_of_band
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage
 from dsnb.wire.threads import shielded
 
 
 class JobReader(Stage):
     """A stage that has joined a job and reads it."""
 
-    def announce(self) -> None:
+    def warn_at_start(self) -> None:
         """Warn of what keeps elements of the pass from coming: it is over, paused, or lacks a worker."""
         raise NotImplementedError
 
-    def bookmark(self, behind: int) -> Any:
-        """What it takes to go on after the first `behind` elements; plain data."""
+    def position_after(self, count: int) -> Any:
+        """What it takes to go on after the first `count` elements; plain data."""
         raise NotImplementedError
 
     def may_be_taken_by_others(self) -> bool:
@@ -34,21 +34,23 @@ class ServiceStage(Stage):
 
     Args:
         join: Joins the job; returns the stage that reads it. Called again if it failed.
-        place: Which source of which pass of a local pipeline it is.
-        mark: The bookmark of its beginning.
-        behind: Elements that need not come again; leaving them out joins nothing.
+        source_key: Which source of which pass of a local pipeline it is.
+        start_state: The bookmark of its beginning.
+        skippable: Elements that need not come again; leaving them out joins nothing.
     """
 
-    def __init__(self, join: Callable[[], JobReader], place: str = "", mark: Any = None, behind: int = 0) -> None:
+    def __init__(
+        self, join: Callable[[], JobReader], source_key: str = "", start_state: Any = None, skippable: int = 0
+    ) -> None:
         super().__init__("from the service")
-        self.place = place
+        self.source_key = source_key
         self._join = join
-        self._mark = mark
-        self._behind = behind
+        self._start_state = start_state
+        self._skippable = skippable
         self._skipped = 0
         self._reader: JobReader | None = None
-        self._tracking: _Later | None = None
-        self._joining = threading.Lock()
+        self._tracking: _DeferredTracking | None = None
+        self._join_lock = threading.Lock()
         self._waited_before = 0
         """Time that the passes before waited."""
 
@@ -58,26 +60,26 @@ class ServiceStage(Stage):
         Raises:
             DsnbError: why it cannot be joined; the next call tries again.
         """
-        with self._joining:
+        with self._join_lock:
             if self._reader is not None:
                 return
             if self._cancelled:
                 raise CancelledError("reading was stopped")
             try:
-                self._reader = self._joined()
+                self._reader = self._join_and_warn()
             except Exception as error:
-                beside(error)
+                mark_out_of_band(error)
                 raise
             self.closes_slowly = True
         self.adopt(self._reader)
         self._reader.skip(self._skipped)
         if self._tracking is not None:
-            self._tracking.begin(self._reader)
+            self._tracking.attach(self._reader)
 
-    def _joined(self) -> JobReader:
+    def _join_and_warn(self) -> JobReader:
         reader = shielded(self._join, lambda late: late.close())
         try:
-            reader.announce()
+            reader.warn_at_start()
         except BaseException:  # where warnings are errors
             reader.close()
             raise
@@ -85,31 +87,31 @@ class ServiceStage(Stage):
 
     def produce(self, want: int) -> Run:
         """The next elements that the service delivered."""
-        reader = self._reading()
+        reader = self._joined_reader()
         try:
             return reader.pull(want)
         finally:
             self.wait_ns = self._waited_before + reader.wait_ns
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track(self, *, held: bool = False) -> ConsumptionListener | None:
         """Learn of each element when the user has it, from the first one on; asking for it does not join the job."""
-        self._tracking = _Later(held=held)
+        self._tracking = _DeferredTracking(held=held)
         if self._reader is not None:
-            self._tracking.begin(self._reader)
+            self._tracking.attach(self._reader)
         return self._tracking
 
     def skip(self, count: int) -> int:
         """Leave elements out; those that are behind for good without joining."""
-        if self._reader is None and self._skipped + count <= self._behind:
+        if self._reader is None and self._skipped + count <= self._skippable:
             self._skipped += count
             return count
-        return self._reading().skip(count)
+        return self._joined_reader().skip(count)
 
-    def bookmark(self, behind: int) -> Any:
+    def position_after(self, count: int) -> Any:
         """What it takes to go on after the first elements; of one that has not joined, where it is to begin."""
         if self._reader is None:
-            return self._mark
-        return self._reader.bookmark(behind)
+            return self._start_state
+        return self._reader.position_after(count)
 
     def cancel(self) -> None:
         """Wake the thread that waits for elements. One that is joining leaves as soon as it has joined."""
@@ -126,31 +128,31 @@ class ServiceStage(Stage):
         """As the reader knows when the pass is over."""
         return self._reader is not None and self._reader.may_be_taken_by_others()
 
-    def carry_on(self, before: Stage) -> None:
+    def continue_counters(self, previous: Stage) -> None:
         """Count on."""
-        super().carry_on(before)
+        super().continue_counters(previous)
         self._waited_before = self.wait_ns
 
-    def _reading(self) -> JobReader:
+    def _joined_reader(self) -> JobReader:
         self.start()
         assert self._reader is not None
         return self._reader
 
 
-class _Later(Tracking):
+class _DeferredTracking(ConsumptionListener):
     """Tells a reader what the user consumed, also where it has yet to join when the pipeline is asked."""
 
     def __init__(self, *, held: bool) -> None:
         self._held = held
-        self._of_reader: Tracking | None = None
+        self._tracking: ConsumptionListener | None = None
 
-    def begin(self, reader: JobReader) -> None:
+    def attach(self, reader: JobReader) -> None:
         """The reader has joined, and what it gives from now on is for the user."""
-        self._of_reader = reader.track(held=self._held)
+        self._tracking = reader.track_consumption(buffered=self._held)
 
     def consumed(self, elements: int, errors: int) -> None:
-        if self._of_reader is not None:
-            self._of_reader.consumed(elements, errors)
+        if self._tracking is not None:
+            self._tracking.consumed(elements, errors)
 
-    def valid(self) -> bool:
-        return self._of_reader is None or self._of_reader.valid()
+    def may_consume(self) -> bool:
+        return self._tracking is None or self._tracking.may_consume()

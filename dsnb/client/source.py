@@ -9,20 +9,20 @@ from typing import Any, ClassVar, Final
 
 from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
+from dsnb.client.position import FinishedPassStage, decode_end, decode_position, encode_beginning
 from dsnb.client.reader import ReadStage
-from dsnb.client.resume import PassedStage, loaded, loaded_end, mark_of_beginning
 from dsnb.client.service_stage import JobReader, ServiceStage
 from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
-from dsnb.pipeline.passes import PassNumbers
+from dsnb.pipeline.position import IterationCounter
 from dsnb.pipeline.splits import SplitProvider
-from dsnb.wire.channel import Connections
-from dsnb.wire.stopped import refuse_stopped
+from dsnb.wire.channel import ChannelCache
+from dsnb.wire.stopped_services import refuse_stopped
 
-_KEPT: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
+_PRESERVED_CARDINALITIES: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
     # A worker whose files are empty may find an end where the whole has none; what a hint leaves, nobody knows.
     ShardingPolicy.FILE: (0,),
     ShardingPolicy.FILE_OR_DATA: (0,),
@@ -48,8 +48,8 @@ class FromService(Operation):
     registered_cardinality: int = UNKNOWN_CARDINALITY
     pipeline: Operation | str | None = field(default=None, repr=False)
     """What the service was given, or a digest of it: results that are kept follow from that, not from where it runs."""
-    passes: PassNumbers = field(default_factory=PassNumbers, repr=False)
-    connections: Connections = field(default_factory=Connections, repr=False)
+    passes: IterationCounter = field(default_factory=IterationCounter, repr=False)
+    connections: ChannelCache = field(default_factory=ChannelCache, repr=False)
     register_again: Callable[[], str] | None = field(default=None, repr=False)
     """Gives the pipeline to the service once more: a service forgets what was not read for long, or starts anew."""
 
@@ -67,13 +67,13 @@ class FromService(Operation):
     @property
     def cardinality(self) -> int:
         """Endless and empty stay so where all shards of it are; the rest depends on the number of workers."""
-        if self.options.consumers:
+        if self.options.num_consumers:
             return INFINITE_CARDINALITY  # else it is refused, when it ends at the latest
-        known = _KEPT.get(self.options.mode, (INFINITE_CARDINALITY, 0))
+        known = _PRESERVED_CARDINALITIES.get(self.options.mode, (INFINITE_CARDINALITY, 0))
         return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
 
     @property
-    def pass_numbers(self) -> PassNumbers:
+    def pass_numbers(self) -> IterationCounter:
         """Its own: all datasets that are made of it read one job."""
         return self.passes
 
@@ -83,7 +83,7 @@ class FromService(Operation):
         return False
 
     @property
-    def runs_elsewhere(self) -> Operation | None:
+    def remote_pipeline(self) -> Operation | None:
         """What was distributed here."""
         return self.pipeline if isinstance(self.pipeline, Operation) else None
 
@@ -102,58 +102,58 @@ class FromService(Operation):
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that joins the job's next pass when it is read, or goes on with one where a bookmark says."""
-        bookmarks = context.bookmarks
+        bookmarks = context.source_positions
         if bookmarks is None:
-            number = next(self.passes)
-            return ServiceStage(lambda: self._join(number, endless=context.endless))
-        if self.options.consumers:
-            bookmarks.refuse(
+            iteration = next(self.passes)
+            return ServiceStage(lambda: self._join(iteration, endless=context.endless))
+        if self.options.num_consumers:
+            bookmarks.mark_unsupported(
                 "the consumers of a coordinated read move on together, round by round",
                 "the service keeps the round: a consumer that comes back goes on with the others",
             )
         elif self.options.cached:
-            bookmarks.refuse(
+            bookmarks.mark_unsupported(
                 "the trainers of a cross-trainer cache share one place in each task",
                 "the service keeps the place: a trainer that comes back with its trainer_id goes on there",
             )
-        place, mark = bookmarks.take(context, self.name)
-        over = loaded_end(mark) if mark is not None else None
-        if over is not None:
-            self.passes.go_on_behind(over[0])
-            bookmarks.end(place, mark)
-            return PassedStage(self.name, over[1])
-        resumed = loaded(mark) if mark is not None else None
-        if resumed is not None:
-            self.passes.go_on_behind(resumed.repetition - 1)
-        on_end = partial(bookmarks.end, place) if len(context.passes) > 1 else None
-        number = next(self.passes)
+        source_key, state = bookmarks.register(context, self.name)
+        finished = decode_end(state) if state is not None else None
+        if finished is not None:
+            self.passes.continue_after(finished[0])
+            bookmarks.set_final(source_key, state)
+            return FinishedPassStage(self.name, finished[1])
+        start_position = decode_position(state) if state is not None else None
+        if start_position is not None:
+            self.passes.continue_after(start_position.iteration - 1)
+        on_end = partial(bookmarks.set_final, source_key) if len(context.iteration_path) > 1 else None
+        iteration = next(self.passes)
         return ServiceStage(
-            lambda: self._join(number, place, resumed, on_end, endless=context.endless),
-            place,
-            mark if mark is not None else mark_of_beginning(number),
-            resumed.behind if resumed is not None else 0,
+            lambda: self._join(iteration, source_key, start_position, on_end, endless=context.endless),
+            source_key,
+            state if state is not None else encode_beginning(iteration),
+            start_position.skippable if start_position is not None else 0,
         )
 
-    def _join(self, number: int, *where: Any, endless: bool) -> JobReader:
+    def _join(self, iteration: int, *position_args: Any, endless: bool) -> JobReader:
         """Join a pass of the job; where passes go on for ever, the first one from that number on that is not over."""
         refuse_stopped(self.service.address)
         try:
-            return self._reader(self.dataset_id, number, *where, endless=endless)
+            return self._reader(self.dataset_id, iteration, *position_args, endless=endless)
         except NotFoundError:
             if self.register_again is None:
                 raise
-            return self._reader(self.register_again(), number, *where, endless=endless)
+            return self._reader(self.register_again(), iteration, *position_args, endless=endless)
 
-    def _reader(self, dataset_id: str, number: int, *where: Any, endless: bool) -> JobReader:
-        if self.options.consumers:
+    def _reader(self, dataset_id: str, iteration: int, *position_args: Any, endless: bool) -> JobReader:
+        if self.options.num_consumers:
             return CoordinatedStage(self.service, dataset_id, self.options)
         # What is read again will be read once more; most datasets are read once, and leave no connection behind.
-        again = self.connections if number else None
+        again = self.connections if iteration else None
         reader = ReadStage(
-            self.service, dataset_id, self.options, number, *where, unfinished=endless, connections=again
+            self.service, dataset_id, self.options, iteration, *position_args, unfinished=endless, connections=again
         )
-        if reader.iteration > number and not self.options.cached:
-            self.passes.go_on_behind(reader.iteration)
+        if reader.iteration > iteration and not self.options.cached:
+            self.passes.continue_after(reader.iteration)
         return reader
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from dsnb.arguments import checked, one_of, optional, seconds, shown, text, whole
+from dsnb.arguments import checked, integer, one_of, optional, seconds, short_repr, text
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.manner import Manner
+from dsnb.wire.cache_policy import CachePolicy
 
 
 def _trainer_id(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)}: the cross-trainer cache requires a non-empty trainer ID",
+            f"`{name}` is {short_repr(value)}: the cross-trainer cache requires a non-empty trainer ID",
             hint='give each trainer a name of its own: CrossTrainerCache("lr=0.1")',
         )
     return text(name, value)
@@ -59,7 +59,7 @@ class CrossTrainerCache:
         trainer_id=_trainer_id,
         on_lag=one_of("skip", "wait", "spill"),
         start=one_of("oldest", "newest"),
-        start_together=optional(whole(1, 1_000_000, "pass the number of trainers, or leave it out")),
+        start_together=optional(integer(1, 1_000_000, "pass the number of trainers, or leave it out")),
         timeout=seconds,
     )
     def __init__(
@@ -80,9 +80,11 @@ class CrossTrainerCache:
             object.__setattr__(self, name, value)
 
     @property
-    def manner(self) -> Manner:
+    def cache_policy(self) -> CachePolicy:
         """The same, as workers are told."""
-        return Manner(on_lag=self.on_lag, start=self.start, timeout_s=self.timeout, together=self.start_together or 0)
+        return CachePolicy(
+            on_lag=self.on_lag, start=self.start, timeout_s=self.timeout, start_together=self.start_together or 0
+        )
 
     def __repr__(self) -> str:
         usual = CrossTrainerCache(self.trainer_id)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from dsnb.arguments import instance
-from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, near
+from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
 from dsnb.wire.messages import TaskInfo
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.grpc import GrpcEndpoint
-from dsnb.wire.transfer.handover import Endpoint, Link
-from dsnb.wire.transfer.shared_memory.endpoint import SharedMemoryEndpoint
+from dsnb.wire.transfer.protocol import Endpoint, LinkStats
+from dsnb.wire.transfer.shared_memory.client import SharedMemoryEndpoint
 from dsnb.wire.transfer.shared_memory.memory import supported
 
 _PROTOCOLS = ("grpc", "shared_memory", "local")
 _TEXT = instance(str, hint='pass "grpc", "shared_memory" or "local", or leave it out')
-_ASKED_FOR = "data_transfer_protocol asks for it"
+_REQUESTED = "data_transfer_protocol asks for it"
 _LEAVE_OUT = "leave data_transfer_protocol out"
 
 
@@ -33,27 +33,29 @@ def transfer_protocol(name: str, value: Any) -> str | None:
     if protocol not in _PROTOCOLS:
         raise NotFoundError(
             f"`{name}`: the data transfer protocol {protocol!r} is not available",
-            hint=near(protocol, _PROTOCOLS) + 'use "grpc", "shared_memory" or "local", or leave it out',
+            hint=did_you_mean(protocol, _PROTOCOLS) + 'use "grpc", "shared_memory" or "local", or leave it out',
         )
     if protocol == "shared_memory" and not supported():
-        raise not_available(protocol, "it needs Linux")
+        raise transfer_unavailable(protocol, "it needs Linux")
     return protocol
 
 
-def not_available(protocol: str, why: str) -> FailedPreconditionError:
+def transfer_unavailable(protocol: str, why: str) -> FailedPreconditionError:
     """The error of a transfer that was asked for and cannot be."""
     return FailedPreconditionError(f"the transfer {protocol!r} is not available: {why}", hint=_LEAVE_OUT)
 
 
-def way_to(info: TaskInfo, protocol: str | None, token: str, *, before: str, refused: str) -> tuple[Endpoint, Link]:
+def choose_transfer(
+    info: TaskInfo, protocol: str | None, token: str, *, previous_transfer: str, shared_memory_refusal: str
+) -> tuple[Endpoint, LinkStats]:
     """How to reach a task's worker.
 
     Args:
         info: The task.
         protocol: What was asked for; None for the best that works.
         token: For the worker.
-        before: The transfer by which it was read before; empty if it was not.
-        refused: Why shared memory is out of the question; empty if that is not known.
+        previous_transfer: The transfer by which it was read before; empty if it was not.
+        shared_memory_refusal: Why shared memory is out of the question; empty if that is not known.
 
     Raises:
         FailedPreconditionError: what was asked for is impossible.
@@ -61,17 +63,19 @@ def way_to(info: TaskInfo, protocol: str | None, token: str, *, before: str, ref
     """
     in_process = local.find(info.worker_uid)
     if protocol == "grpc":
-        return GrpcEndpoint(info.address, token, info.worker_uid), Link(transfer="grpc", why=_ASKED_FOR)
+        return GrpcEndpoint(info.address, token, info.worker_uid), LinkStats(transfer="grpc", why=_REQUESTED)
     if protocol == "shared_memory":
-        return SharedMemoryEndpoint(info.worker_uid, token), Link(transfer="shared_memory", why=_ASKED_FOR)
+        return SharedMemoryEndpoint(info.worker_uid, token), LinkStats(transfer="shared_memory", why=_REQUESTED)
     if in_process is not None:
-        return in_process, Link(transfer="local", why=_ASKED_FOR if protocol else "client and worker are one process")
+        return in_process, LinkStats(
+            transfer="local", why=_REQUESTED if protocol else "client and worker are one process"
+        )
     if protocol == "local":
-        if before == "local":
+        if previous_transfer == "local":
             raise UnavailableError(f"worker {info.worker} was stopped")
-        raise not_available("local", f"worker {info.worker} lives in another process")
-    if refused or not supported():
-        why = refused or "this system has no shared memory without a name"
-        return GrpcEndpoint(info.address, token, info.worker_uid), Link(transfer="grpc", why=why)
-    link = Link(transfer="shared_memory", why="client and worker are two processes of one host")
+        raise transfer_unavailable("local", f"worker {info.worker} lives in another process")
+    if shared_memory_refusal or not supported():
+        why = shared_memory_refusal or "this system has no shared memory without a name"
+        return GrpcEndpoint(info.address, token, info.worker_uid), LinkStats(transfer="grpc", why=why)
+    link = LinkStats(transfer="shared_memory", why="client and worker are two processes of one host")
     return SharedMemoryEndpoint(info.worker_uid, token), link

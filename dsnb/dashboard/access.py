@@ -16,36 +16,38 @@ from dsnb.dataclass import dataclass
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
-ASKED_FOR = "it is served with --read-only"
-BEYOND = "it is served beyond this machine; `panel serve dashboard --address 127.0.0.1` serves it with controls"
-REPLAYED = "what it shows is over"
+READ_ONLY_REQUESTED = "it is served with --read-only"
+NOT_ON_LOOPBACK = (
+    "it is served beyond this machine; `panel serve dashboard --address 127.0.0.1` serves it with controls"
+)
+IS_REPLAY = "what it shows is over"
 
 
 class Access(Enum):
     """What a page may do."""
 
     REFUSED = "refused"
-    LOOK = "look"
+    READ_ONLY = "look"
     CONTROL = "control"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class AccessPolicy:
     """The rule of one server.
 
     Attributes:
         key: The key in the address; empty for a server that only its owner can reach.
-        read_only: Why no page may control the service; empty if pages with the key may.
+        read_only_reason: Why no page may control the service; empty if pages with the key may.
     """
 
     key: str = ""
-    read_only: str = ""
+    read_only_reason: str = ""
 
-    def of(self, given: str) -> Access:
+    def access_for(self, given: str) -> Access:
         """What a page that was requested with this key may do."""
         if self.key and not hmac.compare_digest(self.key.encode(), given.encode()):
             return Access.REFUSED
-        return Access.LOOK if self.read_only else Access.CONTROL
+        return Access.READ_ONLY if self.read_only_reason else Access.CONTROL
 
 
 def on_loopback(arguments: Sequence[str]) -> bool:
@@ -53,6 +55,6 @@ def on_loopback(arguments: Sequence[str]) -> bool:
 
     Without `--address` it listens everywhere.
     """
-    given = [after for before, after in pairwise(arguments) if before == "--address"]
-    given += [argument.removeprefix("--address=") for argument in arguments if argument.startswith("--address=")]
-    return bool(given) and all(address in LOOPBACK for address in given)
+    addresses = [after for before, after in pairwise(arguments) if before == "--address"]
+    addresses += [argument.removeprefix("--address=") for argument in arguments if argument.startswith("--address=")]
+    return bool(addresses) and all(address in LOOPBACK for address in addresses)

@@ -10,18 +10,18 @@ from functools import cache
 
 import panel as pn
 
-from dsnb.dashboard.access import BEYOND, Access, Policy, on_loopback
-from dsnb.dashboard.controls import Requests
-from dsnb.dashboard.feed import Past, shared_feed
-from dsnb.dashboard.page import page, refusal
-from dsnb.dashboard.source import reach_of, shared_requests, source_for
+from dsnb.dashboard.access import NOT_ON_LOOPBACK, Access, AccessPolicy, on_loopback
+from dsnb.dashboard.control_requests import RequestRunner
+from dsnb.dashboard.feed import SnapshotSource, shared_feed
+from dsnb.dashboard.page import page, refused_page
+from dsnb.dashboard.source import address_lookup, shared_request_runner, snapshot_stream
 
 
 def application(
-    feed: Past | Callable[[], Past],
-    requests: Requests | None = None,
-    policy: Policy | None = None,
-    welcome: Callable[[str], object] = lambda _host: None,
+    feed: SnapshotSource | Callable[[], SnapshotSource],
+    requests: RequestRunner | None = None,
+    policy: AccessPolicy | None = None,
+    on_page_allowed: Callable[[str], object] = lambda _host: None,
 ) -> Callable[[], pn.Template]:
     """What makes the page of a new session; for `panel.serve` and the like.
 
@@ -29,17 +29,19 @@ def application(
         feed: What its pages show; or what gives each page its own.
         requests: What carries out their requests; None if they may only look.
         policy: Who may see and control; by default whoever reaches the server.
-        welcome: Called with the host under which a page was asked for that may be seen, before its websocket opens.
+        on_page_allowed: Called with the host under which a page was asked for that may be seen, before its websocket opens.
     """
-    rule = policy or Policy()
+    rule = policy or AccessPolicy()
 
     def make() -> pn.Template:
-        host, given = _asked()
-        access = rule.of(given)
+        host, given = _request_host_and_key()
+        access = rule.access_for(given)
         if access is Access.REFUSED:
-            return refusal()
-        welcome(host)
-        return page(feed() if callable(feed) else feed, requests if access is Access.CONTROL else None, rule.read_only)
+            return refused_page()
+        on_page_allowed(host)
+        return page(
+            feed() if callable(feed) else feed, requests if access is Access.CONTROL else None, rule.read_only_reason
+        )
 
     return make
 
@@ -52,13 +54,13 @@ def serve_here() -> None:
     owner can reach them. The service can be controlled from the page only if `--address` names a loopback address.
     """
     service = os.environ.get("DSNB_SERVICE") or None
-    feed = shared_feed(service or "", source_for(service))
-    requests = shared_requests(service or "", reach_of(service))
+    feed = shared_feed(service or "", snapshot_stream(service))
+    requests = shared_request_runner(service or "", address_lookup(service))
     arguments = sys.orig_argv  # Bokeh replaces `sys.argv` while it runs a file
     if "--unix-socket" in arguments:
-        policy = Policy()
+        policy = AccessPolicy()
     else:
-        policy = Policy(key=_printed_key(), read_only="" if on_loopback(arguments) else BEYOND)
+        policy = AccessPolicy(key=_printed_key(), read_only_reason="" if on_loopback(arguments) else NOT_ON_LOOPBACK)
     application(feed, requests, policy)().servable(title="dsnb")
 
 
@@ -71,7 +73,7 @@ def _printed_key() -> str:
     return key
 
 
-def _asked() -> tuple[str, str]:
+def _request_host_and_key() -> tuple[str, str]:
     """The host under which the page of this session was asked for, and the key that stood in its address."""
     given = pn.state.session_args.get("key", [b""])[0]
     return str(pn.state.headers.get("Host", "")), given.decode(errors="replace")

@@ -17,45 +17,45 @@ from typing import Protocol
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError
+from dsnb.monitor.formatting import as_sentence
 from dsnb.monitor.rates import Rates, rates, same_run
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.monitor.words import sentence
 
-Source = Callable[[threading.Event], Iterator[Snapshot]]
+SnapshotStream = Callable[[threading.Event], Iterator[Snapshot]]
 """Yields snapshots until the event is set; raises, or ends, when the service is gone."""
 
-KEEP = 600
+MAX_SAMPLES = 600
 """Snapshots in the ring: five minutes at two a second."""
 
 STALE_AFTER_S = 3.0
 RATE_SPAN_S = 3.0
 """Statistics come up from the workers a few times a second; over three seconds their steps do not show."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
+_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S = 0.25, 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class RateSample:
     """A snapshot, when it arrived here (by the monotonic clock and by the wall's), and its rates."""
 
-    at: float
-    wall: float
+    arrived_at: float
+    wall_time: float
     snapshot: Snapshot
     rates: Rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class FeedHealth:
     """How the feed is doing.
 
     Attributes:
         age_s: Seconds since the last new snapshot; None before the first.
-        trouble: Why there is no news, in words; empty while there is.
+        error: Why there is no news, in words; empty while there is.
         attempts: Times that the source was asked since the last news.
     """
 
     age_s: float | None
-    trouble: str = ""
+    error: str = ""
     attempts: int = 0
 
     @property
@@ -64,19 +64,19 @@ class Health:
         return self.age_s is None or self.age_s > STALE_AFTER_S
 
 
-class Past(Protocol):
+class SnapshotSource(Protocol):
     """What a page looks at: the present of a service, or a recorded run."""
 
-    def latest(self) -> Moment | None:
+    def latest(self) -> RateSample | None:
         """The newest moment, or None before the first."""
 
-    def since(self, at: float) -> list[Moment]:
+    def since(self, at: float) -> list[RateSample]:
         """The moments after a time of their own clock, the oldest first."""
 
-    def health(self) -> Health:
+    def health(self) -> FeedHealth:
         """How old the news is, and what is wrong if it is old."""
 
-    def clock(self) -> float:
+    def now(self) -> float:
         """The time that is shown, in seconds since the epoch."""
 
 
@@ -85,7 +85,7 @@ class Feed:
 
     Args:
         source: Where snapshots come from.
-        keep: How many are kept.
+        max_samples: How many are kept.
 
     Example:
         >>> feed = Feed(source_for("default"))
@@ -94,13 +94,13 @@ class Feed:
         >>> feed.stop()
     """
 
-    def __init__(self, source: Source, *, keep: int = KEEP) -> None:
+    def __init__(self, source: SnapshotStream, *, max_samples: int = MAX_SAMPLES) -> None:
         self._source = source
-        self._ring: deque[Moment] = deque(maxlen=keep)
+        self._ring: deque[RateSample] = deque(maxlen=max_samples)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._trouble = ""
+        self._error = ""
         self._attempts = 0
 
     def start(self) -> Feed:
@@ -117,73 +117,73 @@ class Feed:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def latest(self) -> Moment | None:
+    def latest(self) -> RateSample | None:
         """The newest moment, or None before the first."""
         with self._lock:
             return self._ring[-1] if self._ring else None
 
-    def since(self, at: float) -> list[Moment]:
+    def since(self, at: float) -> list[RateSample]:
         """The moments that arrived after `at` (monotonic clock), the oldest first."""
-        newer: list[Moment] = []
+        newer: list[RateSample] = []
         with self._lock:
             for moment in reversed(self._ring):
-                if moment.at <= at:
+                if moment.arrived_at <= at:
                     break
                 newer.append(moment)
         return newer[::-1]
 
-    def health(self) -> Health:
+    def health(self) -> FeedHealth:
         """How old the news is, and what is wrong if it is old."""
         with self._lock:
-            age = time.monotonic() - self._ring[-1].at if self._ring else None
-            return Health(age_s=age, trouble=self._trouble, attempts=self._attempts)
+            age = time.monotonic() - self._ring[-1].arrived_at if self._ring else None
+            return FeedHealth(age_s=age, error=self._error, attempts=self._attempts)
 
-    def clock(self) -> float:
+    def now(self) -> float:
         """The present."""
         return time.time()
 
-    def take(self, snapshot: Snapshot) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Keep one snapshot, unless it is the one before once more."""
         now = time.monotonic()
         with self._lock:
-            self._trouble, self._attempts = "", 0
+            self._error, self._attempts = "", 0
             last = self._ring[-1].snapshot if self._ring else None
             if last is not None and same_run(last, snapshot) and last.seq == snapshot.seq:
                 return
-            older = _older(self._ring, snapshot, now - RATE_SPAN_S)
+            older = _rate_baseline(self._ring, snapshot, now - RATE_SPAN_S)
             between = rates(older, snapshot) if older else Rates()
-            self._ring.append(Moment(at=now, wall=time.time(), snapshot=snapshot, rates=between))
+            self._ring.append(RateSample(arrived_at=now, wall_time=time.time(), snapshot=snapshot, rates=between))
 
     def _follow(self) -> None:
-        pause = _FIRST_PAUSE_S
+        pause = _FIRST_RETRY_DELAY_S
         while not self._stop.is_set():
             before = self.latest()
-            trouble = self._follow_once()
+            error = self._follow_once()
             if self._stop.is_set():
                 return
             with self._lock:
-                self._trouble, self._attempts = trouble, self._attempts + 1
-            pause = _FIRST_PAUSE_S if self.latest() is not before else min(2 * pause, _LONGEST_PAUSE_S)
+                self._error, self._attempts = error, self._attempts + 1
+            pause = _FIRST_RETRY_DELAY_S if self.latest() is not before else min(2 * pause, _MAX_RETRY_DELAY_S)
             self._stop.wait(pause)
 
     def _follow_once(self) -> str:
         try:
             for snapshot in self._source(self._stop):
-                self.take(snapshot)
+                self.add(snapshot)
                 if self._stop.is_set():
                     break
         except DsnbError as error:
-            return " ".join(sentence(part) for part in (error.what, error.hint) if part)
+            return " ".join(as_sentence(part) for part in (error.what, error.hint) if part)
         except Exception as error:  # noqa: BLE001 - the page must say what is wrong, whatever it is, and ask again
-            return sentence(f"{type(error).__name__}: {error}")
+            return as_sentence(f"{type(error).__name__}: {error}")
         return "The service has ended its stream."
 
 
-def _older(ring: deque[Moment], snapshot: Snapshot, since: float) -> Snapshot | None:
+def _rate_baseline(ring: deque[RateSample], snapshot: Snapshot, since: float) -> Snapshot | None:
     """The oldest snapshot of the same run that is still within the span, else the one before."""
     found: Snapshot | None = None
     for moment in reversed(ring):
-        if not same_run(moment.snapshot, snapshot) or (found is not None and moment.at < since):
+        if not same_run(moment.snapshot, snapshot) or (found is not None and moment.arrived_at < since):
             break
         found = moment.snapshot
     return found
@@ -193,7 +193,7 @@ _shared: dict[str, Feed] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_feed(name: str, source: Source) -> Feed:
+def shared_feed(name: str, source: SnapshotStream) -> Feed:
     """The process's one feed of that name, started on first use.
 
     `panel serve` runs the application's file anew for each page, but imports this module once.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-_ALONE = frozenset({"br", "hr", "input"})
+_VOID_ELEMENTS = frozenset({"br", "hr", "input"})
 
 
 class Html(str):
@@ -29,7 +29,7 @@ def tag(name: str, *inner: object, **attributes: object) -> Html:
         '<b class="name" data-job="x">a &lt; b</b>'
     """
     head = name + "".join(_attribute(key, value) for key, value in attributes.items())
-    return Html(f"<{head}>" if name in _ALONE else f"<{head}>{join(*inner)}</{name}>")
+    return Html(f"<{head}>" if name in _VOID_ELEMENTS else f"<{head}>{join(*inner)}</{name}>")
 
 
 def join(*parts: object) -> Html:

@@ -17,11 +17,11 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-from dsnb.dashboard.controls import VERBS, Request, Requests, exists
-from dsnb.dashboard.feed import Past
+from dsnb.dashboard.control_requests import ACTIONS, Request, RequestRunner, subject_exists
+from dsnb.dashboard.feed import SnapshotSource
 from dsnb.dashboard.markup import Html
+from dsnb.dashboard.panels.buttons import notices
 from dsnb.dashboard.panels.cards import cards
-from dsnb.dashboard.panels.controls import notices
 from dsnb.dashboard.panels.events import events
 from dsnb.dashboard.panels.header import banner, header
 from dsnb.dashboard.panels.jobs import jobs
@@ -35,7 +35,7 @@ from dsnb.dashboard.panels.verdict import verdict
 from dsnb.dashboard.panels.waits import waits
 from dsnb.dashboard.panels.workers import workers
 from dsnb.dashboard.replay import Replay
-from dsnb.dashboard.view import Choice, Control, View, view
+from dsnb.dashboard.view import ControlState, Selection, View, view
 
 THEME = Path(__file__).parent / "theme"
 
@@ -57,7 +57,7 @@ PANELS: Mapping[str, Callable[[View], Html]] = {
     "notices": notices,
 }
 
-_ARMED_S = 4.0
+_CONFIRM_WITHIN_S = 4.0
 """How long a grave button waits for its second press."""
 
 
@@ -84,21 +84,21 @@ class Board(JSComponent):
     _esm = THEME / "page.js"
 
 
-class Session:
+class PageSession:
     """What one open page has picked and is shown.
 
     Args:
         feed: What it shows.
         requests: What carries out its requests; None for a page that may only look.
-        why_not: Why it may only look, in words.
+        read_only_reason: Why it may only look, in words.
     """
 
-    def __init__(self, feed: Past, requests: Requests | None = None, why_not: str = "") -> None:
+    def __init__(self, feed: SnapshotSource, requests: RequestRunner | None = None, read_only_reason: str = "") -> None:
         self._feed = feed
         self._requests = requests
-        self._why_not = why_not
-        self._choice = Choice()
-        self._armed: tuple[Request, float] | None = None
+        self._read_only_reason = read_only_reason
+        self._selection = Selection()
+        self._unconfirmed: tuple[Request, float] | None = None
         self.board = Board(width=0, height=0, margin=0)  # type: ignore[no-untyped-call]
         self.chart = Chart()
         self.tick()
@@ -107,78 +107,80 @@ class Session:
         """Look at the feed and change on the page what is no longer so."""
         seen = self._view()
         changed = {"beat": self.board.beat + 1}
-        self.board.param.update(**changed, **self._changes(seen))
-        self.chart.update(seen, self._feed.since, self._feed.clock())
+        self.board.param.update(**changed, **self._changed_markup(seen))
+        self.chart.update(seen, self._feed.since, self._feed.now())
 
-    def told(self, event: Any) -> None:
+    def on_message(self, event: Any) -> None:
         """Take a choice or a request that was made on the page; what is neither is ignored."""
         message = event.data
         if not isinstance(message, dict):
             return
         if isinstance(self._feed, Replay) and message.get("pick") in {"seek", "play"}:
-            self._wind(self._feed, str(message["pick"]), str(message.get("value", "")))
+            self._seek_or_play(self._feed, str(message["pick"]), str(message.get("value", "")))
         elif "pick" in message:
-            self._choice = self._choice.pick(str(message["pick"]), str(message.get("value", "")))
+            self._selection = self._selection.with_pick(str(message["pick"]), str(message.get("value", "")))
         elif "do" in message and isinstance(message.get("target"), dict):
             target = tuple((str(kind), str(name)) for kind, name in message["target"].items())
-            self._press(Request(str(message["do"]), target))
+            self._handle_request(Request(str(message["do"]), target))
         self.tick()
 
-    def _wind(self, replay: Replay, what: str, value: str) -> None:
-        if what == "play":
+    def _seek_or_play(self, replay: Replay, command: str, value: str) -> None:
+        if command == "play":
             replay.play(on=value == "on")
             return
         with suppress(ValueError):
             replay.seek(float(value))
 
-    def _press(self, request: Request) -> None:
+    def _handle_request(self, request: Request) -> None:
         latest = self._feed.latest()
-        known = exists(latest.snapshot if latest else None, request)
-        if self._requests is None or request.verb not in VERBS or not known:
+        known = subject_exists(latest.snapshot if latest else None, request)
+        if self._requests is None or request.action not in ACTIONS or not known:
             return
-        if VERBS[request.verb].grave and self._standing() != request:
-            self._armed = request, time.monotonic()
+        if ACTIONS[request.action].needs_confirmation and self._awaiting_confirmation() != request:
+            self._unconfirmed = request, time.monotonic()
             return
-        self._armed = None
-        self._requests.ask(request)
+        self._unconfirmed = None
+        self._requests.submit(request)
 
-    def _standing(self) -> Request | None:
+    def _awaiting_confirmation(self) -> Request | None:
         """The grave request that was pressed once, while it waits for the second press."""
-        if self._armed is not None and time.monotonic() - self._armed[1] > _ARMED_S:
-            self._armed = None
-        return self._armed[0] if self._armed else None
+        if self._unconfirmed is not None and time.monotonic() - self._unconfirmed[1] > _CONFIRM_WITHIN_S:
+            self._unconfirmed = None
+        return self._unconfirmed[0] if self._unconfirmed else None
 
     def _view(self) -> View:
-        control = Control(
+        control = ControlState(
             allowed=self._requests is not None,
-            why_not=self._why_not,
-            armed=self._standing(),
+            read_only_reason=self._read_only_reason,
+            unconfirmed=self._awaiting_confirmation(),
             outcomes=self._requests.outcomes() if self._requests else (),
         )
         # A silent service keeps its last moments on the page: they are counted back from the newest.
         latest = self._feed.latest()
-        history = self._feed.since(latest.at - self._choice.span_s) if latest else ()
+        history = self._feed.since(latest.arrived_at - self._selection.span_s) if latest else ()
         replayed = self._feed.position() if isinstance(self._feed, Replay) else None
-        return view(history, self._feed.health(), self._choice, control, replayed)
+        return view(history, self._feed.health(), self._selection, control, replayed)
 
-    def _changes(self, seen: View) -> dict[str, str]:
+    def _changed_markup(self, seen: View) -> dict[str, str]:
         markup = {f"html_{name}": str(panel(seen)) for name, panel in PANELS.items()}
         return {name: html for name, html in markup.items() if getattr(self.board, name) != html}
 
 
-def page(feed: Past, requests: Requests | None = None, why_not: str = "", every_ms: int = 500) -> pn.Template:
+def page(
+    feed: SnapshotSource, requests: RequestRunner | None = None, read_only_reason: str = "", every_ms: int = 500
+) -> pn.Template:
     """The document of one session, which keeps itself up to date while the page is open."""
-    session = Session(feed, requests, why_not)
-    session.board.on_msg(session.told)
+    session = PageSession(feed, requests, read_only_reason)
+    session.board.on_msg(session.on_message)
     template = _template()
     template.add_panel("board", session.board)
     figure = pn.pane.Bokeh(session.chart.figure, sizing_mode="stretch_width")  # type: ignore[no-untyped-call]
     template.add_panel("throughput", figure)
-    pn.state.onload(lambda: _keep(session, every_ms))
+    pn.state.onload(lambda: _schedule_ticks(session, every_ms))
     return template
 
 
-def refusal() -> pn.Template:
+def refused_page() -> pn.Template:
     """The document of a page that was opened from elsewhere without the key: it says so, and shows nothing."""
     template = _template("refused.html")
     template.add_panel("board", pn.pane.HTML(""))  # type: ignore[no-untyped-call]
@@ -186,13 +188,13 @@ def refusal() -> pn.Template:
 
 
 def _template(name: str = "page.html") -> pn.Template:
-    template = pn.Template(template=_html(name))
+    template = pn.Template(template=_read_template(name))
     template.add_variable("app_favicon", "own")
     template.add_variable("apple_icon", "own")
     return template
 
 
-def _keep(session: Session, every_ms: int) -> None:
+def _schedule_ticks(session: PageSession, every_ms: int) -> None:
     # Panel's own periodic callback flips its busy counter at each call, which costs three times the CPU.
     document = pn.state.curdoc
 
@@ -204,6 +206,6 @@ def _keep(session: Session, every_ms: int) -> None:
         document.add_periodic_callback(tick, every_ms)
 
 
-def _html(name: str) -> str:
+def _read_template(name: str) -> str:
     style = (THEME / "page.css").read_text(encoding="utf-8")
     return (THEME / name).read_text(encoding="utf-8").replace("/*style*/", style)

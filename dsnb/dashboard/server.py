@@ -26,10 +26,10 @@ from tornado.platform.asyncio import AsyncIOLoop
 from tornado.websocket import WebSocketClosedError
 
 from dsnb.arguments import port as port_rule
-from dsnb.dashboard.access import ASKED_FOR, LOOPBACK, REPLAYED, Policy
+from dsnb.dashboard.access import IS_REPLAY, LOOPBACK, READ_ONLY_REQUESTED, AccessPolicy
 from dsnb.dashboard.app import application
-from dsnb.dashboard.controls import Reach, Requests
-from dsnb.dashboard.feed import Feed, Source
+from dsnb.dashboard.control_requests import AddressLookup, RequestRunner
+from dsnb.dashboard.feed import Feed, SnapshotStream
 from dsnb.dashboard.replay import Replay
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError
 from dsnb.monitor.run_file import RunReader
@@ -42,9 +42,9 @@ STOP_DEADLINE_S = 10.0
 _SESSION_MS = 60_000
 """A page whose browser is slow to open its websocket must still find its session; Bokeh's 15 s are short."""
 
-_GOODBYE_S, _LOOK_S = 1.0, 0.01
+_WEBSOCKET_CLOSE_S, _POLL_INTERVAL_S = 1.0, 0.01
 
-_SESSIONS_END_S = 5.0
+_SESSIONS_END_TIMEOUT_S = 5.0
 """Well within the deadline of `stop`: whatever a page does by then is cancelled."""
 
 _COMPRESSION = 3
@@ -67,18 +67,20 @@ class DashboardServer:
         *,
         port: int = 0,
         address: str = "127.0.0.1",
-        reach: Reach | None = None,
-        read_only: str = "",
+        look_up_address: AddressLookup | None = None,
+        read_only_reason: str = "",
         replay: RunReader | None = None,
     ) -> None:
         self.address = address
         self.port = port_rule("port", port)
         self.feed = feed
         # The same as before on this port, so that pages that are open go on when the dashboard is started again.
-        self.policy = Policy(key=_keys.get(port) or secrets.token_urlsafe(12), read_only=read_only)
-        self._requests = Requests(reach) if reach is not None else None
-        self._pages = self.feed if replay is None else lambda: Replay(replay)
-        self._replays = replay is not None
+        self.policy = AccessPolicy(
+            key=_keys_by_port.get(port) or secrets.token_urlsafe(12), read_only_reason=read_only_reason
+        )
+        self._requests = RequestRunner(look_up_address) if look_up_address is not None else None
+        self._page_source = self.feed if replay is None else lambda: Replay(replay)
+        self._is_replay = replay is not None
         self._id = uuid.uuid4().hex
         self._server: Server | None = None
         self._loop: IOLoop | None = None
@@ -110,7 +112,7 @@ class DashboardServer:
             raise DeadlineExceededError(f"the dashboard did not start within {START_DEADLINE_S:g} s")
         if self._failure is not None:
             self._thread.join(STOP_DEADLINE_S)
-            raise self._reason(self._failure) from self._failure
+            raise self._start_error(self._failure) from self._failure
         return self
 
     def stop(self) -> None:
@@ -130,7 +132,7 @@ class DashboardServer:
 
     def _run(self) -> None:
         loop = self._loop = AsyncIOLoop()
-        loop.asyncio_loop.set_exception_handler(_hush)
+        loop.asyncio_loop.set_exception_handler(_ignore_closed_socket)
         try:
             self._listen(loop)
         except Exception as failure:  # noqa: BLE001 - it belongs to whoever called `start`, not to this thread
@@ -143,9 +145,9 @@ class DashboardServer:
         loop.close(all_fds=True)
 
     def _listen(self, loop: IOLoop) -> None:
-        _probe(self.address, self.port)
+        _check_port_is_free(self.address, self.port)
         server = self._server = get_server(
-            {"/": application(self._pages, self._requests, self.policy, self._welcome)},
+            {"/": application(self._page_source, self._requests, self.policy, self._allow_origin)},
             port=self.port,
             address=self.address,
             loop=loop,
@@ -158,17 +160,17 @@ class DashboardServer:
         server.start()
         assert server.port is not None  # it is None only on a Unix socket
         self.port = server.port
-        _keys[self.port] = self.policy.key
-        forks.listens(self.port)
+        _keys_by_port[self.port] = self.policy.key
+        forks.register_port(self.port)
         # The port is known only now; a page of another origin must not get at the numbers.
         server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
-    def _welcome(self, host: str) -> None:
+    def _allow_origin(self, host: str) -> None:
         """Let the websocket through that a page will open that came through a tunnel or proxy, with its key.
 
         Only now, with somebody there to look, the feed begins: a service that nobody watches makes less of its status.
         """
-        if not self._replays:
+        if not self._is_replay:
             self.feed.start()
         if self._server is not None and host:
             # An origin without a port has that of its scheme, and we do not learn the scheme.
@@ -178,7 +180,7 @@ class DashboardServer:
     async def _close(self) -> None:
         server = self._server
         if server is not None:
-            await _hang_up(server)
+            await _close_connections(server)
             await asyncio.gather(*(_end_sessions(context) for context in server._tornado.applications.values()))
         state._servers.pop(self._id, None)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -187,9 +189,9 @@ class DashboardServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_default_executor()
 
-    def _reason(self, failure: Exception) -> DsnbError:
-        taken = isinstance(failure, OSError) and failure.errno in (errno.EADDRINUSE, errno.EACCES)
-        if taken:
+    def _start_error(self, failure: Exception) -> DsnbError:
+        port_taken = isinstance(failure, OSError) and failure.errno in (errno.EADDRINUSE, errno.EACCES)
+        if port_taken:
             return AlreadyExistsError(
                 f"the port {self.port} of {self.address} is taken",
                 did="the dashboard was not started",
@@ -198,29 +200,29 @@ class DashboardServer:
         return DsnbError(f"the dashboard did not start: {failure}", did="nothing is left of it")
 
 
-def _hush(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _ignore_closed_socket(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Let nobody hear of a page that was closed while it was written to: that is what pages do."""
     if not isinstance(context.get("exception"), WebSocketClosedError | StreamClosedError):
         loop.default_exception_handler(context)
 
 
-def _probe(address: str, port: int) -> None:
+def _check_port_is_free(address: str, port: int) -> None:
     """Raise OSError if the port is taken: Tornado would too, but leaves its socket to the collector."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, port), family=family):
         pass
 
 
-async def _hang_up(server: Server) -> None:
+async def _close_connections(server: Server) -> None:
     """Listen no longer, say goodbye on each page's websocket, and then close what is still open."""
     server._http.stop()
     clients = list(server._tornado._clients)
     for connection in clients:
         connection._socket.close(1001, "the dashboard is stopped")
-    for _ in range(round(_GOODBYE_S / _LOOK_S)):
+    for _ in range(round(_WEBSOCKET_CLOSE_S / _POLL_INTERVAL_S)):
         if not any(connection._session for connection in clients):
             break
-        await asyncio.sleep(_LOOK_S)  # Bokeh tells nobody when a page has hung up
+        await asyncio.sleep(_POLL_INTERVAL_S)  # Bokeh tells nobody when a page has hung up
     await _stop(server)
     await server._http.close_all_connections()
 
@@ -230,7 +232,7 @@ async def _stop(server: Server) -> None:
     # From Bokeh 3.10 on that only begins to end the sessions, in threads; they must not be ended twice at a time.
     stopped = getattr(server, "wait_until_stopped", None)
     if stopped is not None:
-        await asyncio.wait([asyncio.create_task(stopped())], timeout=_SESSIONS_END_S)
+        await asyncio.wait([asyncio.create_task(stopped())], timeout=_SESSIONS_END_TIMEOUT_S)
 
 
 async def _end_sessions(context: ApplicationContext) -> None:
@@ -241,29 +243,29 @@ async def _end_sessions(context: ApplicationContext) -> None:
         await context._discard_session(session, lambda _: True)
 
 
-_keys: dict[int, str] = {}
+_keys_by_port: dict[int, str] = {}
 """The keys of the dashboards that this process has served, by port."""
 
-_running: list[tuple[Source | Feed, DashboardServer]] = []
+_running: list[tuple[SnapshotStream | Feed, DashboardServer]] = []
 _running_lock = threading.RLock()
 
 
 def start_in_thread(
-    source: Source | Feed,
+    source: SnapshotStream | Feed,
     *,
     port: int = 0,
     address: str = "127.0.0.1",
-    reach: Reach | None = None,
+    look_up_address: AddressLookup | None = None,
     read_only: bool = False,
 ) -> DashboardServer:
     """Serve the dashboard from a thread of this process.
 
     Args:
-        source: Where its snapshots come from (see `source_for`), or a feed that others look at too; it ends with the
+        source: Where its snapshots come from (see `snapshot_stream`), or a feed that others look at too; it ends with the
             server. While a dashboard of the same source runs, that one is given back, unless another port is asked for.
         port: The port to listen on; 0 takes a free one.
         address: Where to listen; loopback only.
-        reach: Where to ask for what is done on its pages; None if they may only look.
+        look_up_address: Where to ask for what is done on its pages; None if they may only look.
         read_only: Whether its pages may only look.
 
     Returns:
@@ -283,9 +285,11 @@ def start_in_thread(
         for known, server in _running:
             if known == source and server.running and port in {0, server.port}:
                 return server
-        why = ASKED_FOR if read_only else ""
+        read_only_reason = READ_ONLY_REQUESTED if read_only else ""
         feed = source if isinstance(source, Feed) else Feed(source)
-        server = DashboardServer(feed, port=port, address=address, reach=reach, read_only=why).start()
+        server = DashboardServer(
+            feed, port=port, address=address, look_up_address=look_up_address, read_only_reason=read_only_reason
+        ).start()
         _running.append((source, server))
         return server
 
@@ -298,10 +302,12 @@ def replay_in_thread(reader: RunReader, *, port: int = 0, address: str = "127.0.
         port: The port to listen on; 0 takes a free one.
         address: Where to listen; loopback only.
     """
-    return DashboardServer(Feed(_nothing), port=port, address=address, read_only=REPLAYED, replay=reader).start()
+    return DashboardServer(
+        Feed(_no_snapshots), port=port, address=address, read_only_reason=IS_REPLAY, replay=reader
+    ).start()
 
 
-def _nothing(_stop: threading.Event) -> Iterator[Snapshot]:
+def _no_snapshots(_stop: threading.Event) -> Iterator[Snapshot]:
     return iter(())
 
 

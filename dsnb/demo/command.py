@@ -86,21 +86,21 @@ def main(options: DemoOptions | None = None, *, as_json: bool = False) -> int:
         FailedPreconditionError: Pillow is not installed.
         DeadlineExceededError: the accuracy was not reached in time.
     """
-    _need_pillow()
+    _require_pillow()
     _one_thread_for_each_trainer()
     from dsnb.demo.run import run
     from dsnb.demo.table import table
 
     progress = sys.stderr if as_json else sys.stdout
 
-    def say(line: str) -> None:
+    def print_progress(line: str) -> None:
         print(line, file=progress, flush=True)
 
-    def show(result: DemoResult) -> None:
+    def print_result(result: DemoResult) -> None:
         print(json.dumps(as_dict(result), indent=2) if as_json else table(result), flush=True)
 
-    with _ending_in_order():
-        run(options or DemoOptions(), say, show)
+    with _sigterm_raises_exit():
+        run(options or DemoOptions(), print_progress, print_result)
     return 0
 
 
@@ -114,7 +114,7 @@ def as_dict(result: DemoResult) -> dict[str, Any]:
     }
 
 
-def _need_pillow() -> None:
+def _require_pillow() -> None:
     if find_spec("PIL") is None:
         raise FailedPreconditionError(
             "the demo decodes images with Pillow, which is not installed",
@@ -131,17 +131,17 @@ def _one_thread_for_each_trainer() -> None:
 
 
 @contextmanager
-def _ending_in_order() -> Iterator[None]:
+def _sigterm_raises_exit() -> Iterator[None]:
     """Let SIGTERM (what `timeout` and a closing session send) unwind as Ctrl-C does, so that nothing stays behind."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    before = signal.signal(signal.SIGTERM, _leave)
+    before = signal.signal(signal.SIGTERM, _raise_exit)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _leave(signum: int, _frame: FrameType | None) -> None:
+def _raise_exit(signum: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from dsnb.arguments import checked, number, one_of, path, whole
+from dsnb.arguments import checked, integer, number, one_of, path
 from dsnb.dataclass import dataclass
 
 
@@ -16,9 +16,9 @@ _SECONDS = number("pass a number of seconds, 0 or more, at most 1e9", least=0.0,
 
 
 @checked(
-    workers=whole(1, 1_000),
+    workers=integer(1, 1_000),
     isolation=one_of("thread", "process"),
-    batches=whole(1),
+    batches=integer(1),
     accuracy=number("it is a part of one, as in 0.92", least=0.0, most=1.0),
     deadline=_SECONDS,
     hold=_SECONDS,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 
 BATCH_SIZE = 32
-MOST_DEGREES = 12.0
+MAX_DEGREES = 12.0
 
 
 def decode(path: str) -> tuple[Pixels, int]:
@@ -31,7 +31,7 @@ def decode(path: str) -> tuple[Pixels, int]:
 def augment(pixels: Pixels, label: int) -> tuple[Pixels, int]:
     """Turn the digit by up to 12 degrees and shift it by a pixel: another digit of the same kind each time."""
     turned = Image.fromarray(pixels).rotate(
-        random.uniform(-MOST_DEGREES, MOST_DEGREES),
+        random.uniform(-MAX_DEGREES, MAX_DEGREES),
         resample=Image.Resampling.BILINEAR,
         translate=(random.randint(-1, 1), random.randint(-1, 1)),
     )

@@ -95,12 +95,12 @@ def result_of(
 
 
 def _trainer_result(job: JobStatus, trainer: Trainer, largest_lags: Mapping[str, int]) -> TrainerResult:
-    course = trainer.course
+    settings = trainer.settings
     # The service hears of a trainer with its first report; before that it has consumed nothing.
-    served = job.trainer(course.trainer_id) or TrainerStatus(trainer_id=course.trainer_id, clients=0, elements=0)
+    served = job.trainer(settings.trainer_id) or TrainerStatus(trainer_id=settings.trainer_id, clients=0, elements=0)
     return TrainerResult(
-        trainer_id=course.trainer_id,
-        learning_rate=course.learning_rate,
+        trainer_id=settings.trainer_id,
+        learning_rate=settings.learning_rate,
         widths=trainer.widths,
         elements=served.elements,
         accuracy=trainer.accuracy,
@@ -108,5 +108,5 @@ def _trainer_result(job: JobStatus, trainer: Trainer, largest_lags: Mapping[str,
         misses=served.misses,
         skipped=served.skipped,
         lag=served.lag,
-        largest_lag=max(served.lag, largest_lags.get(course.trainer_id, 0)),
+        largest_lag=max(served.lag, largest_lags.get(settings.trainer_id, 0)),
     )

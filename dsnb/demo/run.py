@@ -14,34 +14,34 @@ from dsnb.demo.digits import unpacked
 from dsnb.demo.options import DemoOptions
 from dsnb.demo.pipeline import BATCH_SIZE, held_out, training_batches
 from dsnb.demo.result import DemoResult, result_of
-from dsnb.demo.table import progress
-from dsnb.demo.trainer import Course, Trainer
+from dsnb.demo.table import progress_line
+from dsnb.demo.trainer import Trainer, TrainerSettings
 from dsnb.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
     from dsnb.notebook.service import DataService
     from dsnb.pipeline.dataset import Dataset
 
-JOB = "digits"
-COURSES = (
-    Course(trainer_id="lr=0.5", learning_rate=0.5, hidden=(256,)),
+JOB_NAME = "digits"
+TRAINERS = (
+    TrainerSettings(trainer_id="lr=0.5", learning_rate=0.5, hidden=(256,)),
     # Fifty times the weights: so a step takes longer, and this one lags behind in the window.
-    Course(trainer_id="lr=0.2", learning_rate=0.2, hidden=(1280, 640)),
+    TrainerSettings(trainer_id="lr=0.2", learning_rate=0.2, hidden=(1280, 640)),
 )
 WINDOW_BYTES = 16 << 20
 """Of each worker: 2,000 batches, so that the slower trainer need not skip."""
 SECONDS_BETWEEN_LINES = 2.0
-SECONDS_BETWEEN_LOOKS = 0.25
+SECONDS_BETWEEN_CHECKS = 0.25
 SECONDS_TO_STOP = 5.0
 
 
-def run(options: DemoOptions, say: Callable[[str], None], show: Callable[[DemoResult], None]) -> None:
+def run(options: DemoOptions, on_progress: Callable[[str], None], on_result: Callable[[DemoResult], None]) -> None:
     """Run the demo to its end; nothing is left of it, however it ends.
 
     Args:
         options: How to run it.
-        say: Called with each line of progress.
-        show: Called with the figures when training has ended.
+        on_progress: Called with each line of progress.
+        on_result: Called with the figures when training has ended.
 
     Raises:
         DeadlineExceededError: a trainer did not reach the accuracy in time.
@@ -57,27 +57,27 @@ def run(options: DemoOptions, say: Callable[[str], None], show: Callable[[DemoRe
         if options.record:
             service.record(options.record)
         url = service.dashboard_url() if options.dashboard else ""
-        say(f"{options.workers} workers started" + (f"; dashboard: {url}" if url else ""))
-        show(_train(service, folder, options, say))
+        on_progress(f"{options.workers} workers started" + (f"; dashboard: {url}" if url else ""))
+        on_result(_train(service, folder, options, on_progress))
         if options.hold:
-            say(f"the service stays open for {options.hold:g} s (Ctrl-C ends it): {url or service.target}")
+            on_progress(f"the service stays open for {options.hold:g} s (Ctrl-C ends it): {url or service.target}")
             time.sleep(options.hold)
 
 
-def _train(service: DataService, folder: Path, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
+def _train(service: DataService, folder: Path, options: DemoOptions, on_progress: Callable[[str], None]) -> DemoResult:
     samples = held_out(folder)
-    trainers = [Trainer(course, samples) for course in COURSES]
-    with _reading(service, training_batches(folder), trainers):
-        return _watch(service, trainers, options, say)
+    trainers = [Trainer(course, samples) for course in TRAINERS]
+    with _training(service, training_batches(folder), trainers):
+        return _watch(service, trainers, options, on_progress)
 
 
 @contextmanager
-def _reading(service: DataService, batches: Dataset, trainers: Sequence[Trainer]) -> Iterator[None]:
+def _training(service: DataService, batches: Dataset, trainers: Sequence[Trainer]) -> Iterator[None]:
     """All trainers read the same batches through one named job; they are stopped at the end."""
     try:
         for trainer in trainers:
-            cache = dsnb.CrossTrainerCache(trainer.course.trainer_id)
-            shared = dsnb.distribute("distributed_epoch", service, job_name=JOB, cross_trainer_cache=cache)
+            cache = dsnb.CrossTrainerCache(trainer.settings.trainer_id)
+            shared = dsnb.distribute("distributed_epoch", service, job_name=JOB_NAME, cross_trainer_cache=cache)
             trainer.start(batches.apply(shared))
         yield
     finally:
@@ -88,15 +88,15 @@ def _reading(service: DataService, batches: Dataset, trainers: Sequence[Trainer]
 
 
 def _watch(
-    service: DataService, trainers: Sequence[Trainer], options: DemoOptions, say: Callable[[str], None]
+    service: DataService, trainers: Sequence[Trainer], options: DemoOptions, on_progress: Callable[[str], None]
 ) -> DemoResult:
     """Tell of the progress until all trainers are there at once. Until then all go on, so that they keep sharing."""
     began = time.monotonic()
     next_line = SECONDS_BETWEEN_LINES
     largest_lags: dict[str, int] = {}
     while True:
-        _pause(trainers)
-        job = service.status().job(JOB)
+        _wait_for_next_check(trainers)
+        job = service.status().job(JOB_NAME)
         if job is None:
             continue
         result = result_of(
@@ -110,28 +110,28 @@ def _watch(
         if result.reached(options.batches):
             return result
         if result.seconds > options.deadline:
-            raise _too_late(result, options)
+            raise _deadline_error(result, options)
         largest_lags = {trainer.trainer_id: trainer.largest_lag for trainer in result.trainers}
         if result.seconds >= next_line:
             next_line += SECONDS_BETWEEN_LINES
-            say(progress(result))
+            on_progress(progress_line(result))
 
 
-def _pause(trainers: Sequence[Trainer]) -> None:
+def _wait_for_next_check(trainers: Sequence[Trainer]) -> None:
     """Wait until it is time for the next look. A trainer that has ended did so for an error, which is raised."""
     for trainer in trainers:
-        if trainer.wait(SECONDS_BETWEEN_LOOKS / len(trainers)) and trainer.failure is not None:
+        if trainer.wait(SECONDS_BETWEEN_CHECKS / len(trainers)) and trainer.failure is not None:
             raise trainer.failure
 
 
-def _too_late(result: DemoResult, options: DemoOptions) -> DeadlineExceededError:
-    stand = "; ".join(
+def _deadline_error(result: DemoResult, options: DemoOptions) -> DeadlineExceededError:
+    states = "; ".join(
         f"{trainer.trainer_id} has accuracy {trainer.accuracy:.3f} after {trainer.elements:,} batches"
         for trainer in result.trainers
     )
     return DeadlineExceededError(
         f"after {options.deadline:g} s not every trainer has an accuracy of {options.accuracy:g} and"
-        f" {options.batches:,} batches: {stand}",
+        f" {options.batches:,} batches: {states}",
         did="the trainers and the service were stopped, and the temporary folder was removed",
         hint="give it more time with --deadline, or ask for less with --accuracy or --batches",
     )

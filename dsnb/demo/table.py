@@ -9,7 +9,7 @@ from dsnb.demo.result import DemoResult, TrainerResult
 HEADINGS = ("trainer", "model", "elements", "accuracy", "hits", "skipped", "lag", "largest lag")
 
 
-def progress(result: DemoResult) -> str:
+def progress_line(result: DemoResult) -> str:
     """One line: how much was produced, and how far each trainer is.
 
     Example:

@@ -17,7 +17,7 @@ HALF_RATE_AFTER = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class TrainerSettings:
     """What one trainer does differently from the others.
 
     Attributes:
@@ -34,7 +34,7 @@ class Trainer:
     """A thread that trains on whatever it is given until it is stopped, and tells how far it is.
 
     Args:
-        course: What to train, and how fast.
+        settings: What to train, and how fast.
         held_out: Samples and labels to measure the accuracy on, every 50 batches.
 
     Attributes:
@@ -49,14 +49,14 @@ class Trainer:
         0.87
     """
 
-    def __init__(self, course: Course, held_out: tuple[Floats, Labels]) -> None:
-        self.course = course
+    def __init__(self, settings: TrainerSettings, held_out: tuple[Floats, Labels]) -> None:
+        self.settings = settings
         self.batches = 0
         self.accuracy = 0.0
         self.failure: Exception | None = None
         self._held_out = held_out
         self._model = Classifier(
-            inputs=held_out[0].shape[1], classes=10, hidden=course.hidden, learning_rate=course.learning_rate
+            inputs=held_out[0].shape[1], classes=10, hidden=settings.hidden, learning_rate=settings.learning_rate
         )
         self._stopped = threading.Event()
         self._ended = threading.Event()
@@ -70,7 +70,7 @@ class Trainer:
         """Begin to train on batches of (samples, labels), in a thread of its own."""
         # A daemon: a second Ctrl-C must be able to end the process in the middle of a read.
         threading.Thread(
-            target=self._run, args=(batches,), name=f"trainer {self.course.trainer_id}", daemon=True
+            target=self._run, args=(batches,), name=f"trainer {self.settings.trainer_id}", daemon=True
         ).start()
 
     def stop(self) -> None:
@@ -93,13 +93,13 @@ class Trainer:
         for samples, labels in batches:
             if self._stopped.is_set():
                 return
-            self._model.learning_rate = np.float32(self.course.learning_rate / (1 + self.batches / HALF_RATE_AFTER))
+            self._model.learning_rate = np.float32(self.settings.learning_rate / (1 + self.batches / HALF_RATE_AFTER))
             self._model.train(samples, labels)
             self.batches += 1
             if self.batches % EVALUATE_EVERY == 0:
                 self.accuracy = self._model.accuracy(*self._held_out)
         raise FailedPreconditionError(
-            f"the data of the trainer {self.course.trainer_id} ended after {self.batches} batches",
+            f"the data of the trainer {self.settings.trainer_id} ended after {self.batches} batches",
             did="its training was ended",
             hint="train on a dataset that repeats",
         )

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dsnb.cache import files
-from dsnb.cache.faults import Point
+from dsnb.cache.failpoints import Failpoint
 from dsnb.errors import DataLossError, InvalidArgumentError, NotFoundError
 from dsnb.wire import blobs
 from dsnb.wire.messages import BlobPiece
 
 Blob = bytes | bytearray | mmap.mmap
 
-_NAME = Point("blob name")
-_SWEEP = Point("blob sweep")
+_RENAME_FAILPOINT = Failpoint("blob name")
+_SWEEP_FAILPOINT = Failpoint("blob sweep")
 
 
 class BlobStore:
@@ -39,7 +39,7 @@ class BlobStore:
         self._blobs: dict[str, bytes | bytearray | Path] = {}
         if folder is not None:
             folder.mkdir(exist_ok=True, mode=0o700)
-            files.sweep(str(folder), _SWEEP)
+            files.remove_stale_temporary_files(str(folder), _SWEEP_FAILPOINT)
             self._blobs = {path.name: path for path in folder.iterdir() if _is_digest(path.name)}
 
     def put(self, digest: str, data: bytes | bytearray) -> None:
@@ -52,7 +52,7 @@ class BlobStore:
 
     def put_definition(self, data: bytes) -> str:
         """Keep a definition and return its digest."""
-        digest = blobs.digest_of(data)
+        digest = blobs.blob_digest(data)
         self.put(digest, data)
         return digest
 
@@ -66,18 +66,18 @@ class BlobStore:
         with self._lock:
             found = self._blobs.get(digest)
         if not isinstance(found, Path):
-            return found if found is not None else _unknown(digest)
+            return found if found is not None else _raise_not_found(digest)
         try:
             data = _mapped(found)
-            blobs.check(digest, data, f"is in {found}, and")
+            blobs.check_digest(digest, data, f"is in {found}, and")
         except FileNotFoundError:
-            return _unknown(digest)
+            return _raise_not_found(digest)
         except DataLossError:
-            self._lose(digest, found)
+            self._drop_damaged(digest, found)
             raise
         return data
 
-    def _lose(self, digest: str, damaged: Path) -> None:
+    def _drop_damaged(self, digest: str, damaged: Path) -> None:
         """Let a damaged file go: a dataset is registered under this name, so it is no file of the user's."""
         with self._lock:
             if self._blobs.get(digest) == damaged:
@@ -96,26 +96,28 @@ class BlobStore:
         Raises:
             DataLossError: it did not arrive whole.
         """
-        self.put(*blobs.received(pieces))
+        self.put(*blobs.join_pieces(pieces))
 
     def send(self, digest: str) -> Iterator[BlobPiece]:
         """A blob in pieces; each says how long all of it is."""
-        return blobs.pieces_of(digest, self.get(digest))
+        return blobs.blob_pieces(digest, self.get(digest))
 
     def keep_only(self, digests: set[str]) -> None:
         """Let everything else go; whoever has mapped a file keeps what is in it."""
         with self._lock:
             for digest in self._blobs.keys() - digests:
                 kept = self._blobs.pop(digest)
-                if isinstance(kept, Path) and _is_ours(kept):
+                if isinstance(kept, Path) and _matches_digest(kept):
                     kept.unlink(missing_ok=True)
 
     def _write(self, path: Path, data: bytes | bytearray) -> Path:
         # Written aside and renamed: a file with a digest's name is complete, whenever this process dies.
         try:
-            files.replace_loosely(str(path), data, _NAME, mode=0o600)
+            files.replace_without_sync(str(path), data, _RENAME_FAILPOINT, mode=0o600)
         except OSError as error:
-            raise files.page(error, f"keeping a pipeline in {path.parent}", "it was not registered") from error
+            raise files.translate_os_error(
+                error, f"keeping a pipeline in {path.parent}", "it was not registered"
+            ) from error
         return path
 
 
@@ -123,10 +125,10 @@ def _is_digest(name: str) -> bool:
     return re.fullmatch("[0-9a-f]{32}", name) is not None
 
 
-def _is_ours(path: Path) -> bool:
+def _matches_digest(path: Path) -> bool:
     """Whether a file holds what its name says; nobody but dsnb names files so."""
     try:
-        return path.is_file() and not path.is_symlink() and blobs.digest_of(_mapped(path)) == path.name
+        return path.is_file() and not path.is_symlink() and blobs.blob_digest(_mapped(path)) == path.name
     except OSError:
         return False
 
@@ -137,7 +139,7 @@ def _mapped(path: Path) -> Blob:
         return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _unknown(digest: str) -> Blob:
+def _raise_not_found(digest: str) -> Blob:
     raise NotFoundError(
         f"the dispatcher does not hold the blob {digest}", hint="register the dataset again; it was dropped"
     )

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, field
 from typing import Any
 
-from dsnb.arguments import checked, each, milliseconds, one_of, optional, path, port, text, whole
+from dsnb.arguments import checked, each, integer, milliseconds, one_of, optional, path, port, text
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.addresses import loopback, token
 from dsnb.wire.discovery import service_name
 
 
-def _until_collected(name: str, value: Any) -> int:
+def _gc_timeout(name: str, value: Any) -> int:
     hint = "pass a number of milliseconds above 0, at most 10**12, or -1 for ever"
-    milliseconds: int = whole(-1, 10**12, hint)(name, value)
+    milliseconds: int = integer(-1, 10**12, hint)(name, value)
     if not milliseconds:
         raise InvalidArgumentError(f"`{name}` is 0", hint=hint)
     return milliseconds
@@ -30,7 +30,7 @@ def _addresses(name: str, value: Any) -> tuple[str, ...]:
 _ADDRESSES = 'pass a list of addresses: ["localhost:%port%", "otherhost:5050"]'
 
 
-_CHECK_MS, _COLLECT_MS, _LOST_MS = 200, 600_000, 10_000
+_DEFAULT_GC_CHECK_INTERVAL_MS, _DEFAULT_GC_TIMEOUT_MS, _DEFAULT_WORKER_TIMEOUT_MS = 200, 600_000, 10_000
 """Defaults, also for None, which the original takes for them."""
 
 
@@ -39,9 +39,9 @@ _CHECK_MS, _COLLECT_MS, _LOST_MS = 200, 600_000, 10_000
     protocol=optional(one_of("grpc"), "grpc"),
     work_dir=optional(path),
     worker_addresses=_addresses,
-    job_gc_check_interval_ms=optional(milliseconds, _CHECK_MS),
-    job_gc_timeout_ms=optional(_until_collected, _COLLECT_MS),
-    worker_timeout_ms=optional(milliseconds, _LOST_MS),
+    job_gc_check_interval_ms=optional(milliseconds, _DEFAULT_GC_CHECK_INTERVAL_MS),
+    job_gc_timeout_ms=optional(_gc_timeout, _DEFAULT_GC_TIMEOUT_MS),
+    worker_timeout_ms=optional(milliseconds, _DEFAULT_WORKER_TIMEOUT_MS),
     host=loopback,
     token=optional(token),
     name=service_name,
@@ -93,9 +93,9 @@ class DispatcherConfig:
     work_dir: str | os.PathLike[str] | None = None
     fault_tolerant_mode: bool | None = None
     worker_addresses: Sequence[str] | None = ()
-    job_gc_check_interval_ms: int = _CHECK_MS
-    job_gc_timeout_ms: int = _COLLECT_MS
-    worker_timeout_ms: int = _LOST_MS
+    job_gc_check_interval_ms: int = _DEFAULT_GC_CHECK_INTERVAL_MS
+    job_gc_timeout_ms: int = _DEFAULT_GC_TIMEOUT_MS
+    worker_timeout_ms: int = _DEFAULT_WORKER_TIMEOUT_MS
     _: KW_ONLY  # those before stand in the original's order
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)
@@ -114,6 +114,6 @@ class DispatcherConfig:
             )
 
     @property
-    def client_report_ms(self) -> int:
+    def client_report_interval_ms(self) -> int:
         """How often clients report unless they are asked; hundreds that do nothing shall cost little."""
         return min(2_000, max(500, self.client_timeout_ms // 4))

@@ -14,82 +14,88 @@ from dsnb.wire.messages import TaskHolding
 
 
 @dataclass(slots=True)
-class Standing:
+class ConsumerState:
     """Where a consumer of a coordinated read is, as it last said.
 
     `round` is the furthest that any client of this index was known to take next; the rest is of the one that is here.
     """
 
-    client: str = ""
-    came: bool = False
+    client_id: str = ""
+    ever_joined: bool = False
     """Whether anybody has ever come."""
     round: int = 0
     begun: bool = False
     halt: int = 0
-    since: float = 0.0
+    changed_at: float = 0.0
     """When it took a round, came or left."""
     received: dict[str, int] = field(default_factory=dict)
     """All turns of each task before this one."""
-    base: dict[str, int] = field(default_factory=dict)
+    oldest_rounds: dict[str, int] = field(default_factory=dict)
     """The first turn of each task that its worker still has."""
 
-    def come(self, client: str, now: float) -> None:
+    def replace_client(self, client_id: str, now: float) -> None:
         """Learn that another client has this place, or none."""
-        self.came = self.came or bool(self.client or client)
-        self.client, self.begun, self.halt, self.since = client, False, 0, now
-        self.received, self.base = {}, {}
+        self.ever_joined = self.ever_joined or bool(self.client_id or client_id)
+        self.client_id, self.begun, self.halt, self.changed_at = client_id, False, 0, now
+        self.received, self.oldest_rounds = {}, {}
 
 
 @dataclass(slots=True)
-class Liveness:
+class TransientState:
     """What is not in the journal: times."""
 
-    workers: dict[str, float] = field(default_factory=dict)
+    worker_deadlines: dict[str, float] = field(default_factory=dict)
     """Until when each worker must be heard of."""
-    clients: dict[str, float] = field(default_factory=dict)
+    client_deadlines: dict[str, float] = field(default_factory=dict)
     """Until when each client must be heard of."""
-    unread: dict[tuple[str, int], float] = field(default_factory=dict)
+    iterations_unread_since: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when an iteration has had no client."""
-    empty_handed: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    clients_without_elements: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     """The clients that came to the end of each pass and had not one element of it."""
-    unused: dict[str, float] = field(default_factory=dict)
+    jobs_unused_since: dict[str, float] = field(default_factory=dict)
     """Since when a job has had no client."""
-    unread_datasets: dict[str, float] = field(default_factory=dict)
+    datasets_unused_since: dict[str, float] = field(default_factory=dict)
     """Since when a dataset that was read has had no job."""
-    left: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=100))
+    former_workers: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=100))
     """Workers that are gone, each with its name, address and uid: asking them to leave once more is no error."""
-    ticked: float = 0.0
-    rounds: dict[tuple[str, int], list[Standing]] = field(default_factory=dict)
+    last_tick: float = 0.0
+    consumer_states: dict[tuple[str, int], list[ConsumerState]] = field(default_factory=dict)
     """Where the consumers of coordinated passes are."""
     progress: dict[str, Progress] = field(default_factory=dict)
     """How far each task is, as its worker last said."""
     holdings: dict[str, dict[str, TaskHolding]] = field(default_factory=dict)
     """What clients told of tasks that are halted."""
-    broken: set[str] = field(default_factory=set)
+    disconnected_clients: set[str] = field(default_factory=set)
     """Clients whose connection broke; they may come back, or be dead."""
-    over: set[str] = field(default_factory=set)
+    finished_clients: set[str] = field(default_factory=set)
     """Clients that were told that their pass is over for them, and so hold nothing of it."""
-    undisturbed: set[tuple[str, int]] = field(default_factory=set)
+    iterations_without_departures: set[tuple[str, int]] = field(default_factory=set)
     """Passes that nobody left early: what a client says of their end needs no confirmation by the workers."""
-    released: dict[str, int] = field(default_factory=dict)
+    confirmed_releases: dict[str, int] = field(default_factory=dict)
     """The number of the last release that each worker confirmed."""
-    to_release: dict[str, int] = field(default_factory=dict)
+    sent_releases: dict[str, int] = field(default_factory=dict)
     """The number of the last release that was sent to each worker."""
 
     def forget_worker(self, uid: str) -> None:
         """Let go of what is kept of a worker that is gone."""
-        for table in (self.workers, self.released, self.to_release):
+        for table in (self.worker_deadlines, self.confirmed_releases, self.sent_releases):
             table.pop(uid, None)
 
     def forget_client(self, client_id: str) -> None:
         """Let go of what is kept of a client that is gone."""
-        self.clients.pop(client_id, None)
-        self.broken.discard(client_id)
-        self.over.discard(client_id)
+        self.client_deadlines.pop(client_id, None)
+        self.disconnected_clients.discard(client_id)
+        self.finished_clients.discard(client_id)
 
     def postpone(self, seconds: float) -> None:
         """Make all deadlines later."""
-        for table in (self.workers, self.clients, self.unread, self.unused, self.unread_datasets):
+        for table in (
+            self.worker_deadlines,
+            self.client_deadlines,
+            self.iterations_unread_since,
+            self.jobs_unused_since,
+            self.datasets_unused_since,
+        ):
             for key in table:
                 table[key] += seconds  # type: ignore[index]  # each table with its own kind of key
 
@@ -107,7 +113,7 @@ class Context:
         self.config = config
         self.state = state or State()
         self.now = now
-        self.live = _liveness(config, self.state, now)
+        self.transient = _transient_state(config, self.state, now)
         self.records: list[Record] = []
         self.instructions: list[Instruction] = []
 
@@ -120,25 +126,27 @@ class Context:
         """Have something done when the records are kept."""
         self.instructions += instructions
 
-    def number(self, kind: str) -> int:
+    def next_number(self, kind: str) -> int:
         """The next number of a kind of thing."""
-        return self.state.made[kind]
+        return self.state.next_numbers[kind]
 
 
-def _liveness(config: DispatcherConfig, state: State, now: float) -> Liveness:
+def _transient_state(config: DispatcherConfig, state: State, now: float) -> TransientState:
     """What a journal does not tell, as if everybody had just been heard of and everything just been left."""
     jobs = state.jobs.values()
     read = {job.dataset_id for job in jobs}
-    return Liveness(
-        workers=dict.fromkeys(state.workers, now + config.worker_timeout_ms / 1000),
-        clients=dict.fromkeys(state.clients, now + config.client_timeout_ms / 1000),
-        broken=set(state.clients),  # one may have died while there was no dispatcher
-        unread={(job.name, i.number): now for job in jobs for i in job.iterations.values() if not i.clients},
-        unused={job.name: now for job in jobs if not job.clients},
-        unread_datasets={
+    return TransientState(
+        worker_deadlines=dict.fromkeys(state.workers, now + config.worker_timeout_ms / 1000),
+        client_deadlines=dict.fromkeys(state.clients, now + config.client_timeout_ms / 1000),
+        disconnected_clients=set(state.clients),  # one may have died while there was no dispatcher
+        iterations_unread_since={
+            (job.name, i.number): now for job in jobs for i in job.iterations.values() if not i.clients
+        },
+        jobs_unused_since={job.name: now for job in jobs if not job.clients},
+        datasets_unused_since={
             dataset.dataset_id: now
             for dataset in state.datasets.values()
             if not dataset.chosen and dataset.dataset_id not in read
         },
-        ticked=now,
+        last_tick=now,
     )

@@ -1,7 +1,7 @@
 """The dispatcher's core: an event and a time go in, records and instructions come out. It decides and does nothing.
 
 Theory of operation. What is durable is in `State` and changes by records alone. Beside it stands what only matters
-while this process lives (`Liveness`): until when each worker and client must be heard of, since when an iteration or a
+while this process lives (`TransientState`): until when each worker and client must be heard of, since when an iteration or a
 job has had no reader. A tick that comes late (a cell held the interpreter for a minute) makes
 all deadlines later by as much, so nobody is declared dead for the dispatcher's own absence.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dispatcher import controls, invariants, jobs, leases, membership, reassignment, registering, rounds
+from dsnb.dispatcher import admin, invariants, jobs, membership, reassignment, registering, rounds, splits
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import ServiceBegun
@@ -36,7 +36,7 @@ class Core(Context):
         except Exception as mistake:  # noqa: BLE001 - a bug may be anything
             error = mistake
         return e.Decision(
-            reply=reply, error=error, bug=rounds.review(self),
+            reply=reply, error=error, bug=rounds.update_schedules(self),
             records=tuple(self.records), instructions=tuple(self.instructions),
         )  # fmt: skip
 
@@ -44,39 +44,43 @@ class Core(Context):
         """Check what must hold between any two events."""
         invariants.validate(self.state)
         passes = {(job.name, number) for job in self.state.jobs.values() for number in job.iterations}
-        assert set(self.live.rounds) <= passes, "where consumers are is kept of a pass that is gone"
-        assert set(self.live.workers) == set(self.state.workers), "a worker has no deadline, or a deadline no worker"
-        assert set(self.live.clients) == set(self.state.clients), "a client has no deadline, or a deadline no client"
+        assert set(self.transient.consumer_states) <= passes, "where consumers are is kept of a pass that is gone"
+        assert set(self.transient.worker_deadlines) == set(self.state.workers), (
+            "a worker has no deadline, or a deadline no worker"
+        )
+        assert set(self.transient.client_deadlines) == set(self.state.clients), (
+            "a client has no deadline, or a deadline no client"
+        )
 
 
-def _begin(core: Context, event: e.Begin) -> None:
+def _begin(core: Context, event: e.DispatcherStarts) -> None:
     if not core.state.instance:
         core.record(ServiceBegun(instance=event.instance))
-    membership.place_workers(core)
+    membership.assign_static_indices(core)
 
 
 _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
-    e.Begin: _begin,
+    e.DispatcherStarts: _begin,
     e.RegisterDataset: registering.register,
     e.Join: jobs.join,
-    e.EndSeen: jobs.end_seen,
-    e.HoldingsTold: reassignment.told,
+    e.TasksReadToEnd: jobs.confirm_end,
+    e.HoldingsReported: reassignment.holdings_reported,
     e.ForgetJob: jobs.forget,
     e.ForgetDataset: registering.forget,
-    e.PauseJob: controls.pause,
-    e.ResumeJob: controls.resume,
-    e.CancelJob: controls.cancel,
-    e.DrainWorker: controls.drain,
-    e.RemoveWorker: controls.remove,
-    e.ClientSeen: membership.client_seen,
-    e.ClientBroken: membership.client_broken,
-    e.ConsumerSaid: rounds.said,
+    e.PauseJob: admin.pause,
+    e.ResumeJob: admin.resume,
+    e.CancelJob: admin.cancel,
+    e.DrainWorker: admin.drain,
+    e.RemoveWorker: admin.remove,
+    e.ClientHeartbeat: membership.client_heartbeat,
+    e.ClientDisconnected: membership.client_disconnected,
+    e.ConsumerReported: rounds.consumer_reported,
     e.ClientLeaves: membership.client_leaves,
     e.WorkerArrives: membership.worker_arrives,
-    e.WorkerSeen: membership.worker_seen,
-    e.WorkerBroken: membership.worker_broken,
+    e.WorkerReported: membership.worker_reported,
+    e.WorkerDisconnected: membership.worker_disconnected,
     e.WorkerDrains: membership.worker_drains,
     e.WorkerLeaves: membership.worker_leaves,
-    e.SplitsRequested: leases.give,
+    e.SplitsRequested: splits.assign_splits,
     e.Tick: membership.tick,
 }

@@ -27,9 +27,9 @@ def drop_unused(core: Context) -> None:
     if core.config.job_gc_timeout_ms == -1:
         return
     used = {job.dataset_id for job in core.state.jobs.values()}
-    for dataset_id, since in list(core.live.unread_datasets.items()):
+    for dataset_id, since in list(core.transient.datasets_unused_since.items()):
         if dataset_id in used or dataset_id not in core.state.datasets:
-            del core.live.unread_datasets[dataset_id]
+            del core.transient.datasets_unused_since[dataset_id]
         elif 1000 * (core.now - since) >= core.config.job_gc_timeout_ms:
-            del core.live.unread_datasets[dataset_id]
+            del core.transient.datasets_unused_since[dataset_id]
             core.record(DatasetDropped(dataset_id=dataset_id))

@@ -8,14 +8,14 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.dispatcher.records import Record, TaskLost
-from dsnb.wire.lineup import ConsumerReport
-from dsnb.wire.messages import EndedTask, PassPosition, TaskHolding, TaskResume, TrainerPosition
+from dsnb.wire.messages import EndedTask, IterationPosition, ResumePosition, TaskHolding, TrainerPosition
+from dsnb.wire.schedule import ConsumerReport
 
 # ---- events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class DispatcherStarts:
     """A dispatcher starts; the name is for a service that has none from an earlier start."""
 
     instance: str
@@ -34,11 +34,11 @@ class RegisterDataset:
     compression: str
     pipeline: str
     providers: tuple[tuple[str, int], ...]
-    unsplittable: str
-    files: int = -1
-    no_files: str = ""
-    hinted: bool = False
-    inexact: str = ""
+    unsplittable_reason: str
+    num_files: int = -1
+    no_file_sharding_reason: str = ""
+    has_shard_hint: bool = False
+    inexact_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Join:
     """A client begins to read; an empty job name asks for an anonymous job.
 
     `entropy` is for the pass, if it begins with this client; with a `position` it does, and begins there. A client that
-    wants an `unfinished` pass joins the next one that is not over.
+    wants an `skip_finished` pass joins the next one that is not over.
     """
 
     dataset_id: str
@@ -56,20 +56,20 @@ class Join:
     trainer_id: str
     compression: str
     target_workers: str
-    repetition: int
-    whole: bool = False
+    iteration: int
+    complete_only: bool = False
     entropy: int = 0
-    position: PassPosition | None = None
-    consumers: int = 0
-    consumer: int = 0
-    unfinished: bool = False
-    rejoins: str = ""
-    iteration: int = 0
+    position: IterationPosition | None = None
+    num_consumers: int = 0
+    consumer_index: int = 0
+    skip_finished: bool = False
+    previous_client_id: str = ""
+    previous_iteration: int = 0
     holdings: tuple[TaskHolding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndSeen:
+class TasksReadToEnd:
     """A client has read these tasks to their end and asks what is left. It had `elements`; -1 where that is unknown."""
 
     client_id: str
@@ -78,7 +78,7 @@ class EndSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldingsTold:
+class HoldingsReported:
     """A client tells what it has of tasks that are being reassigned."""
 
     client_id: str
@@ -86,12 +86,12 @@ class HoldingsTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSeen:
+class ClientHeartbeat:
     client_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSaid:
+class ConsumerReported:
     """A consumer of a coordinated read tells where it is."""
 
     client_id: str
@@ -99,7 +99,7 @@ class ConsumerSaid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientBroken:
+class ClientDisconnected:
     """A client's control stream broke; it may come back."""
 
     client_id: str
@@ -115,7 +115,7 @@ class ClientLeaves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class ReportedGrant:
     """The last run of splits that a task got from a provider, as its worker knows it."""
 
     task_id: str
@@ -136,7 +136,7 @@ class WorkerArrives:
     isolation: str
     pid: int
     tasks: tuple[str, ...] = ()
-    grants: tuple[Granted, ...] = ()
+    grants: tuple[ReportedGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,30 +145,30 @@ class Progress:
 
     Attributes:
         incarnation: Which start of the task this is of.
-        done: How many splits of each provider it is done with.
-        resume: Where another worker can take it over.
+        splits_done: How many splits of each provider it is done with.
+        resume_position: Where another worker can take it over.
         trainers: What was consumed of its sequence.
         exhausted: Whether everything was produced and sent.
         sent: How many elements were sent to each client.
-        short_by: Elements that were there before the task was taken over, and that its pipeline did not make again.
+        missing_elements: Elements that were there before the task was taken over, and that its pipeline did not make again.
         repeated: Elements that reached two clients, one of which came back after it was given up.
     """
 
     incarnation: int
-    done: tuple[int, ...] = ()
-    resume: TaskResume | None = None
+    splits_done: tuple[int, ...] = ()
+    resume_position: ResumePosition | None = None
     trainers: tuple[TrainerPosition, ...] = ()
     exhausted: bool = False
     sent: Mapping[str, int] = field(default_factory=dict)
-    short_by: int = 0
+    missing_elements: int = 0
     repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSeen:
+class WorkerReported:
     """A worker reports: tasks whose pipelines ended, whom it serves, how far each task is.
 
-    `partial` are tasks of cached jobs of which elements are gone; `released` is the number of the last release of a
+    `partial` are tasks of cached jobs of which elements are gone; `last_release` is the number of the last release of a
     client that it obeyed.
     """
 
@@ -177,11 +177,11 @@ class WorkerSeen:
     progress: Mapping[str, Progress] = field(default_factory=dict)
     clients: frozenset[str] = frozenset()
     partial: tuple[str, ...] = ()
-    released: int = 0
+    last_release: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerBroken:
+class WorkerDisconnected:
     """A worker's control stream broke; it may come back."""
 
     uid: str
@@ -199,7 +199,7 @@ class WorkerLeaves:
     """A worker says goodbye; or its owner saw it die and says how."""
 
     uid: str
-    death: str = ""
+    exit_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,22 +226,22 @@ class ForgetDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseJob:
-    """Nothing more of a job is to be handed out; `by` tells people who wanted it, here and in the next four."""
+    """Nothing more of a job is to be handed out; `requested_by` tells people who wanted it, here and in the next four."""
 
     name: str
-    by: str
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeJob:
     name: str
-    by: str
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelJob:
     name: str
-    by: str
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class DrainWorker:
     """A worker, by its name, address or uid, is to finish what it has and leave."""
 
     name: str
-    by: str
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +257,7 @@ class RemoveWorker:
     """A worker, by its name, address or uid, is to leave at once."""
 
     name: str
-    by: str
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,18 +266,18 @@ class Tick:
 
 
 Event = (
-    Begin
+    DispatcherStarts
     | RegisterDataset
     | Join
-    | EndSeen
-    | HoldingsTold
-    | ClientSeen
-    | ClientBroken
-    | ConsumerSaid
+    | TasksReadToEnd
+    | HoldingsReported
+    | ClientHeartbeat
+    | ClientDisconnected
+    | ConsumerReported
     | ClientLeaves
     | WorkerArrives
-    | WorkerSeen
-    | WorkerBroken
+    | WorkerReported
+    | WorkerDisconnected
     | WorkerDrains
     | WorkerLeaves
     | SplitsRequested
@@ -307,7 +307,7 @@ class DropTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellTask:
+class UpdateTask:
     """Tell a worker how a task that it has is now: whether it is paused."""
 
     worker: str
@@ -315,14 +315,14 @@ class TellTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellDrain:
+class SendDrainOrder:
     """Tell a worker to finish what it has and leave."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnAway:
+class DisconnectWorker:
     """End a worker's control stream and tell it why: it is not wanted any more."""
 
     worker: str
@@ -330,11 +330,11 @@ class TurnAway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellCancelled:
+class NotifyCancelled:
     """Tell a client that its job was cancelled, and by whom."""
 
     client_id: str
-    by: str
+    cancelled_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,26 +348,26 @@ class ReleaseClient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskReport:
+class RequestReport:
     """Have a worker report at once."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellClients:
+class NotifyClients:
     """Tell all clients of an iteration which tasks it has now and whether it is finished."""
 
     job: str
-    number: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellLoss:
+class NotifyLoss:
     """Tell all clients of an iteration that elements will not come."""
 
     job: str
-    number: int
+    iteration: int
     loss: TaskLost
 
 
@@ -382,14 +382,14 @@ class Announce:
 Instruction = (
     StartTask
     | DropTask
-    | TellTask
-    | TellDrain
-    | TurnAway
-    | TellCancelled
+    | UpdateTask
+    | SendDrainOrder
+    | DisconnectWorker
+    | NotifyCancelled
     | ReleaseClient
-    | AskReport
-    | TellClients
-    | TellLoss
+    | RequestReport
+    | NotifyClients
+    | NotifyLoss
     | Announce
 )
 
@@ -415,12 +415,12 @@ class Registered:
     """The answer to `RegisterDataset`.
 
     Attributes:
-        kept: In which operation the pipeline that has the id already differs from this one, which was not registered;
+        difference: In which operation the pipeline that has the id already differs from this one, which was not registered;
             empty where the id stands for this pipeline.
     """
 
     dataset_id: str
-    kept: str = ""
+    difference: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,12 +429,12 @@ class Joined:
 
     client_id: str
     job: str
-    number: int
+    iteration: int
     finished: bool
-    readers: int
-    absent: tuple[str, ...] = ()
+    other_clients: int
+    missing_shards: tuple[str, ...] = ()
     """Shards that nobody produces, as people know them."""
-    losses: int = 0
+    loss_count: int = 0
     """How many losses the pass has had already; the client hears of those that come."""
     paused_by: str = ""
     """Who paused the job, if it is paused."""

@@ -10,29 +10,31 @@ from dsnb.dispatcher.state import BEGUN, ENDED, Iteration, State
 def validate(state: State) -> None:
     """Check a state."""
     for task in state.tasks.values():
-        iteration = state.iteration(task.job, task.number)
+        iteration = state.iteration(task.job, task.iteration)
         assert task.task_id in iteration.tasks, "a task is not in its iteration"
-        assert (task.worker in state.workers) != (task.halt is not None), "a task is neither at work nor halted"
-    for client in [client for client in state.clients.values() if not client.cancelled]:
-        assert client.client_id in state.iteration(client.job, client.number).clients, "a client is not in its place"
+        assert (task.worker in state.workers) != (task.unassignment is not None), "a task is neither at work nor halted"
+    for client in [client for client in state.clients.values() if not client.cancelled_by]:
+        assert client.client_id in state.iteration(client.job, client.iteration).clients, "a client is not in its place"
     for job in state.jobs.values():
         assert job.dataset_id in state.datasets, "a job's dataset is unknown"
         for iteration in job.iterations.values():
             _validate(state, iteration)
-            assert (iteration.rounds is not None) == bool(job.consumers), "a pass has rounds, or its job consumers"
+            assert (iteration.rounds is not None) == bool(job.num_consumers), "a pass has rounds, or its job consumers"
 
 
 def _validate(state: State, iteration: Iteration) -> None:
     assert all(task in state.tasks for task in iteration.tasks), "an iteration's task is unknown"
     assert all(client in state.clients for client in iteration.clients), "an iteration's client is unknown"
     assert not iteration.finished or all(state.tasks[t].ended for t in iteration.tasks), "finished, but a task runs"
-    workers = [state.tasks[task].worker for task in iteration.tasks if state.tasks[task].halt is None]
-    assert iteration.resumed or len(workers) == len(set(workers)), "a worker has two tasks in one iteration"
+    workers = [state.tasks[task].worker for task in iteration.tasks if state.tasks[task].unassignment is None]
+    assert iteration.allows_several_tasks or len(workers) == len(set(workers)), (
+        "a worker has two tasks in one iteration"
+    )
     if iteration.shards:
         _validate_shards(state, iteration)
     if iteration.rounds is not None:
         iteration.rounds.validate()
-        here = {client for client in iteration.rounds.places if client}
+        here = {client for client in iteration.rounds.client_ids if client}
         assert here == set(iteration.clients), "a client has no place among the consumers, or a place no client"
     for number, provider in enumerate(iteration.providers):
         assert 0 <= provider.next <= provider.count, "more splits were given than there are"

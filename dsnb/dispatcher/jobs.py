@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dsnb.dispatcher import cached_iterations, job_parameters, positions, reassignment, shards
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import parameters, positions, reassignment, shards, sharing
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.datasets import known_dataset
 from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, near
-from dsnb.pipeline.modes import MODES, STATIC, check_endless
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
+from dsnb.pipeline.modes import MODES, STATIC_MODES, require_endless
+from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.messages import TaskHolding
-from dsnb.wire.names import name_within
 
-PASSES_KEPT = 16
+MAX_FINISHED_ITERATIONS = 16
 """Finished passes of a job that are kept in full; of the older ones it is known that they are over."""
 
 
@@ -33,110 +33,116 @@ def join(core: Context, event: e.Join) -> e.Joined:
     dataset = known_dataset(core, event.dataset_id)
     if event.mode not in MODES:
         raise InvalidArgumentError(f"{event.mode!r} is no processing mode", hint=f"it is one of {', '.join(MODES)}")
-    if event.mode == "DYNAMIC" and dataset.unsplittable:
-        raise UnimplementedError(dataset.unsplittable, hint='use the mode "parallel_epochs" (OFF)')
-    if event.consumers:
-        check_endless(dataset.cardinality)
+    if event.mode == "DYNAMIC" and dataset.unsplittable_reason:
+        raise UnimplementedError(dataset.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
+    if event.num_consumers:
+        require_endless(dataset.cardinality)
     shards.check(core, event, dataset)
     if event.position is not None:
         positions.check(core, event, event.position)
-    if event.rejoins:
-        _check_return(core, event)
-    job = _job(core, event)
-    number = event.iteration if event.rejoins else _pass(core, job, event)
+    if event.previous_client_id:
+        _check_rejoin(core, event)
+    job = _get_or_create_job(core, event)
+    number = event.previous_iteration if event.previous_client_id else _choose_iteration(core, job, event)
     if event.position is not None:
-        _make_way(core, job, number)
+        _drop_existing_iteration(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:
         iteration = _create_iteration(core, job, number, event)
-    if iteration.rounds is not None and (before := iteration.rounds.places[event.consumer]):
-        let_go(core, core.state.clients[before])
+    if iteration.rounds is not None and (before := iteration.rounds.client_ids[event.consumer_index]):
+        remove_client(core, core.state.clients[before])
     readers, losses = len(iteration.clients), len(iteration.losses)
-    client_id = str(core.number("client"))
+    client_id = str(core.next_number("client"))
     core.record(
         r.ClientJoined(
             client_id=client_id,
             job=job.name,
-            number=iteration.number,
+            iteration=iteration.number,
             trainer_id=event.trainer_id,
-            consumer=event.consumer if job.consumers else -1,
+            consumer_index=event.consumer_index if job.num_consumers else -1,
             holdings=event.holdings,
         )
     )
-    core.live.clients[client_id] = core.now + core.config.client_timeout_ms / 1000
-    core.live.unread.pop((job.name, iteration.number), None)
-    core.live.unused.pop(job.name, None)
-    reassignment.joined(core, client_id, iteration, event.holdings)
+    core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
+    core.transient.iterations_unread_since.pop((job.name, iteration.number), None)
+    core.transient.jobs_unused_since.pop(job.name, None)
+    reassignment.client_joined(core, client_id, iteration, event.holdings)
     return e.Joined(
         client_id=client_id,
         job=job.name,
-        number=iteration.number,
+        iteration=iteration.number,
         finished=iteration.finished,
-        readers=readers,
-        absent=shards.without_worker(core, iteration),
-        losses=losses,
+        other_clients=readers,
+        missing_shards=shards.without_worker(core, iteration),
+        loss_count=losses,
         paused_by=job.paused_by,
     )
 
 
-def _check_return(core: Context, event: e.Join) -> None:
+def _check_rejoin(core: Context, event: e.Join) -> None:
     """Refuse a client that was taken for gone, and comes back to a pass that is no longer there.
 
     Raises:
         NotFoundError: the pass, or its job, was dropped.
     """
     job = core.state.jobs.get(event.job_name)
-    iteration = job.iterations.get(event.iteration) if job is not None else None
-    if iteration is None or not event.rejoins.isdecimal() or int(event.rejoins) < iteration.first_client:
-        raise unknown_client(event.rejoins)  # another pass may have that number now
-    before = core.state.clients.get(event.rejoins)
-    if before is not None and not before.cancelled:
-        let_go(core, before, event.holdings)
+    iteration = job.iterations.get(event.previous_iteration) if job is not None else None
+    if (
+        iteration is None
+        or not event.previous_client_id.isdecimal()
+        or int(event.previous_client_id) < iteration.first_client
+    ):
+        raise unknown_client_error(event.previous_client_id)  # another pass may have that number now
+    before = core.state.clients.get(event.previous_client_id)
+    if before is not None and not before.cancelled_by:
+        remove_client(core, before, event.holdings)
 
 
-def _pass(core: Context, job: Job, event: e.Join) -> int:
+def _choose_iteration(core: Context, job: Job, event: e.Join) -> int:
     """The number of the pass that a client is to read. Rounds go on for ever, so all consumers meet in one pass."""
     if job.cached:
-        return sharing.choose_pass(core, job, event)
-    if job.consumers:
+        return cached_iterations.choose_iteration(core, job, event)
+    if job.num_consumers:
         return 0
-    number = event.repetition
-    while event.unfinished and is_over(job, number):
+    number = event.iteration
+    while event.skip_finished and is_finished(job, number):
         number += 1
     return number
 
 
-def is_over(job: Job, number: int) -> bool:
+def is_finished(job: Job, number: int) -> bool:
     """Whether a pass of a job is finished, whatever is kept of it."""
     iteration = job.iterations.get(number)
-    return iteration.finished if iteration is not None else number in job.over
+    return iteration.finished if iteration is not None else number in job.archived_iterations
 
 
-def let_go(core: Context, client: Client, told: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
+def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
     """Take a client off its pass. What its workers sent it and it did not consume goes to the others.
 
-    What it `told` that it consumed is kept, now or before: its workers may die before they report it.
+    What it `reported` that it consumed is kept, now or before: its workers may die before they report it.
     """
-    iteration = core.state.iteration(client.job, client.number)
-    before = [table.pop(client.client_id, None) for table in core.live.holdings.values()]
-    consumed = [replace(holding, held=()) for holding in (*before, *told) if holding is not None and holding.consumed]
+    iteration = core.state.iteration(client.job, client.iteration)
+    before = [table.pop(client.client_id, None) for table in core.transient.holdings.values()]
+    consumed = [
+        replace(holding, held=()) for holding in (*before, *reported) if holding is not None and holding.consumed
+    ]
     core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=tuple(consumed)))
-    if client.client_id not in core.live.over:
-        core.live.undisturbed.discard((client.job, client.number))
-    core.live.forget_client(client.client_id)
+    if client.client_id not in core.transient.finished_clients:
+        core.transient.iterations_without_departures.discard((client.job, client.iteration))
+    core.transient.forget_client(client.client_id)
     for worker in dict.fromkeys(core.state.tasks[task].worker for task in iteration.tasks):
-        release(core, worker, client.client_id, died=died)
-    reassignment.review(core, iteration)
+        release_client(core, worker, client.client_id, died=died)
+    reassignment.retry_unassigned(core, iteration)
 
 
-def release(core: Context, worker: str, client_id: str, *, died: bool = False) -> None:
+def release_client(core: Context, worker: str, client_id: str, *, died: bool = False) -> None:
     """Have a worker take back what a client did not consume."""
     if worker in core.state.workers:
-        number = core.live.to_release[worker] = core.live.to_release.get(worker, 0) + 1
+        number = core.transient.sent_releases[worker] = core.transient.sent_releases.get(worker, 0) + 1
         core.instruct(e.ReleaseClient(worker=worker, client_id=client_id, number=number, died=died))
 
 
-def end_seen(core: Context, event: e.EndSeen) -> bool:
+def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
     """Whether a pass is over for a client that has read these tasks to their end.
 
     It may be over for one while others still consume: nobody waits for another's consumption. But what a client leaves
@@ -144,53 +150,58 @@ def end_seen(core: Context, event: e.EndSeen) -> bool:
     left for this one.
     """
     client = core.state.clients.get(event.client_id)
-    if client is None or client.cancelled:
-        raise unknown_client(event.client_id)
+    if client is None or client.cancelled_by:
+        raise unknown_client_error(event.client_id)
     if core.state.jobs[client.job].cached:
-        return sharing.trainer_ended(core, client, event.ended)
-    iteration = core.state.iteration(client.job, client.number)
+        return cached_iterations.trainer_ended(core, client, event.ended)
+    iteration = core.state.iteration(client.job, client.iteration)
     if iteration.finished:
-        _over_for(core, client, event)
+        _mark_finished_for(core, client, event)
         return True
     ended = {(task.task_id, task.incarnation): task.received for task in event.ended}
     left = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
     if not iteration.tasks:
         return False  # its workers left, and the rest is for those to come
-    if any((task.task_id, task.incarnation) not in ended or task.halt is not None or task.refused for task in left):
+    if any(
+        (task.task_id, task.incarnation) not in ended or task.unassignment is not None or task.splits_refused
+        for task in left
+    ):
         return False
     others = [other for other in iteration.clients if other != client.client_id]
-    if any(other in core.live.broken for other in others):
+    if any(other in core.transient.disconnected_clients for other in others):
         return False  # it may be dead, and then its elements are this client's
-    if (client.job, client.number) not in core.live.undisturbed:
-        unsure = [t for t in left if not _has_all(core, t, client, ended[t.task_id, t.incarnation])]
-        core.instruct(*(e.AskReport(worker=worker) for worker in {task.worker for task in unsure}))
+    if (client.job, client.iteration) not in core.transient.iterations_without_departures:
+        unsure = [t for t in left if not _worker_confirms_end(core, t, client, ended[t.task_id, t.incarnation])]
+        core.instruct(*(e.RequestReport(worker=worker) for worker in {task.worker for task in unsure}))
         if unsure:
             return False
-    _over_for(core, client, event)
+    _mark_finished_for(core, client, event)
     if not others:
         for task in left:
             core.record(r.TaskEnded(task_id=task.task_id))
-        finish_if_over(core, client.job, iteration)
+        finish_if_tasks_ended(core, client.job, iteration)
     return True
 
 
-def _over_for(core: Context, client: Client, event: e.EndSeen) -> None:
-    core.live.over.add(client.client_id)
+def _mark_finished_for(core: Context, client: Client, event: e.TasksReadToEnd) -> None:
+    core.transient.finished_clients.add(client.client_id)
     if not event.elements:
-        core.live.empty_handed.setdefault((client.job, client.number), set()).add(client.client_id)
+        core.transient.clients_without_elements.setdefault((client.job, client.iteration), set()).add(client.client_id)
 
 
-def read_alone(core: Context, client: Client) -> bool:
+def had_single_client(core: Context, client: Client) -> bool:
     """Whether no other client had elements of a pass that is over, and none of them was lost."""
-    iteration = core.state.iteration(client.job, client.number)
-    had_nothing = core.live.empty_handed.get((client.job, client.number), set()) - {client.client_id}
-    return iteration.joined - len(had_nothing) == 1 and not iteration.losses
+    iteration = core.state.iteration(client.job, client.iteration)
+    had_nothing = core.transient.clients_without_elements.get((client.job, client.iteration), set()) - {
+        client.client_id
+    }
+    return iteration.join_count - len(had_nothing) == 1 and not iteration.losses
 
 
-def _has_all(core: Context, task: Task, client: Client, received: int) -> bool:
+def _worker_confirms_end(core: Context, task: Task, client: Client, received: int) -> bool:
     """Whether a worker confirms that it has nothing left, and nothing on its way to a client."""
-    released = core.live.released.get(task.worker, 0) >= core.live.to_release.get(task.worker, 0)
-    progress = core.live.progress.get(task.task_id)
+    released = core.transient.confirmed_releases.get(task.worker, 0) >= core.transient.sent_releases.get(task.worker, 0)
+    progress = core.transient.progress.get(task.task_id)
     if not released or progress is None or progress.incarnation != task.incarnation:
         return False
     return progress.exhausted and progress.sent.get(client.client_id, received) == received
@@ -221,14 +232,14 @@ def known_job(core: Context, name: str) -> Job:
     """
     job = core.state.jobs.get(name)
     if job is None:
-        within = [job for job in core.state.jobs.values() if job.name == name_within(job.dataset_id, name)]
+        within = [job for job in core.state.jobs.values() if job.name == qualified_job_name(job.dataset_id, name)]
         if len(within) == 1:
             return within[0]
         names = ", ".join(sorted(core.state.jobs)) or "none"
         raise NotFoundError(
             f"there is no job {name!r}",
             did="nothing was changed",
-            hint=f"{near(name, core.state.jobs)}jobs of this service: {names}",
+            hint=f"{did_you_mean(name, core.state.jobs)}jobs of this service: {names}",
         )
     return job
 
@@ -239,36 +250,36 @@ def end_task(core: Context, task_id: str) -> None:
     if task is None or task.ended:
         return
     cached = core.state.jobs[task.job].cached
-    if task.refused and not (cached and _awaited(core, task)):
-        if cached and core.state.iteration(task.job, task.number).away:  # who was lost may come back for it
+    if task.splits_refused and not (cached and _awaits_trainer(core, task)):
+        if cached and core.state.iteration(task.job, task.iteration).lost_trainers:  # who was lost may come back for it
             reassignment.hand_over(core, task)
             return
         if cached:
-            sharing.close(core, task_id)
-        leave_to_others(core, task)
+            cached_iterations.close_iteration(core, task_id)
+        drop_task_early(core, task)
         return
     if cached:
         return  # others may still come for it; see `sharing`
     core.record(r.TaskEnded(task_id=task_id))
-    finish_if_over(core, task.job, core.state.iteration(task.job, task.number))
+    finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
 
 
-def _awaited(core: Context, task: Task) -> bool:
+def _awaits_trainer(core: Context, task: Task) -> bool:
     """Whether a trainer reads the pass of a task and has yet to come to its worker."""
-    progress = core.live.progress.get(task.task_id)
+    progress = core.transient.progress.get(task.task_id)
     came = {trainer.trainer_id for trainer in progress.trainers} if progress is not None else set()
-    clients = core.state.iteration(task.job, task.number).clients
+    clients = core.state.iteration(task.job, task.iteration).clients
     return any(core.state.clients[client].trainer_id not in came for client in clients)
 
 
-def leave_to_others(core: Context, task: Task) -> None:
+def drop_task_early(core: Context, task: Task) -> None:
     """Drop a task that gets no more splits: what is left is for the others, or for workers to come."""
     drop_task(core, task.task_id)
-    core.instruct(e.TellClients(job=task.job, number=task.number))
-    finish_if_over(core, task.job, core.state.iteration(task.job, task.number))
+    core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
+    finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
 
 
-def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:
+def finish_if_tasks_ended(core: Context, job: str, iteration: Iteration) -> None:
     """Finish a pass whose tasks have all ended.
 
     Where the last of its shards was given up it has no tasks any more, and is over as well.
@@ -276,68 +287,68 @@ def finish_if_over(core: Context, job: str, iteration: Iteration) -> None:
     if iteration.finished or not (iteration.tasks or ENDED in iteration.shards):
         return
     if all(core.state.tasks[task].ended for task in iteration.tasks):
-        core.record(r.IterationFinished(job=job, number=iteration.number))
+        core.record(r.IterationFinished(job=job, iteration=iteration.number))
         missing = shards.without_worker(core, iteration)
         if missing:
             text = f"pass {iteration.number} of job {job!r} ended without shard {', '.join(missing)}: no worker came"
             core.instruct(e.Announce(level="warning", text=text))
-        sharing.tell_end(core, job, iteration)
-        core.instruct(e.TellClients(job=job, number=iteration.number))
+        cached_iterations.announce_end(core, job, iteration)
+        core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
         if not iteration.clients:
-            core.live.unread[job, iteration.number] = core.now
+            core.transient.iterations_unread_since[job, iteration.number] = core.now
 
 
-def add_task(core: Context, job: str, number: int, worker: str, shard: int = -1) -> None:
+def add_task(core: Context, job: str, iteration: int, worker: str, shard: int = -1) -> None:
     """Give a worker its part of a pass."""
-    task_id = str(core.number("task"))
-    core.record(r.TaskCreated(task_id=task_id, job=job, number=number, worker=worker, shard=shard))
+    task_id = str(core.next_number("task"))
+    core.record(r.TaskCreated(task_id=task_id, job=job, iteration=iteration, worker=worker, shard=shard))
     core.instruct(e.StartTask(worker=worker, task_id=task_id))
 
 
 def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
     """Give the shards of a pass that nobody produces to workers that produce none."""
     for worker in list(core.state.workers.values()):
-        shard = shards.vacant(core, iteration, worker)
+        shard = shards.vacant_shard(core, iteration, worker)
         if shard is not None:
             add_task(core, job, iteration.number, worker.uid, shard)
-            core.instruct(e.TellClients(job=job, number=iteration.number))
+            core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
 
 
 def drop_task(core: Context, task_id: str) -> None:
     """Take a task out of its pass and off its worker."""
     task = core.state.tasks[task_id]
     core.record(r.TaskDropped(task_id=task_id))
-    core.live.progress.pop(task_id, None)
-    core.live.holdings.pop(task_id, None)
+    core.transient.progress.pop(task_id, None)
+    core.transient.holdings.pop(task_id, None)
     if task.worker:
         core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
 
 
-def free(core: Context, job: Job, iteration: Iteration) -> None:
+def free_iteration(core: Context, job: Job, iteration: Iteration) -> None:
     """Let go of all that is held for a pass, here and at its workers."""
-    core.live.unread.pop((job.name, iteration.number), None)
-    core.live.rounds.pop((job.name, iteration.number), None)
-    core.live.undisturbed.discard((job.name, iteration.number))
-    core.live.empty_handed.pop((job.name, iteration.number), None)
+    core.transient.iterations_unread_since.pop((job.name, iteration.number), None)
+    core.transient.consumer_states.pop((job.name, iteration.number), None)
+    core.transient.iterations_without_departures.discard((job.name, iteration.number))
+    core.transient.clients_without_elements.pop((job.name, iteration.number), None)
     for task_id in list(iteration.tasks):
         drop_task(core, task_id)
 
 
 def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
     """Free a pass that nobody reads. A finished one is remembered as such: reading it again finds it empty."""
-    free(core, job, iteration)
+    free_iteration(core, job, iteration)
     if iteration.finished:
-        archive(core, job, PASSES_KEPT)
+        archive_iterations(core, job, MAX_FINISHED_ITERATIONS)
     else:
-        core.record(r.IterationDropped(job=job.name, number=iteration.number))
+        core.record(r.IterationDropped(job=job.name, iteration=iteration.number))
 
 
-def archive(core: Context, job: Job, kept: int) -> None:
+def archive_iterations(core: Context, job: Job, kept: int) -> None:
     """Keep the newest few finished passes that nobody reads; of the others, only that they are over."""
     done = [number for number, it in sorted(job.iterations.items()) if it.finished and not it.clients and not it.tasks]
     for number in done[: max(0, len(done) - kept)]:
-        core.live.unread.pop((job.name, number), None)
-        core.record(r.PassArchived(job=job.name, number=number))
+        core.transient.iterations_unread_since.pop((job.name, number), None)
+        core.record(r.IterationArchived(job=job.name, iteration=number))
 
 
 def drop_job(core: Context, job: Job) -> None:
@@ -345,14 +356,14 @@ def drop_job(core: Context, job: Job) -> None:
     if not job.anonymous:
         core.instruct(e.Announce(level="info", text=f"job {job.name!r} was forgotten"))
     for iteration in job.iterations.values():
-        free(core, job, iteration)
-    core.live.unused.pop(job.name, None)
+        free_iteration(core, job, iteration)
+    core.transient.jobs_unused_since.pop(job.name, None)
     core.record(r.JobForgotten(name=job.name))
     if not core.state.datasets[job.dataset_id].chosen:
-        core.live.unread_datasets[job.dataset_id] = core.now
+        core.transient.datasets_unused_since[job.dataset_id] = core.now
 
 
-def unknown_client(client_id: str) -> NotFoundError:
+def unknown_client_error(client_id: str) -> NotFoundError:
     """The error of a client that the dispatcher does not know (any more)."""
     return NotFoundError(
         f"Unknown iteration client id {client_id}",
@@ -361,11 +372,11 @@ def unknown_client(client_id: str) -> NotFoundError:
     )
 
 
-def _job(core: Context, event: e.Join) -> Job:
+def _get_or_create_job(core: Context, event: e.Join) -> Job:
     name = event.job_name or _new_name(core)
     job = core.state.jobs.get(name)
     if job is not None:
-        change = parameters.check(core, job, event)
+        change = job_parameters.check(core, job, event)
         if not change:
             return job
         drop_job(core, job)
@@ -379,7 +390,7 @@ def _job(core: Context, event: e.Join) -> Job:
             cached=event.cached,
             compression=event.compression,
             target_workers=event.target_workers,
-            consumers=event.consumers,
+            num_consumers=event.num_consumers,
         )
     )
     if event.job_name:  # of the others each pass is one
@@ -388,32 +399,34 @@ def _job(core: Context, event: e.Join) -> Job:
 
 
 def _new_name(core: Context) -> str:
-    number = core.number("job")
+    number = core.next_number("job")
     while f"anonymous-{number}" in core.state.jobs:
         number += 1
     return f"anonymous-{number}"
 
 
-def _make_way(core: Context, job: Job, number: int) -> None:
+def _drop_existing_iteration(core: Context, job: Job, number: int) -> None:
     """Forget a pass that nobody reads, also a finished one: it is to begin at a position."""
     iteration = job.iterations.get(number)
     if iteration is not None:
-        free(core, job, iteration)
-    if iteration is not None or number in job.over:
-        core.record(r.IterationDropped(job=job.name, number=number))
+        free_iteration(core, job, iteration)
+    if iteration is not None or number in job.archived_iterations:
+        core.record(r.IterationDropped(job=job.name, iteration=number))
 
 
 def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> Iteration:
-    core.live.undisturbed.add((job.name, number))
+    core.transient.iterations_without_departures.add((job.name, number))
     if event.position is not None and not positions.at_beginning(event.position):
-        return positions.begin(core, job, event, event.position)
-    over = number in job.over
-    count = shards.count(core) if job.mode in STATIC and not over else 0
+        return positions.create_iteration_at(core, job, event, event.position)
+    archived = number in job.archived_iterations
+    count = shards.count(core) if job.mode in STATIC_MODES and not archived else 0
     core.record(
-        r.IterationCreated(job=job.name, number=number, shards=count, entropy=event.entropy, consumers=job.consumers)
+        r.IterationCreated(
+            job=job.name, iteration=number, num_shards=count, entropy=event.entropy, num_consumers=job.num_consumers
+        )
     )
-    if over:
-        core.record(r.IterationFinished(job=job.name, number=number))
+    if archived:
+        core.record(r.IterationFinished(job=job.name, iteration=number))
         return job.iterations[number]
     for shard, worker in shards.first_owners(core):
         add_task(core, job.name, number, worker, shard if count else -1)

@@ -29,13 +29,13 @@ from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State
 from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when an older dsnb could not read what this one writes."""
 
 _APPLICATION = 0x64736E62  # "dsnb", in the file's header
-_LEAST = 64 << 10
-_MOST_TIMES_STATE = 2
-_KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
+_MIN_TAIL_BYTES = 64 << 10
+_MAX_TAIL_TO_STATE = 2
+_RECORD_TYPES: dict[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
 _TABLES = (
     "CREATE TABLE snapshot (one INTEGER PRIMARY KEY, number INTEGER, state TEXT, digest TEXT)",
     "CREATE TABLE records (number INTEGER PRIMARY KEY, kind TEXT, fields TEXT, digest TEXT)",
@@ -53,10 +53,10 @@ class Journal:
     Raises:
         AlreadyExistsError: another dispatcher uses the file.
         DataLossError: it is damaged.
-        FailedPreconditionError: a newer dsnb wrote it, or it is no journal.
+        FailedPreconditionError: a newer or an older dsnb wrote it, or it is no journal.
 
     Attributes:
-        number: Of the last record that is kept; 0 where there is none.
+        last_number: Of the last record that is kept; 0 where there is none.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -68,15 +68,15 @@ class Journal:
         self._connection = sqlite3.connect(
             str(path or ":memory:"), timeout=0.2, isolation_level=None, check_same_thread=False
         )
-        self._end = weakref.finalize(self, self._connection.close)
-        _open.add(self)
-        self._tail_bytes = self._state_bytes = self.number = 0
+        self._finalizer = weakref.finalize(self, self._connection.close)
+        _open_journals.add(self)
+        self._tail_bytes = self._state_bytes = self.last_number = 0
         try:
             self._prepare()
         except BaseException as error:
             self.close()
             if isinstance(error, sqlite3.DatabaseError):
-                raise self._unreadable(error) from error
+                raise self._open_error(error) from error
             raise
 
     def _prepare(self) -> None:
@@ -98,11 +98,12 @@ class Journal:
                     did="it was left as it is",
                     hint="use another work_dir",
                 )
-            elif version > FORMAT:
+            elif version != FORMAT:
+                other = "a newer" if version > FORMAT else "an older"
                 raise FailedPreconditionError(
-                    f"the journal {self._path} was written by a newer dsnb (format {version}; this one knows {FORMAT})",
+                    f"the journal {self._path} was written by {other} dsnb (format {version}; this one reads {FORMAT})",
                     did="it was left as it is, and nothing was started",
-                    hint="install the newer dsnb again, or use another work_dir and begin anew",
+                    hint="install the dsnb that wrote it, or use another work_dir and begin anew",
                 )
 
     # ---- writing
@@ -113,7 +114,7 @@ class Journal:
         Raises:
             UnavailableError: the disk does not take them.
         """
-        rows, number = [], self.number
+        rows, number = [], self.last_number
         for record in records:
             number += 1
             kind, text = type(record).__name__, to_json(record)
@@ -121,13 +122,13 @@ class Journal:
         if not rows:
             return
         self._write(("INSERT INTO records VALUES (?, ?, ?, ?)", rows))
-        self.number = number
+        self.last_number = number
         self._tail_bytes += sum(len(row[2]) for row in rows)
 
     @property
-    def overdue(self) -> bool:
+    def needs_compaction(self) -> bool:
         """Whether the records since the last snapshot weigh so much that a new one pays."""
-        return self._tail_bytes > max(_LEAST, _MOST_TIMES_STATE * self._state_bytes)
+        return self._tail_bytes > max(_MIN_TAIL_BYTES, _MAX_TAIL_TO_STATE * self._state_bytes)
 
     def compact(self, state: State) -> None:
         """Replace all records by the state that they have led to.
@@ -136,7 +137,7 @@ class Journal:
             UnavailableError: the disk does not take it; the records are kept.
         """
         text = state.export()
-        row = (1, self.number, text, _digest(self.number, "State", text))
+        row = (1, self.last_number, text, _digest(self.last_number, "State", text))
         self._write(("INSERT OR REPLACE INTO snapshot VALUES (?, ?, ?, ?)", [row]), ("DELETE FROM records", [()]))
         self._tail_bytes, self._state_bytes = 0, len(text)
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -166,27 +167,27 @@ class Journal:
             return self._load()
         except (sqlite3.DatabaseError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
             self.close()
-            raise self._unreadable(error) from error
+            raise self._open_error(error) from error
 
     def _load(self) -> State:
         run = self._connection.execute
         if (found := run("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise ValueError(found)
         state = State()
-        self.number = self._tail_bytes = 0
+        self.last_number = self._tail_bytes = 0
         for _, number, text, digest in run("SELECT * FROM snapshot"):
             _check(number, "State", text, digest)
-            state, self.number, self._state_bytes = from_json(State, text), number, len(text)
+            state, self.last_number, self._state_bytes = from_json(State, text), number, len(text)
         for number, kind, text, digest in run("SELECT * FROM records ORDER BY number"):
             _check(number, kind, text, digest)
-            if number != self.number + 1:
-                raise ValueError(f"corrupted record: {self.number + 1} is missing")
-            state.apply(_record(number, kind, text))
-            self.number, self._tail_bytes = number, self._tail_bytes + len(text)
+            if number != self.last_number + 1:
+                raise ValueError(f"corrupted record: {self.last_number + 1} is missing")
+            state.apply(_decode_record(number, kind, text))
+            self.last_number, self._tail_bytes = number, self._tail_bytes + len(text)
         validate(state)
         return state
 
-    def _unreadable(self, error: BaseException) -> AlreadyExistsError | DataLossError:
+    def _open_error(self, error: BaseException) -> AlreadyExistsError | DataLossError:
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             return AlreadyExistsError(
                 f"another dispatcher uses the journal {self._path}",
@@ -202,24 +203,24 @@ class Journal:
 
     def close(self) -> None:
         """Let the file and its lock go; the second call does nothing."""
-        _open.discard(self)
-        self._end()
+        _open_journals.discard(self)
+        self._finalizer()
 
-    def leave_to_parent(self) -> None:
+    def detach_in_child(self) -> None:
         """In a forked child: never touch the connection again; even closing it would spoil the parent's file."""
-        self._end.detach()
+        self._finalizer.detach()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
 
-_open: weakref.WeakSet[Journal] = weakref.WeakSet()
+_open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
-def _leave_all_to_parent() -> None:
-    for journal in list(_open):
-        journal.leave_to_parent()
+def _detach_all_in_child() -> None:
+    for journal in list(_open_journals):
+        journal.detach_in_child()
 
 
-os.register_at_fork(after_in_child=_leave_all_to_parent)
+os.register_at_fork(after_in_child=_detach_all_in_child)
 
 
 def _digest(number: int, kind: str, text: str) -> str:
@@ -231,8 +232,8 @@ def _check(number: int, kind: str, text: str, digest: str) -> None:
         raise ValueError(f"corrupted record {number}")
 
 
-def _record(number: int, kind: str, text: str) -> Record:
+def _decode_record(number: int, kind: str, text: str) -> Record:
     try:
-        return from_json(_KINDS[kind], text)
+        return from_json(_RECORD_TYPES[kind], text)
     except (LookupError, ValueError) as error:
         raise ValueError(f"Failed to parse journal record {number}, a {kind}: {error}") from error

@@ -6,54 +6,56 @@ from dataclasses import field
 
 from dsnb.dataclass import dataclass
 from dsnb.dispatcher import records as r
-from dsnb.wire.lineup import Lineup
+from dsnb.wire.schedule import RoundSchedule
 
 
 @dataclass(slots=True)
 class Rounds:
     """One coordinated pass; `rounds` has its theory."""
 
-    places: list[str]
+    client_ids: list[str]
     """The client that each consumer is; empty where there is none."""
-    lineups: list[Lineup] = field(default_factory=list)
-    admitted: list[str] = field(default_factory=list)
+    schedules: list[RoundSchedule] = field(default_factory=list)
+    scheduled_client_ids: list[str] = field(default_factory=list)
     """The clients that were there when the last lineup was made: they know where they are."""
-    halts: int = 0
+    halt_count: int = 0
     """How often consumers were halted so far."""
     halted: bool = False
     dropped: int = 0
     """Rounds that were begun and that not all consumers could get."""
 
-    def apply(self, record: r.RoundsHalted | r.RoundsGoOn | r.LineupMade) -> None:
+    def apply(self, record: r.RoundsHalted | r.RoundsResumed | r.ScheduleChanged) -> None:
         """Make a change."""
         self.halted = isinstance(record, r.RoundsHalted)
-        self.halts += self.halted
-        if isinstance(record, r.LineupMade):
-            lineup = Lineup(first=record.first, halt=self.halts, tasks=record.tasks, turns=record.turns)
-            self._line_up(lineup, record.needed_from)
+        self.halt_count += self.halted
+        if isinstance(record, r.ScheduleChanged):
+            schedule = RoundSchedule(
+                first_round=record.first_round, halt=self.halt_count, tasks=record.tasks, task_rounds=record.task_rounds
+            )
+            self._add_schedule(schedule, record.needed_from)
             self.dropped += record.dropped
 
-    def vacate(self, client: str) -> None:
+    def remove_client(self, client_id: str) -> None:
         """Have a client be no consumer any more."""
-        self.places = [place if place != client else "" for place in self.places]
+        self.client_ids = [known if known != client_id else "" for known in self.client_ids]
 
-    def _line_up(self, lineup: Lineup, needed_from: int) -> None:
+    def _add_schedule(self, schedule: RoundSchedule, needed_from: int) -> None:
         """Add a lineup, and forget those whose rounds all consumers have had."""
-        kept = [known for known in self.lineups if known.first < lineup.first]
-        while len(kept) > 1 and kept[1].first <= needed_from:
+        kept = [known for known in self.schedules if known.first_round < schedule.first_round]
+        while len(kept) > 1 and kept[1].first_round <= needed_from:
             del kept[0]
-        if kept and lineup.first <= needed_from:
+        if kept and schedule.first_round <= needed_from:
             kept.clear()
-        self.lineups = [*kept, lineup]
-        self.admitted = list(self.places)
+        self.schedules = [*kept, schedule]
+        self.scheduled_client_ids = list(self.client_ids)
 
     def validate(self) -> None:
         """Check what must hold between any two events."""
-        firsts = [lineup.first for lineup in self.lineups]
+        firsts = [lineup.first_round for lineup in self.schedules]
         assert firsts == sorted(set(firsts)), "lineups are not in the order of their rounds"
-        for lineup in self.lineups:
-            assert lineup.tasks, "a lineup has no tasks"
-            assert len(lineup.tasks) == len(set(lineup.tasks)) == len(lineup.turns), "a lineup is torn"
-        assert not self.halted or all(self.places), "consumers are halted, and not all of them are there to agree"
-        here = [client for client in self.places if client]
+        for schedule in self.schedules:
+            assert schedule.tasks, "a lineup has no tasks"
+            assert len(schedule.tasks) == len(set(schedule.tasks)) == len(schedule.task_rounds), "a lineup is torn"
+        assert not self.halted or all(self.client_ids), "consumers are halted, and not all of them are there to agree"
+        here = [client for client in self.client_ids if client]
         assert len(here) == len(set(here)), "a client is two consumers"

@@ -13,97 +13,97 @@ from itertools import cycle
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.runs import MOST_RUNS, Runs
+from dsnb.dispatcher.runs import MAX_SPLIT_RANGES, SplitRanges
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.wire.messages import PassPosition, ProviderPosition, SplitRun, TaskPosition
+from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition
 
-_ROOTS = 2**63
+_ENTROPY_RANGE = 2**63
 
 
-def root_of(iteration: Iteration, task: Task) -> int:
+def entropy_of(iteration: Iteration, task: Task) -> int:
     """The root of what a task draws without a seed; shards are cut out of one order, so they have one."""
-    if task.begin is not None:
-        return task.begin.entropy
-    if task.takeover is not None:
-        return task.takeover.entropy
-    return iteration.entropy if iteration.shards else (iteration.entropy + int(task.task_id)) % _ROOTS
+    if task.start_position is not None:
+        return task.start_position.entropy
+    if task.takeover_position is not None:
+        return task.takeover_position.entropy
+    return iteration.entropy if iteration.shards else (iteration.entropy + int(task.task_id)) % _ENTROPY_RANGE
 
 
 def position_of(iteration: Iteration, task: Task) -> TaskPosition:
     """Where a task began, and the splits that it had since."""
-    begin = task.begin or r.Begin(entropy=root_of(iteration, task))
+    begin = task.start_position or r.TaskStartPosition(entropy=entropy_of(iteration, task))
     return TaskPosition(
         task_id=task.task_id,
-        incarnation=task.sequence,
+        incarnation=task.sequence_incarnation,
         entropy=begin.entropy,
         skip=begin.skip,
-        failed=begin.failed,
+        skipped_errors=begin.skipped_errors,
         ended=begin.ended,
         shard=max(0, task.shard),
-        runs=_runs(task.had),
+        splits=_split_ranges(task.all_splits),
     )
 
 
-def _runs(runs: Runs) -> tuple[SplitRun, ...]:
-    return tuple(SplitRun(provider=p, repetition=n, first=first, end=end) for p, n, first, end in runs.listed())
+def _split_ranges(runs: SplitRanges) -> tuple[SplitRange, ...]:
+    return tuple(SplitRange(provider=p, repetition=n, first=first, end=end) for p, n, first, end in runs.as_tuples())
 
 
-def begin_of(iteration: Iteration, task: Task) -> TaskPosition | None:
+def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
     """Where a worker has to begin a task; None for at the beginning."""
-    begin = task.takeover
+    begin = task.takeover_position
     if begin is None:
-        return position_of(iteration, task) if task.begin is not None else None
+        return position_of(iteration, task) if task.start_position is not None else None
     return TaskPosition(
         task_id=task.task_id,
         incarnation=task.incarnation,
         entropy=begin.entropy,
         skip=begin.skip,
-        failed=begin.failed,
+        skipped_errors=begin.skipped_errors,
         ended=begin.ended,
         shard=max(0, task.shard),
-        runs=_runs(task.left),
+        splits=_split_ranges(task.unfinished_splits),
         taken_over=True,
-        first=begin.first,
-        resume=begin.resume,
+        first_index=begin.first_index,
+        pipeline_position=begin.pipeline_position,
         trainers=begin.trainers,
     )
 
 
-def tell(core: Context, client_id: str) -> PassPosition:
+def iteration_position(core: Context, client_id: str) -> IterationPosition:
     """Where the tasks of a client's pass are."""
     client = core.state.clients[client_id]
     job = core.state.jobs[client.job]
-    iteration = job.iterations[client.number]
+    iteration = job.iterations[client.iteration]
     tasks = [core.state.tasks[task] for task in iteration.tasks]
     held = {task.shard for task in tasks}
-    over = [
+    ended = [
         TaskPosition(entropy=iteration.entropy, ended=True, shard=shard)
         for shard, state in enumerate(iteration.shards)
         if state == ENDED and shard not in held
     ]
-    return PassPosition(
-        tasks=(*(position_of(iteration, task) for task in tasks), *over),
+    return IterationPosition(
+        tasks=(*(position_of(iteration, task) for task in tasks), *ended),
         providers=tuple(ProviderPosition(repetition=p.repetition, next=p.next) for p in iteration.providers),
-        shards=len(iteration.shards),
-        inexact=_inexact(core, job, tasks),
+        num_shards=len(iteration.shards),
+        inexact_reason=_inexact_reason(core, job, tasks),
     )
 
 
-def _inexact(core: Context, job: Job, tasks: list[Task]) -> str:
+def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
     if job.cached:
         return "the trainers of a cross-trainer cache share one place in each task"
-    if any(task.had.forgotten for task in tasks):
-        return f"a task has had more than {MOST_RUNS:,} runs of splits"
-    return core.state.datasets[job.dataset_id].inexact
+    if any(task.all_splits.truncated for task in tasks):
+        return f"a task has had more than {MAX_SPLIT_RANGES:,} runs of splits"
+    return core.state.datasets[job.dataset_id].inexact_reason
 
 
-def at_beginning(position: PassPosition) -> bool:
+def at_beginning(position: IterationPosition) -> bool:
     """Whether a position is the very beginning: a pass from there is a new one."""
     return not position.tasks and not position.providers
 
 
-def check(core: Context, event: e.Join, position: PassPosition) -> None:
+def check(core: Context, event: e.Join, position: IterationPosition) -> None:
     """Refuse a pass that cannot begin at a position, before anything is made for it.
 
     Raises:
@@ -111,25 +111,25 @@ def check(core: Context, event: e.Join, position: PassPosition) -> None:
         InvalidArgumentError: the position is of another pipeline or mode.
     """
     job = core.state.jobs.get(event.job_name)
-    there = job.iterations.get(event.repetition) if job is not None else None
+    there = job.iterations.get(event.iteration) if job is not None else None
     if there is not None and there.clients:
         raise FailedPreconditionError(
-            f"pass {event.repetition} of job {event.job_name!r} is being read by {len(there.clients)} client(s)",
+            f"pass {event.iteration} of job {event.job_name!r} is being read by {len(there.clients)} client(s)",
             did="it goes on where it is",
             hint="close their iterators first, or resume under another job_name",
         )
     if at_beginning(position):
         return
-    if not _present(core):
+    if not _available_workers(core):
         raise FailedPreconditionError(
             "the service has no worker that could go on from the reading position",
             did="no pass was begun",
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )
     counts = [count for _, count in core.state.datasets[event.dataset_id].providers] if event.mode == "DYNAMIC" else []
-    told = position.providers
-    fits = len(told) == len(counts) and all(p.next <= count for p, count in zip(told, counts, strict=True))
-    runs = [run for task in position.tasks for run in task.runs]
+    providers = position.providers
+    fits = len(providers) == len(counts) and all(p.next <= count for p, count in zip(providers, counts, strict=True))
+    runs = [run for task in position.tasks for run in task.splits]
     if not fits or any(run.provider >= len(counts) or run.end > counts[run.provider] for run in runs):
         raise InvalidArgumentError(
             f"the reading position does not fit the splits of the dataset in mode {event.mode}",
@@ -138,43 +138,54 @@ def check(core: Context, event: e.Join, position: PassPosition) -> None:
         )
 
 
-def begin(core: Context, job: Job, event: e.Join, position: PassPosition) -> Iteration:
+def create_iteration_at(core: Context, job: Job, event: e.Join, position: IterationPosition) -> Iteration:
     """Begin a pass at a position that was checked, its tasks dealt to the workers in turn."""
     roots = [task.entropy for task in position.tasks]
     core.record(
         r.IterationCreated(
             job=job.name,
-            number=event.repetition,
-            shards=position.shards,
-            entropy=roots[0] if position.shards and roots else event.entropy,
+            iteration=event.iteration,
+            num_shards=position.num_shards,
+            entropy=roots[0] if position.num_shards and roots else event.entropy,
             resumed=True,
             providers=tuple((p.repetition, p.next) for p in position.providers),
         )
     )
-    workers = _present(core)
+    workers = _available_workers(core)
     for task, worker in zip(position.tasks, cycle(workers), strict=False):
-        _add(core, job, event.repetition, worker, _begin(task), task.shard if position.shards else -1)
+        _add_task(core, job, event.iteration, worker, _start_position(task), task.shard if position.num_shards else -1)
     if job.mode == "DYNAMIC" or not position.tasks:
         for worker in workers[len(position.tasks) :]:
-            _add(core, job, event.repetition, worker, None, -1)
-    return job.iterations[event.repetition]
+            _add_task(core, job, event.iteration, worker, None, -1)
+    return job.iterations[event.iteration]
 
 
-def _begin(task: TaskPosition) -> r.Begin:
-    return r.Begin(
+def _start_position(task: TaskPosition) -> r.TaskStartPosition:
+    return r.TaskStartPosition(
         entropy=task.entropy,
         skip=task.skip,
-        failed=task.failed,
+        skipped_errors=task.skipped_errors,
         ended=task.ended,
-        runs=tuple((run.provider, run.repetition, run.first, run.end) for run in task.runs),
+        splits=tuple((run.provider, run.repetition, run.first, run.end) for run in task.splits),
     )
 
 
-def _add(core: Context, job: Job, number: int, worker: str, begin: r.Begin | None, shard: int) -> None:
-    task_id = str(core.number("task"))
-    core.record(r.TaskCreated(task_id=task_id, job=job.name, number=number, worker=worker, shard=shard, begin=begin))
+def _add_task(
+    core: Context, job: Job, iteration: int, worker: str, start_position: r.TaskStartPosition | None, shard: int
+) -> None:
+    task_id = str(core.next_number("task"))
+    core.record(
+        r.TaskCreated(
+            task_id=task_id,
+            job=job.name,
+            iteration=iteration,
+            worker=worker,
+            shard=shard,
+            start_position=start_position,
+        )
+    )
     core.instruct(e.StartTask(worker=worker, task_id=task_id))
 
 
-def _present(core: Context) -> list[str]:
+def _available_workers(core: Context) -> list[str]:
     return [worker.uid for worker in core.state.workers.values() if not worker.draining]

@@ -7,7 +7,7 @@ of the pass see that in their next update. Each of them stops taking elements of
 back, whatever the clients' users do meanwhile. A client that dies before it answers is no longer waited for.
 
 When all have answered, the task is *assigned* to a worker. It begins where the old worker said, in its last report,
-that nobody needs what lies before (`TaskResume`). It makes the same elements again, drops those that were consumed,
+that nobody needs what lies before (`ResumePosition`). It makes the same elements again, drops those that were consumed,
 keeps those that a client holds in case that client dies, and sends the rest. Elements keep their numbers, so clients go
 on in the same sequence.
 
@@ -22,7 +22,7 @@ kill them.
 In mode OFF each worker makes the whole data set, so a worker's pass ends with it; it begins again if the same worker
 comes back. So do endless data of the cross-trainer cache, which nobody reads from the beginning.
 
-A task whose pass has no clients stays halted until one comes (`jobs.park`).
+A task whose pass has no clients stays halted until one comes (`jobs.suspend`).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from dsnb.dispatcher import cached_iterations, jobs, positions
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import jobs, positions, sharing
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.cached_iterations import is_endless
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.runs import Halt, merged
-from dsnb.dispatcher.sharing import endless
+from dsnb.dispatcher.runs import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.wire.messages import IndexRange, ReaderPosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
-MOST_REPEATED_MS: Final = 30_000
+MAX_REPEATED_MS: Final = 30_000
 """The most work that is done again to take a task over."""
 
-MOST_DEATHS: Final = 3
+MAX_WORKER_DEATHS: Final = 3
 """Workers that may die over a task before anything of it is consumed: a function that kills them would kill all."""
 
 
-def halt(core: Context, task: Task, worker: str, reason: str, *, died: bool = False) -> None:
+def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool = False) -> None:
     """Take a task off its worker; `review` then sees to what becomes of it.
 
     Args:
@@ -58,29 +58,29 @@ def halt(core: Context, task: Task, worker: str, reason: str, *, died: bool = Fa
         reason: What became of it, as in "was lost".
         died: Whether that was sudden, and may be the task's doing.
     """
-    progress = core.live.progress.pop(task.task_id, None)
+    progress = core.transient.progress.pop(task.task_id, None)
     consumed = progress.trainers if progress is not None else ()
-    core.record(r.TaskHalted(task_id=task.task_id, worker=worker, reason=reason, trainers=consumed, died=died))
-    core.live.holdings[task.task_id] = {}
-    core.instruct(e.TellClients(job=task.job, number=task.number))
+    core.record(r.TaskUnassigned(task_id=task.task_id, worker=worker, reason=reason, trainers=consumed, died=died))
+    core.transient.holdings[task.task_id] = {}
+    core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
 
 
-def park(core: Context, iteration: Iteration) -> bool:
+def suspend(core: Context, iteration: Iteration) -> bool:
     """Keep where the tasks of a pass are, and nothing else, until a client comes; False where that cannot be."""
     tasks = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
-    if any(why_not(core, task) for task in tasks):
+    if any(no_takeover_reason(core, task) for task in tasks):
         return False
     for task in tasks:
-        if task.halt is None:
+        if task.unassignment is None:
             core.instruct(e.DropTask(worker=task.worker, task_id=task.task_id))
-            halt(core, task, "", "")
+            unassign(core, task, "", "")
     return True
 
 
-def free_leaving(core: Context, iteration: Iteration) -> None:
+def hand_over_from_draining(core: Context, iteration: Iteration) -> None:
     """Have workers that are to leave wait no longer for the readers of a pass that has none."""
     for task in map(core.state.tasks.__getitem__, iteration.tasks):
-        if task.halt is None and not task.ended and core.state.workers[task.worker].draining:
+        if task.unassignment is None and not task.ended and core.state.workers[task.worker].draining:
             hand_over(core, task)
 
 
@@ -88,76 +88,84 @@ def hand_over(core: Context, task: Task) -> None:
     """Take a task off a worker that is to leave; another one goes on when its readers have told what they have."""
     worker = core.state.workers[task.worker]
     core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
-    halt(core, task, worker.name, "was drained")
+    unassign(core, task, worker.name, "was drained")
 
 
-def told(core: Context, event: e.HoldingsTold) -> None:
+def holdings_reported(core: Context, event: e.HoldingsReported) -> None:
     """Take in what a client has of halted tasks."""
     for holding in event.holdings:
         task = core.state.tasks.get(holding.task_id)
-        if task is not None and task.halt is not None and task.incarnation == holding.incarnation:
-            core.live.holdings.setdefault(task.task_id, {})[event.client_id] = holding
-            conclude(core, task)
+        if task is not None and task.unassignment is not None and task.incarnation == holding.incarnation:
+            core.transient.holdings.setdefault(task.task_id, {})[event.client_id] = holding
+            reassign_or_give_up(core, task)
 
 
-def joined(core: Context, client_id: str, iteration: Iteration, before: tuple[TaskHolding, ...] = ()) -> None:
-    """A client has come, which has nothing of any task yet but what it consumed `before` it was given up."""
-    for task in halted(core, iteration):
+def client_joined(
+    core: Context, client_id: str, iteration: Iteration, previous_holdings: tuple[TaskHolding, ...] = ()
+) -> None:
+    """A client has come, which has nothing of any task yet but what it consumed `previous_holdings` it was given up."""
+    for task in unassigned_tasks(core, iteration):
         holding = TaskHolding(task_id=task.task_id, incarnation=task.incarnation)
-        core.live.holdings.setdefault(task.task_id, {})[client_id] = holding
-        conclude(core, task)
-    again = sum(holding.untold for holding in before if holding.task_id not in core.state.tasks)
+        core.transient.holdings.setdefault(task.task_id, {})[client_id] = holding
+        reassign_or_give_up(core, task)
+    repeated = sum(holding.unacked for holding in previous_holdings if holding.task_id not in core.state.tasks)
     client = core.state.clients[client_id]
-    if again:  # others have had all of that task, and of these its worker thought that nobody had consumed them
-        announce_again(core, client.job, again)
-    count_dropped(core, client.job, iteration, client.trainer_id, before)
+    if repeated:  # others have had all of that task, and of these its worker thought that nobody had consumed them
+        announce_repeated(core, client.job, repeated)
+    count_undelivered(core, client.job, iteration, client.trainer_id, previous_holdings)
 
 
-def count_dropped(
-    core: Context, name: str, iteration: Iteration, trainer_id: str, told: tuple[TaskHolding, ...]
+def count_undelivered(
+    core: Context, job_name: str, iteration: Iteration, trainer_id: str, holdings: tuple[TaskHolding, ...]
 ) -> None:
     """Count what a reader had of tasks that were given up, and will not consume: nobody else gets it."""
-    job = core.state.jobs[name]
-    lost = sum(max(0, part.end - part.first) for h in told if h.task_id not in core.state.tasks for part in h.held)
+    job = core.state.jobs[job_name]
+    lost = sum(max(0, part.end - part.first) for h in holdings if h.task_id not in core.state.tasks for part in h.held)
     if not lost:
         return
-    if iteration.providers and _one_of_each(core, job):
-        core.record(r.SplitsLost(job=name, number=iteration.number, provider=0, count=lost))
+    if iteration.providers and _one_element_per_split(core, job):
+        core.record(r.SplitsLost(job=job_name, iteration=iteration.number, provider=0, count=lost))
     whom = f"trainer {trainer_id!r}" if job.cached else "its readers"
     why = "their reader went away before it consumed them"
     core.instruct(
-        e.Announce(level="warning", text=f"job {name!r}: {lost:,} elements of lost workers did not reach {whom}: {why}")
+        e.Announce(
+            level="warning", text=f"job {job_name!r}: {lost:,} elements of lost workers did not reach {whom}: {why}"
+        )
     )
 
 
-def announce_again(core: Context, job: str, elements: int) -> None:
+def announce_repeated(core: Context, job: str, elements: int) -> None:
     """Tell of elements that were consumed twice."""
     text = f"job {job!r}: {elements:,} elements reached two readers; one of them came back after it was given up"
     core.instruct(e.Announce(level="warning", text=text))
 
 
-def review(core: Context, iteration: Iteration) -> None:
+def retry_unassigned(core: Context, iteration: Iteration) -> None:
     """Look at the halted tasks of a pass again: a client has left, or a worker has come."""
-    for task in halted(core, iteration):
-        conclude(core, task)
+    for task in unassigned_tasks(core, iteration):
+        reassign_or_give_up(core, task)
 
 
-def halted(core: Context, iteration: Iteration) -> list[Task]:
+def unassigned_tasks(core: Context, iteration: Iteration) -> list[Task]:
     """The tasks of a pass that have no worker."""
-    return [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if task.halt is not None]
+    return [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if task.unassignment is not None]
 
 
-def conclude(core: Context, task: Task) -> None:
+def reassign_or_give_up(core: Context, task: Task) -> None:
     """Assign a halted task, or give it up, when all clients have told what they have of it."""
     job = core.state.jobs[task.job]
-    iteration = job.iterations[task.number]
-    holdings = core.live.holdings.setdefault(task.task_id, {})
+    iteration = job.iterations[task.iteration]
+    holdings = core.transient.holdings.setdefault(task.task_id, {})
     if not iteration.clients or any(client not in holdings for client in iteration.clients):
         return
-    assert task.halt is not None
-    told = [(core.state.clients[client].trainer_id, client, holdings[client]) for client in iteration.clients]
-    trainers = _positions(task, told if job.cached else [("", client, holding) for _, client, holding in told])
-    if _can_go_on(core, job, task, task.halt, trainers):
+    assert task.unassignment is not None
+    holdings_by_client = [
+        (core.state.clients[client].trainer_id, client, holdings[client]) for client in iteration.clients
+    ]
+    trainers = _trainer_positions(
+        task, holdings_by_client if job.cached else [("", client, holding) for _, client, holding in holdings_by_client]
+    )
+    if _can_take_over(core, job, task, task.unassignment, trainers):
         worker = _least_busy(core, iteration)
         if worker is not None:
             _assign(core, task, worker, trainers)
@@ -165,112 +173,122 @@ def conclude(core: Context, task: Task) -> None:
         _give_up(core, job, task, trainers)
 
 
-def _can_go_on(core: Context, job: Job, task: Task, halt: Halt, trainers: list[TrainerPosition]) -> bool:
+def _can_take_over(
+    core: Context, job: Job, task: Task, unassignment: Unassignment, trainers: list[TrainerPosition]
+) -> bool:
     """Whether another worker can take a halted task over."""
-    ends_with_its_worker = job.mode == "OFF" and halt.worker != ""
-    if ends_with_its_worker or task.deaths >= MOST_DEATHS or task.left.forgotten:
+    ends_with_its_worker = job.mode == "OFF" and unassignment.worker != ""
+    if ends_with_its_worker or task.worker_deaths >= MAX_WORKER_DEATHS or task.unfinished_splits.truncated:
         return False
     untouched = not any(t.offset or t.consumed or any(reader.received for reader in t.readers) for t in trainers)
-    return untouched or not why_not(core, task)
+    return untouched or not no_takeover_reason(core, task)
 
 
-def why_not(core: Context, task: Task) -> str:
+def no_takeover_reason(core: Context, task: Task) -> str:
     """Why a task could not be taken over, in words; empty if it could."""
     job = core.state.jobs[task.job]
     dataset = core.state.datasets[job.dataset_id]
-    if job.cached and endless(core, job):
+    if job.cached and is_endless(core, job):
         return "trainers share endless data"
-    if dataset.inexact:
-        return dataset.inexact
-    if task.left.forgotten:
+    if dataset.inexact_reason:
+        return dataset.inexact_reason
+    if task.unfinished_splits.truncated:
         return "it was given more runs of splits than are remembered"
-    if task.resume is not None and task.resume.repeated_ms > MOST_REPEATED_MS:
-        return f"about {task.resume.repeated_ms // 1000} s of work would have to be done again"
+    if task.resume_position is not None and task.resume_position.repeated_ms > MAX_REPEATED_MS:
+        return f"about {task.resume_position.repeated_ms // 1000} s of work would have to be done again"
     return ""
 
 
-def awaits(core: Context, job: Job, iteration: Iteration, worker: Worker) -> bool:
+def waits_for_worker(core: Context, job: Job, iteration: Iteration, worker: Worker) -> bool:
     """Whether a pass has a task that begins again with this worker, and with no other."""
-    return _tied(core, job) and any(t.halt and t.halt.worker == worker.name for t in halted(core, iteration))
+    return _needs_same_worker(core, job) and any(
+        t.unassignment and t.unassignment.worker == worker.name for t in unassigned_tasks(core, iteration)
+    )
 
 
-def _tied(core: Context, job: Job) -> bool:
+def _needs_same_worker(core: Context, job: Job) -> bool:
     """Whether a task of a job can begin again with its own worker only."""
-    return job.mode == "OFF" or (job.cached and endless(core, job))
+    return job.mode == "OFF" or (job.cached and is_endless(core, job))
 
 
 def _least_busy(core: Context, iteration: Iteration) -> Worker | None:
     """The worker with the fewest tasks of a pass; None where there is none."""
     tasks = [core.state.tasks[task].worker for task in iteration.tasks]
-    present = [worker for worker in core.state.workers.values() if not worker.draining and not _silent(core, worker)]
+    present = [
+        worker for worker in core.state.workers.values() if not worker.draining and not _is_overdue(core, worker)
+    ]
     return min(present, key=lambda worker: tasks.count(worker.uid), default=None)
 
 
-def _silent(core: Context, worker: Worker) -> bool:
+def _is_overdue(core: Context, worker: Worker) -> bool:
     """Whether a worker is about to be counted as lost."""
-    return core.live.workers.get(worker.uid, core.now) < core.now
+    return core.transient.worker_deadlines.get(worker.uid, core.now) < core.now
 
 
 def _assign(core: Context, task: Task, worker: Worker, trainers: list[TrainerPosition]) -> None:
-    before = task.halt
+    before = task.unassignment
     assert before is not None
-    begin = _begin(core, task, trainers)
-    if begin.first:
-        _close(core, task)  # before the new worker says so
-    core.live.holdings.pop(task.task_id, None)
-    core.record(r.TaskAssigned(task_id=task.task_id, worker=worker.uid, begin=begin))
+    begin = _takeover_position(core, task, trainers)
+    if begin.first_index:
+        _close_iteration(core, task)  # before the new worker says so
+    core.transient.holdings.pop(task.task_id, None)
+    core.record(r.TaskAssigned(task_id=task.task_id, worker=worker.uid, start_position=begin))
     core.instruct(
         e.StartTask(worker=worker.uid, task_id=task.task_id),
-        e.TellClients(job=task.job, number=task.number),
+        e.NotifyClients(job=task.job, iteration=task.iteration),
     )
     if before.worker:  # else its pass had no readers for a while
         text = f"job {task.job!r}: worker {worker.name} takes over the part of worker {before.worker}"
         core.instruct(e.Announce(level="info", text=text))
 
 
-def _close(core: Context, task: Task) -> None:
+def _close_iteration(core: Context, task: Task) -> None:
     """Elements of a task that trainers share are gone: newcomers who want all of a pass get another."""
     if core.state.jobs[task.job].cached:
-        sharing.close(core, task.task_id)
+        cached_iterations.close_iteration(core, task.task_id)
 
 
-def _begin(core: Context, task: Task, trainers: list[TrainerPosition]) -> r.Begin:
+def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition]) -> r.TaskStartPosition:
     """Where the worker that takes a task over begins: where the last one said, if that is early enough for all."""
     job = core.state.jobs[task.job]
-    iteration = job.iterations[task.number]
-    known = task.takeover or task.begin or r.Begin(entropy=positions.root_of(iteration, task))
-    resume = task.resume
-    needing = _needing(core, job, iteration) if job.cached else {""}
+    iteration = job.iterations[task.iteration]
+    known = (
+        task.takeover_position
+        or task.start_position
+        or r.TaskStartPosition(entropy=positions.entropy_of(iteration, task))
+    )
+    resume = task.resume_position
+    needing = _expected_trainers(core, job, iteration) if job.cached else {""}
     if resume is None or needing - {t.trainer_id for t in trainers if t.offset >= resume.index}:
-        trainers = list(_from(known.first, trainers))
-        return replace(known, runs=task.left.listed(), taken_over=True, trainers=tuple(trainers))
-    return r.Begin(
+        trainers = list(_without_consumed_below(known.first_index, trainers))
+        return replace(known, splits=task.unfinished_splits.as_tuples(), taken_over=True, trainers=tuple(trainers))
+    return r.TaskStartPosition(
         entropy=known.entropy,
         ended=known.ended,
-        runs=task.left.behind(resume.splits if job.cached else ()).listed(),
+        splits=task.unfinished_splits.without(resume.splits if job.cached else ()).as_tuples(),
         taken_over=True,
-        first=resume.index,
-        resume=resume.point,
-        trainers=tuple(_from(resume.index, trainers)),
+        first_index=resume.index,
+        pipeline_position=resume.pipeline_position,
+        trainers=tuple(_without_consumed_below(resume.index, trainers)),
     )
 
 
-def _from(first: int, trainers: Iterable[TrainerPosition]) -> Iterable[TrainerPosition]:
+def _without_consumed_below(first_index: int, trainers: Iterable[TrainerPosition]) -> Iterable[TrainerPosition]:
     """Positions without what lies before the first element that will be made."""
     for trainer in trainers:
         consumed = Ranges((part.first, part.end) for part in trainer.consumed)
-        consumed.drop_below(first)
+        consumed.drop_below(first_index)
         yield replace(trainer, consumed=_listed(consumed))
 
 
-def _positions(task: Task, told: Iterable[tuple[str, str, TaskHolding]]) -> list[TrainerPosition]:
+def _trainer_positions(task: Task, holdings: Iterable[tuple[str, str, TaskHolding]]) -> list[TrainerPosition]:
     """What each trainer had: as is known already, and as its clients tell now."""
-    known, readers = list(task.known), dict[str, list[ReaderPosition]]()
-    for trainer_id, client, holding in told:
+    known, readers = list(task.consumed_positions), dict[str, list[ReaderPosition]]()
+    for trainer_id, client, holding in holdings:
         known.append(TrainerPosition(trainer_id=trainer_id, consumed=holding.consumed))
         reader = ReaderPosition(client_id=client, received=holding.received, held=holding.held)
         readers.setdefault(trainer_id, []).append(reader)
-    return [replace(trainer, readers=tuple(readers.get(trainer.trainer_id, ()))) for trainer in merged(known)]
+    return [replace(trainer, readers=tuple(readers.get(trainer.trainer_id, ()))) for trainer in merge_positions(known)]
 
 
 def _listed(ranges: Ranges) -> tuple[IndexRange, ...]:
@@ -282,54 +300,54 @@ def _listed(ranges: Ranges) -> tuple[IndexRange, ...]:
 
 def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> None:
     """Count what did not arrive; then the task begins again where the same worker came back, or is dropped."""
-    halt, iteration = task.halt, job.iterations[task.number]
-    assert halt is not None
-    back = next((w for w in core.state.workers.values() if w.name == halt.worker and not w.draining), None)
-    again = back is not None and _tied(core, job)
-    _close(core, task)
-    missing = _missing(core, job, task, trainers)
-    splits = _lose_splits(core, task, missing)
+    unassignment, iteration = task.unassignment, job.iterations[task.iteration]
+    assert unassignment is not None
+    returned = next((w for w in core.state.workers.values() if w.name == unassignment.worker and not w.draining), None)
+    restarts = returned is not None and _needs_same_worker(core, job)
+    _close_iteration(core, task)
+    missing = _missing_elements(core, job, task, trainers)
+    splits = _record_lost_splits(core, task, missing)
     for trainer_id, elements in missing:
         ends = elements < 0 and (splits > 0 or not iteration.providers)
-        if elements > 0 or ends or again or endless(core, job):
-            _tell_loss(core, task, halt, trainer_id, splits, elements, again=again)
-    core.live.holdings.pop(task.task_id, None)
-    if again and back is not None:
-        core.record(r.TaskAssigned(task_id=task.task_id, worker=back.uid))
-        core.instruct(e.StartTask(worker=back.uid, task_id=task.task_id))
+        if elements > 0 or ends or restarts or is_endless(core, job):
+            _notify_loss(core, task, unassignment, trainer_id, splits, elements, restarts=restarts)
+    core.transient.holdings.pop(task.task_id, None)
+    if restarts and returned is not None:
+        core.record(r.TaskAssigned(task_id=task.task_id, worker=returned.uid))
+        core.instruct(e.StartTask(worker=returned.uid, task_id=task.task_id))
     else:
         if iteration.shards:  # begun anew it would give again what has arrived
             core.record(r.TaskEnded(task_id=task.task_id))
         jobs.drop_task(core, task.task_id)
-        jobs.finish_if_over(core, job.name, iteration)
-    core.instruct(e.TellClients(job=job.name, number=iteration.number))
+        jobs.finish_if_tasks_ended(core, job.name, iteration)
+    core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
 
 
-def _lose_splits(core: Context, task: Task, missing: Iterable[tuple[str, int]]) -> int:
+def _record_lost_splits(core: Context, task: Task, missing: Iterable[tuple[str, int]]) -> int:
     """Count the splits as lost of which not all elements arrived, as far as that is known; returns how many.
 
     Where each makes one element these are the missing ones; else all that the task was not done with.
     """
     total, exact = 0, max((elements for _, elements in missing), default=-1)
-    for number, given in task.given.items():
-        lost = exact if exact >= 0 else given - (task.done[number] if number < len(task.done) else 0)
+    for number, given in task.splits_given.items():
+        lost = exact if exact >= 0 else given - (task.splits_done[number] if number < len(task.splits_done) else 0)
         if lost > 0:
             total += lost
-            core.record(r.SplitsLost(job=task.job, number=task.number, provider=number, count=lost))
+            core.record(r.SplitsLost(job=task.job, iteration=task.iteration, provider=number, count=lost))
     return total
 
 
-def _missing(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> list[tuple[str, int]]:
+def _missing_elements(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> list[tuple[str, int]]:
     """How many elements did not reach each trainer; -1 where that cannot be known."""
-    expected = _expected(core, job, task)
+    expected = _expected_elements(core, job, task)
     if not job.cached:
-        had = Ranges(part for trainer in trainers for part in _received(trainer))
+        had = Ranges(part for trainer in trainers for part in _received_ranges(trainer))
         return [("", -1 if expected is None else max(0, expected - len(had)))]
-    had_by = {trainer.trainer_id: Ranges(_received(trainer)) for trainer in trainers}
+    had_by = {trainer.trainer_id: Ranges(_received_ranges(trainer)) for trainer in trainers}
     furthest = max((had.end for had in had_by.values()), default=0)
-    end = expected if expected is not None else furthest if endless(core, job) else None
-    iteration = job.iterations[task.number]
-    readers = _needing(core, job, iteration)
+    end = expected if expected is not None else furthest if is_endless(core, job) else None
+    iteration = job.iterations[task.iteration]
+    readers = _expected_trainers(core, job, iteration)
     return [
         (trainer_id, -1 if end is None else max(0, end - len(had_by.get(trainer_id, Ranges()))))
         for trainer_id in iteration.trainers
@@ -337,18 +355,18 @@ def _missing(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
     ]
 
 
-def _needing(core: Context, job: Job, iteration: Iteration) -> set[str]:
+def _expected_trainers(core: Context, job: Job, iteration: Iteration) -> set[str]:
     """The trainers that are to get all of a pass: of data with an end, also those that are away and have not had it."""
-    present = _present(core, iteration)
-    return present if endless(core, job) else present | (set(iteration.trainers) - set(iteration.ended))
+    present = _present_trainers(core, iteration)
+    return present if is_endless(core, job) else present | (set(iteration.trainers) - set(iteration.ended_trainers))
 
 
-def _present(core: Context, iteration: Iteration) -> set[str]:
+def _present_trainers(core: Context, iteration: Iteration) -> set[str]:
     """The trainers that have a client in a pass."""
     return {core.state.clients[client].trainer_id for client in iteration.clients}
 
 
-def _received(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
+def _received_ranges(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
     yield 0, trainer.offset
     for part in trainer.consumed:
         yield part.first, part.end
@@ -357,47 +375,56 @@ def _received(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
             yield part.first, part.end
 
 
-def _expected(core: Context, job: Job, task: Task) -> int | None:
+def _expected_elements(core: Context, job: Job, task: Task) -> int | None:
     """How many elements the task would have made, of the splits that it was given; None where nobody knows."""
     dataset = core.state.datasets[job.dataset_id]
-    if dataset.cardinality < 0 or (task.begin is not None and task.begin.failed):
+    if dataset.cardinality < 0 or (task.start_position is not None and task.start_position.skipped_errors):
         return None
-    behind = task.begin.skip if task.begin is not None else 0
+    skipped = task.start_position.skip if task.start_position is not None else 0
     if job.mode == "OFF":
-        return dataset.cardinality - behind
-    return task.total - behind if job.mode == "DYNAMIC" and _one_of_each(core, job) else None
+        return dataset.cardinality - skipped
+    return task.total_splits - skipped if job.mode == "DYNAMIC" and _one_element_per_split(core, job) else None
 
 
-def _one_of_each(core: Context, job: Job) -> bool:
+def _one_element_per_split(core: Context, job: Job) -> bool:
     """Whether each split of a job's dataset makes one element."""
     dataset = core.state.datasets[job.dataset_id]
     return len(dataset.providers) == 1 and dataset.providers[0][1] == dataset.cardinality
 
 
-def _tell_loss(
-    core: Context, task: Task, halt: Halt, trainer_id: str, splits: int, elements: int, *, again: bool
+def _notify_loss(
+    core: Context,
+    task: Task,
+    unassignment: Unassignment,
+    trainer_id: str,
+    splits: int,
+    elements: int,
+    *,
+    restarts: bool,
 ) -> None:
     record = r.TaskLost(
         task_id=task.task_id,
-        worker=halt.worker,
+        worker=unassignment.worker,
         splits=splits,
-        reason=halt.reason,
+        reason=unassignment.reason,
         elements=elements,
         trainer_id=trainer_id,
-        again=again,
+        restarts=restarts,
     )
     core.record(record)
-    core.instruct(e.TellLoss(job=task.job, number=task.number, loss=record))
-    iteration = core.state.iteration(task.job, task.number)
-    if not trainer_id or trainer_id in _present(core, iteration) | set(iteration.away):  # who left does not want it
+    core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=record))
+    iteration = core.state.iteration(task.job, task.iteration)
+    if not trainer_id or trainer_id in _present_trainers(core, iteration) | set(
+        iteration.lost_trainers
+    ):  # who left does not want it
         core.instruct(e.Announce(level="warning", text=_loss_text(record, task.job)))
 
 
 def _loss_text(loss: r.TaskLost, job: str) -> str:
     if not loss.elements:
-        return f"job {job!r}: the part of worker {loss.worker} {'begins again' if loss.again else 'ends here'}"
+        return f"job {job!r}: the part of worker {loss.worker} {'begins again' if loss.restarts else 'ends here'}"
     known, splits = loss.elements > 0, loss.splits
     count = f"{loss.elements:,} elements" if known else f"elements of {splits:,} splits" if splits else "elements"
     whom = f"trainer {loss.trainer_id!r}" if loss.trainer_id else "its readers"
-    ending = "; that part begins again" if loss.again else ""
+    ending = "; that part begins again" if loss.restarts else ""
     return f"job {job!r}: {count} of the part of worker {loss.worker} did not reach {whom}{ending}"

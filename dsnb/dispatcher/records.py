@@ -6,32 +6,32 @@ Records say what happened, not what was wanted: replaying them never fails and n
 from __future__ import annotations
 
 from dsnb.dataclass import dataclass
-from dsnb.wire.messages import TaskHolding, TaskResume, TrainerPosition
+from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class TaskStartPosition:
     """Where a task begins that goes on where another one was: of a pass that is resumed, or of a worker that is gone.
 
     Attributes:
         entropy: The root of what it draws without a seed.
-        skip: Elements of its sequence to leave out; `failed` if some of them were errors.
+        skip: Elements of its sequence to leave out; `skipped_errors` if some of them were errors.
         ended: Whether it has nothing more.
-        runs: The splits that it was given, in order: provider, repetition, first and end.
+        splits: The splits that it was given, in order: provider, repetition, first and end.
         taken_over: Whether readers go on in the same sequence; the rest is of such a task alone.
-        first: The number of its first element.
-        resume: Where its pipeline begins; empty for behind `skip`.
+        first_index: The number of its first element.
+        pipeline_position: Where its pipeline begins; empty for behind `skip`.
         trainers: What its readers had of the sequence.
     """
 
     entropy: int
     skip: int = 0
-    failed: bool = False
+    skipped_errors: bool = False
     ended: bool = False
-    runs: tuple[tuple[int, int, int, int], ...] = ()
+    splits: tuple[tuple[int, int, int, int], ...] = ()
     taken_over: bool = False
-    first: int = 0
-    resume: str = ""
+    first_index: int = 0
+    pipeline_position: str = ""
     trainers: tuple[TrainerPosition, ...] = ()
 
 
@@ -47,7 +47,7 @@ class DatasetRegistered:
     """A pipeline has an id.
 
     `definition` is the digest of the pickled pipeline, which is kept beside the journal; `chosen` tells whether the
-    user gave the id, and so will come back for it; `files`, `no_files` and `hinted` are what the static modes ask for.
+    user gave the id, and so will come back for it; `num_files`, `no_file_sharding_reason` and `has_shard_hint` are what the static modes ask for.
     """
 
     dataset_id: str
@@ -60,11 +60,11 @@ class DatasetRegistered:
     compression: str
     pipeline: str
     providers: tuple[tuple[str, int], ...]
-    unsplittable: str
-    files: int = -1
-    no_files: str = ""
-    hinted: bool = False
-    inexact: str = ""
+    unsplittable_reason: str
+    num_files: int = -1
+    no_file_sharding_reason: str = ""
+    has_shard_hint: bool = False
+    inexact_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +74,22 @@ class DatasetDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """`place` is the worker's in the fixed list; -1 where there is none."""
+    """`static_index` is the worker's in the fixed list; -1 where there is none."""
 
     uid: str
     name: str
     address: str
     isolation: str
     pid: int
-    place: int = -1
+    static_index: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPlaced:
+class StaticIndexAssigned:
     """The place of a known worker in the present list of workers; it joined under another list, or under none."""
 
     uid: str
-    place: int
+    static_index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class JobCreated:
     cached: bool
     compression: str
     target_workers: str
-    consumers: int = 0
+    num_consumers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,10 @@ class JobForgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPaused:
-    """Nothing more is handed out; `by` tells people who wanted it."""
+    """Nothing more is handed out; `paused_by` tells people who wanted it."""
 
     name: str
-    by: str
+    paused_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,24 +137,24 @@ class JobCancelled:
     """A job is gone with all its passes; its clients stay until they have heard of it and left."""
 
     name: str
-    by: str
+    cancelled_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCreated:
-    """A pass begins, cut into `shards`, or 0 where the mode has none; all of them draw from one `entropy`.
+    """A pass begins, cut into `num_shards`, or 0 where the mode has none; all of them draw from one `entropy`.
 
     One that is resumed has `providers`, the repetition and the next split of each, if its mode is DYNAMIC.
-    A coordinated one is for so many `consumers`; 0 in others.
+    A coordinated one is for so many `num_consumers`; 0 in others.
     """
 
     job: str
-    number: int
-    shards: int = 0
+    iteration: int
+    num_shards: int = 0
     entropy: int = 0
     resumed: bool = False
     providers: tuple[tuple[int, int], ...] = ()
-    consumers: int = 0
+    num_consumers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class IterationClosed:
     """Elements of a shared pass are gone: who wants all of it comes too late."""
 
     job: str
-    number: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +170,14 @@ class TrainerEnded:
     """A trainer has had all of a shared pass."""
 
     job: str
-    number: int
+    iteration: int
     trainer_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationFinished:
     job: str
-    number: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,29 +185,29 @@ class IterationDropped:
     """Nobody reads it and it was not finished: who asks for it again gets a new one."""
 
     job: str
-    number: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassArchived:
+class IterationArchived:
     """A finished pass that nobody reads: all that is kept of it is that it is over."""
 
     job: str
-    number: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCreated:
     task_id: str
     job: str
-    number: int
+    iteration: int
     worker: str
     shard: int = -1
-    begin: Begin | None = None
+    start_position: TaskStartPosition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskHalted:
+class TaskUnassigned:
     """A task has no worker any more: what its readers have of it is collected, then it is assigned or given up.
 
     Attributes:
@@ -226,11 +226,11 @@ class TaskHalted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAssigned:
-    """A halted task has another worker, which begins at the beginning, or where `begin` says."""
+    """A halted task has another worker, which begins at the beginning, or where `start_position` says."""
 
     task_id: str
     worker: str
-    begin: Begin | None = None
+    start_position: TaskStartPosition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,16 +245,16 @@ class TaskDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
-    """A client reads a pass, in a coordinated one as the `consumer` of that index.
+    """A client reads a pass, in a coordinated one as the `consumer_index` of that index.
 
     `holdings` tell what it consumed before, as another client that was given up.
     """
 
     client_id: str
     job: str
-    number: int
+    iteration: int
     trainer_id: str
-    consumer: int = -1
+    consumer_index: int = -1
     holdings: tuple[TaskHolding, ...] = ()
 
 
@@ -272,7 +272,7 @@ class RepetitionBegun:
     """A provider's splits are handed out from the first one again."""
 
     job: str
-    number: int
+    iteration: int
     provider: int
     repetition: int
 
@@ -288,7 +288,7 @@ class SplitsGiven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsTold:
+class SplitsReported:
     """A worker that came back tells of a run that its task was given, and nothing else is known of it.
 
     Where a host lost its power the journal may lack its last moments; the larger cursor counts.
@@ -310,8 +310,8 @@ class TaskProgressed:
     """
 
     task_id: str
-    done: tuple[int, ...]
-    resume: TaskResume | None = None
+    splits_done: tuple[int, ...]
+    resume_position: ResumePosition | None = None
     trainers: tuple[str, ...] = ()
 
 
@@ -325,7 +325,7 @@ class SplitsRefused:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsLost:
     job: str
-    number: int
+    iteration: int
     provider: int
     count: int
 
@@ -339,7 +339,7 @@ class TaskLost:
         splits: Splits of which not all elements arrived.
         elements: How many did not arrive; -1 where that cannot be known.
         trainer_id: The trainer that they did not reach; empty for all readers together.
-        again: Whether the task begins again, so that readers get its elements from the first one on.
+        restarts: Whether the task begins again, so that readers get its elements from the first one on.
     """
 
     task_id: str
@@ -348,7 +348,7 @@ class TaskLost:
     reason: str
     elements: int = -1
     trainer_id: str = ""
-    again: bool = False
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,29 +356,29 @@ class RoundsHalted:
     """The consumers of a pass are to stop where they are, for the tasks that give rounds change."""
 
     job: str
-    number: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsGoOn:
+class RoundsResumed:
     """A halt is over without a change: one of the consumers has gone, and could not agree."""
 
     job: str
-    number: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineupMade:
-    """From the round `first` on these tasks give rounds, beginning with these turns of theirs.
+class ScheduleChanged:
+    """From the round `first_round` on these tasks give rounds, beginning with these turns of theirs.
 
     No consumer needs what came before the round `needed_from`; `dropped` rounds will never be given.
     """
 
     job: str
-    number: int
-    first: int
+    iteration: int
+    first_round: int
     tasks: tuple[str, ...]
-    turns: tuple[int, ...]
+    task_rounds: tuple[int, ...]
     needed_from: int
     dropped: int = 0
 
@@ -388,7 +388,7 @@ Record = (
     | DatasetRegistered
     | DatasetDropped
     | WorkerJoined
-    | WorkerPlaced
+    | StaticIndexAssigned
     | WorkerDraining
     | WorkerLeft
     | JobCreated
@@ -401,9 +401,9 @@ Record = (
     | TrainerEnded
     | IterationFinished
     | IterationDropped
-    | PassArchived
+    | IterationArchived
     | TaskCreated
-    | TaskHalted
+    | TaskUnassigned
     | TaskAssigned
     | TaskEnded
     | TaskDropped
@@ -411,12 +411,12 @@ Record = (
     | ClientLeft
     | RepetitionBegun
     | SplitsGiven
-    | SplitsTold
+    | SplitsReported
     | TaskProgressed
     | SplitsRefused
     | SplitsLost
     | TaskLost
     | RoundsHalted
-    | RoundsGoOn
-    | LineupMade
+    | RoundsResumed
+    | ScheduleChanged
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import jobs
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.parameters import difference
+from dsnb.dispatcher.job_parameters import difference
 from dsnb.dispatcher.records import DatasetDropped, DatasetRegistered
 from dsnb.elements.spec import compatible, spec_from_json
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, near
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, did_you_mean
 
 
 def register(core: Context, event: e.RegisterDataset) -> e.Registered:
@@ -24,11 +24,11 @@ def register(core: Context, event: e.RegisterDataset) -> e.Registered:
     known = core.state.datasets.get(event.dataset_id)
     if known is not None:
         _check_same_structure(known, event)
-        return e.Registered(dataset_id=_wanted_again(core, known.dataset_id), kept=difference(known, event))
+        return e.Registered(dataset_id=_refresh(core, known.dataset_id), difference=difference(known, event))
     if not event.dataset_id and event.fingerprint:
         for dataset in core.state.datasets.values():
             if not difference(dataset, event):
-                return e.Registered(dataset_id=_wanted_again(core, dataset.dataset_id))
+                return e.Registered(dataset_id=_refresh(core, dataset.dataset_id))
     dataset_id = event.dataset_id or _new_id(core)
     core.record(
         DatasetRegistered(
@@ -42,11 +42,11 @@ def register(core: Context, event: e.RegisterDataset) -> e.Registered:
             compression=event.compression,
             pipeline=event.pipeline,
             providers=event.providers,
-            unsplittable=event.unsplittable,
-            files=event.files,
-            no_files=event.no_files,
-            hinted=event.hinted,
-            inexact=event.inexact,
+            unsplittable_reason=event.unsplittable_reason,
+            num_files=event.num_files,
+            no_file_sharding_reason=event.no_file_sharding_reason,
+            has_shard_hint=event.has_shard_hint,
+            inexact_reason=event.inexact_reason,
         )
     )
     return e.Registered(dataset_id=dataset_id)
@@ -65,7 +65,7 @@ def forget(core: Context, event: e.ForgetDataset) -> None:
         raise NotFoundError(
             f"Dataset id {dataset_id} not found",
             did="nothing was changed",
-            hint=f"{near(dataset_id, core.state.datasets)}datasets of this service: {known}",
+            hint=f"{did_you_mean(dataset_id, core.state.datasets)}datasets of this service: {known}",
         )
     readers = [job for job in core.state.jobs.values() if job.dataset_id == dataset_id]
     read = [job for job in readers if job.clients]
@@ -78,18 +78,18 @@ def forget(core: Context, event: e.ForgetDataset) -> None:
     for job in readers:
         jobs.drop_job(core, job)
     core.record(DatasetDropped(dataset_id=dataset_id))
-    core.live.unread_datasets.pop(dataset_id, None)
+    core.transient.datasets_unused_since.pop(dataset_id, None)
     core.instruct(e.Announce(level="info", text=f"the dataset {dataset_id!r} was forgotten"))
 
 
-def _wanted_again(core: Context, dataset_id: str) -> str:
-    if dataset_id in core.live.unread_datasets:
-        core.live.unread_datasets[dataset_id] = core.now
+def _refresh(core: Context, dataset_id: str) -> str:
+    if dataset_id in core.transient.datasets_unused_since:
+        core.transient.datasets_unused_since[dataset_id] = core.now
     return dataset_id
 
 
 def _new_id(core: Context) -> str:
-    number = core.number("dataset")
+    number = core.next_number("dataset")
     while str(number) in core.state.datasets:
         number += 1
     return str(number)

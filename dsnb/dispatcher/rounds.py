@@ -39,123 +39,125 @@ from dsnb.dataclass import dataclass
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import jobs
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher.context import Context, Standing
+from dsnb.dispatcher.context import ConsumerState, Context
 from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.state import Iteration, Job
-from dsnb.monitor.words import duration, plural
-from dsnb.wire.lineup import Lineup, lineup_of, next_turn, turn_of
+from dsnb.monitor.formatting import format_duration, plural
+from dsnb.wire.schedule import RoundSchedule, next_task_round, schedule_of, task_round_of
 
 
-def said(core: Context, event: e.ConsumerSaid) -> None:
+def consumer_reported(core: Context, event: e.ConsumerReported) -> None:
     """Take in where a consumer says that it is."""
     client = core.state.clients.get(event.client_id)
-    if client is None or client.cancelled:
+    if client is None or client.cancelled_by:
         return
-    iteration = core.state.iteration(client.job, client.number)
+    iteration = core.state.iteration(client.job, client.iteration)
     if iteration.rounds is None:
         return
-    standing = next((s for s in standings(core, client.job, iteration) if s.client == event.client_id), None)
-    if standing is None:
+    state = next((s for s in consumer_states(core, client.job, iteration) if s.client_id == event.client_id), None)
+    if state is None:
         return
     report = event.report
-    if report.begun and (report.round > standing.round or not standing.begun):
-        standing.since = core.now
-        standing.round = max(standing.round, report.round)
-    standing.begun = report.begun
-    standing.halt = report.halt
-    standing.received = {held.task_id: held.received for held in report.held}
-    standing.base = {held.task_id: held.base for held in report.held}
+    if report.begun and (report.round > state.round or not state.begun):
+        state.changed_at = core.now
+        state.round = max(state.round, report.round)
+    state.begun = report.begun
+    state.halt = report.halt
+    state.received = {held.task_id: held.received for held in report.held}
+    state.oldest_rounds = {held.task_id: held.oldest_round for held in report.held}
 
 
-def review(core: Context) -> Exception | None:
+def update_schedules(core: Context) -> Exception | None:
     """Do what is due in all coordinated passes; a mistake of ours in one of them holds up none of the others."""
     bug = None
     for job in core.state.jobs.values():
-        for iteration in job.iterations.values() if job.consumers else ():
+        for iteration in job.iterations.values() if job.num_consumers else ():
             try:
-                _review(core, job, iteration)
+                _update_schedule(core, job, iteration)
             except Exception as mistake:  # noqa: BLE001 - a bug may be anything
                 bug = mistake
     return bug
 
 
-def standings(core: Context, job: str, iteration: Iteration) -> list[Standing]:
+def consumer_states(core: Context, job: str, iteration: Iteration) -> list[ConsumerState]:
     """Where each consumer is, as far as is known; who has come or gone since the last look is taken in."""
     rounds = iteration.rounds
     assert rounds is not None, "only coordinated passes have consumers"
-    table = core.live.rounds.get((job, iteration.number))
-    if table is None:
-        table = core.live.rounds[job, iteration.number] = [Standing(since=core.now) for _ in rounds.places]
-    for standing, client in zip(table, rounds.places, strict=True):
-        if standing.client != client:
-            standing.come(client, core.now)
-    return table
+    states = core.transient.consumer_states.get((job, iteration.number))
+    if states is None:
+        states = core.transient.consumer_states[job, iteration.number] = [
+            ConsumerState(changed_at=core.now) for _ in rounds.client_ids
+        ]
+    for state, client in zip(states, rounds.client_ids, strict=True):
+        if state.client_id != client:
+            state.replace_client(client, core.now)
+    return states
 
 
-def wanted_tasks(core: Context, iteration: Iteration) -> tuple[str, ...]:
+def schedulable_tasks(core: Context, iteration: Iteration) -> tuple[str, ...]:
     """The tasks that can give rounds now."""
     tasks = core.state.tasks
     return tuple(t for t in iteration.tasks if not core.state.workers[tasks[t].worker].draining)
 
 
-def _review(core: Context, job: Job, iteration: Iteration) -> None:
-    rounds, table = iteration.rounds, standings(core, job.name, iteration)
+def _update_schedule(core: Context, job: Job, iteration: Iteration) -> None:
+    rounds, states = iteration.rounds, consumer_states(core, job.name, iteration)
     assert rounds is not None
-    all_here = all(rounds.places)
+    all_here = all(rounds.client_ids)
     if rounds.halted and not all_here:
-        core.record(r.RoundsGoOn(job=job.name, number=iteration.number))
-        core.instruct(e.TellClients(job=job.name, number=iteration.number))
+        core.record(r.RoundsResumed(job=job.name, iteration=iteration.number))
+        core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
     if not all_here:
         return
-    tasks = wanted_tasks(core, iteration)
+    tasks = schedulable_tasks(core, iteration)
     if not rounds.halted and _change_is_due(rounds, tasks):
-        core.record(r.RoundsHalted(job=job.name, number=iteration.number))
-        core.instruct(e.TellClients(job=job.name, number=iteration.number))
-    if rounds.halted and tasks and all(standing.halt == rounds.halts for standing in table):
-        _line_up(core, job, iteration, _Agreement(rounds, table))
+        core.record(r.RoundsHalted(job=job.name, iteration=iteration.number))
+        core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
+    if rounds.halted and tasks and all(state.halt == rounds.halt_count for state in states):
+        _make_schedules(core, job, iteration, _Agreement(rounds, states))
 
 
 def _change_is_due(rounds: Rounds, tasks: tuple[str, ...]) -> bool:
     if not tasks:
         return False  # those that are there go on giving what they have
-    return rounds.places != rounds.admitted or tasks != rounds.lineups[-1].tasks
+    return rounds.client_ids != rounds.scheduled_client_ids or tasks != rounds.schedules[-1].tasks
 
 
-def _line_up(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) -> None:
+def _make_schedules(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) -> None:
     """Make the lineups that follow from where all consumers are."""
-    first, tasks = agreed.first, wanted_tasks(core, iteration)
-    gone = [task for task in agreed.last.tasks if task not in tasks] if agreed.last else []
+    first, tasks = agreed.first_round, schedulable_tasks(core, iteration)
+    gone = [task for task in agreed.last_schedule.tasks if task not in tasks] if agreed.last_schedule else []
     for task in gone:
-        begin, end, begun = agreed.left_of(task)
+        begin, end, begun = agreed.remaining_rounds(task)
         if end > begin:
-            _make(core, job, iteration, agreed, first, (task,), (begin,), dropped=begun - end)
+            _record_schedule(core, job, iteration, agreed, first, (task,), (begin,), dropped=begun - end)
             first += end - begin
-    dropped = sum(begun - end for begin, end, begun in map(agreed.left_of, gone) if end <= begin)
-    turns = tuple(map(agreed.turn_of, tasks))
-    _make(core, job, iteration, agreed, first, tasks, turns, dropped=dropped)
+    dropped = sum(begun - end for begin, end, begun in map(agreed.remaining_rounds, gone) if end <= begin)
+    task_rounds = tuple(map(agreed.next_task_round, tasks))
+    _record_schedule(core, job, iteration, agreed, first, tasks, task_rounds, dropped=dropped)
     for task in [task for task in iteration.tasks if task not in tasks]:
         jobs.drop_task(core, task)
-    core.instruct(e.TellClients(job=job.name, number=iteration.number))
+    core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
     _announce(core, job, iteration, agreed, first)
 
 
-def _make(
+def _record_schedule(
     core: Context,
     job: Job,
     iteration: Iteration,
     agreed: _Agreement,
-    first: int,
+    first_round: int,
     tasks: tuple[str, ...],
-    turns: tuple[int, ...],
+    task_rounds: tuple[int, ...],
     dropped: int,
 ) -> None:
     core.record(
-        r.LineupMade(
+        r.ScheduleChanged(
             job=job.name,
-            number=iteration.number,
-            first=first,
+            iteration=iteration.number,
+            first_round=first_round,
             tasks=tasks,
-            turns=turns,
+            task_rounds=task_rounds,
             needed_from=agreed.needed_from,
             dropped=dropped,
         )
@@ -165,9 +167,9 @@ def _make(
 def _announce(core: Context, job: Job, iteration: Iteration, agreed: _Agreement, first: int) -> None:
     rounds = iteration.rounds
     assert rounds is not None
-    names = ", ".join(core.state.workers[core.state.tasks[task].worker].name for task in rounds.lineups[-1].tasks)
+    names = ", ".join(core.state.workers[core.state.tasks[task].worker].name for task in rounds.schedules[-1].tasks)
     core.instruct(e.Announce(level="info", text=f"job {job.name!r}: from round {first:,} on {names} give rounds"))
-    dropped = rounds.dropped - agreed.dropped
+    dropped = rounds.dropped - agreed.dropped_before
     if dropped:
         text = f"job {job.name!r}: {dropped} round(s) were dropped, for not all consumers had received them"
         core.instruct(e.Announce(level="warning", text=text))
@@ -178,71 +180,75 @@ class _Agreement:
     """What follows from the answers of all consumers to a halt."""
 
     rounds: Rounds
-    table: Sequence[Standing]
-    last: Lineup | None = field(init=False)
-    first: int = field(init=False)
-    dropped: int = field(init=False)
+    states: Sequence[ConsumerState]
+    last_schedule: RoundSchedule | None = field(init=False)
+    first_round: int = field(init=False)
+    dropped_before: int = field(init=False)
     """Rounds that had been dropped before."""
 
     def __post_init__(self) -> None:
-        self.last = self.rounds.lineups[-1] if self.rounds.lineups else None
-        known = [standing.round for standing in self.table]
-        self.first = max(*known, self.last.first) if self.last else 0
-        self.dropped = self.rounds.dropped
+        self.last_schedule = self.rounds.schedules[-1] if self.rounds.schedules else None
+        known = [standing.round for standing in self.states]
+        self.first_round = max(*known, self.last_schedule.first_round) if self.last_schedule else 0
+        self.dropped_before = self.rounds.dropped
 
     @property
     def needed_from(self) -> int:
         """The first round that some consumer has still to take."""
-        return min((standing.round for standing in self.table if standing.begun), default=self.first)
+        return min((standing.round for standing in self.states if standing.begun), default=self.first_round)
 
-    def turn_of(self, task: str) -> int:
+    def next_task_round(self, task: str) -> int:
         """With which of its turns a task begins: the next one, or the first that its worker still has."""
-        kept = max(standing.base.get(task, 0) for standing in self.table)
-        if self.last is None or task not in self.last.tasks:
+        kept = max(standing.oldest_rounds.get(task, 0) for standing in self.states)
+        if self.last_schedule is None or task not in self.last_schedule.tasks:
             return kept
-        return max(kept, next_turn(self.last, task, self.first))
+        return max(kept, next_task_round(self.last_schedule, task, self.first_round))
 
-    def left_of(self, task: str) -> tuple[int, int, int]:
+    def remaining_rounds(self, task: str) -> tuple[int, int, int]:
         """Of a task that gives no more rounds: its next turn; the first that not all, and that nobody has received."""
-        begin = self.turn_of(task)
-        received = [standing.received.get(task, 0) if standing.begun else 0 for standing in self.table]
+        begin = self.next_task_round(task)
+        received = [standing.received.get(task, 0) if standing.begun else 0 for standing in self.states]
         return begin, max(begin, min(received)), max(begin, *received)
 
 
 def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
     """Whom the next round waits for, in words; empty where nobody holds it up."""
-    rounds, table = iteration.rounds, standings(core, job.name, iteration)
+    rounds, states = iteration.rounds, consumer_states(core, job.name, iteration)
     assert rounds is not None
     if job.paused_by:
         return f"a resume: {job.paused_by} paused the job"
-    if not rounds.lineups or rounds.halted:
-        lacking = [at for at, standing in enumerate(table) if not standing.client or standing.halt != rounds.halts]
-        return _people(core, table, lacking) or ("" if wanted_tasks(core, iteration) else _nobody())
+    if not rounds.schedules or rounds.halted:
+        lacking = [
+            at for at, standing in enumerate(states) if not standing.client_id or standing.halt != rounds.halt_count
+        ]
+        return _describe_consumers(core, states, lacking) or (
+            "" if schedulable_tasks(core, iteration) else _no_worker_text()
+        )
     if not iteration.tasks:
-        return _nobody()
-    wanted = max(standing.round for standing in table)
-    lineup = lineup_of(rounds.lineups, wanted) or rounds.lineups[0]
-    task, turn = turn_of(lineup, max(wanted, lineup.first))
-    lacking = [at for at, standing in enumerate(table) if standing.received.get(task, 0) <= turn]
-    if len(lacking) < len(table):
-        return _people(core, table, lacking)
+        return _no_worker_text()
+    wanted = max(state.round for state in states)
+    schedule = schedule_of(rounds.schedules, wanted) or rounds.schedules[0]
+    task, task_round = task_round_of(schedule, max(wanted, schedule.first_round))
+    lacking = [at for at, standing in enumerate(states) if standing.received.get(task, 0) <= task_round]
+    if len(lacking) < len(states):
+        return _describe_consumers(core, states, lacking)
     known = core.state.tasks.get(task)
     worker = core.state.workers[known.worker].name if known else "a worker that is gone"
     return f"worker {worker}, whose pipeline has not produced round {wanted:,} yet"
 
 
-def _nobody() -> str:
+def _no_worker_text() -> str:
     return "a worker: the service has none"
 
 
-def _people(core: Context, table: Sequence[Standing], lacking: Sequence[int]) -> str:
-    return " and ".join(_person(core, at, table[at]) for at in lacking)
+def _describe_consumers(core: Context, states: Sequence[ConsumerState], indices: Sequence[int]) -> str:
+    return " and ".join(_describe_consumer(core, at, states[at]) for at in indices)
 
 
-def _person(core: Context, index: int, standing: Standing) -> str:
-    name, seconds = f"consumer {index}", duration(core.now - standing.since)
-    if standing.client and standing.begun:
-        return f"{name}, which has taken {plural(standing.round, 'round')}, the last {seconds} ago"
-    if standing.client:
+def _describe_consumer(core: Context, index: int, state: ConsumerState) -> str:
+    name, seconds = f"consumer {index}", format_duration(core.now - state.changed_at)
+    if state.client_id and state.begun:
+        return f"{name}, which has taken {plural(state.round, 'round')}, the last {seconds} ago"
+    if state.client_id:
         return f"{name}, which came {seconds} ago and has not begun"
-    return f"{name}, which left {seconds} ago" if standing.came else f"{name}, which has not come"
+    return f"{name}, which left {seconds} ago" if state.ever_joined else f"{name}, which has not come"

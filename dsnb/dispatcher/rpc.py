@@ -11,25 +11,25 @@ import grpc
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import jobs, positions
-from dsnb.dispatcher.control import control
+from dsnb.dispatcher.control import run_action
 from dsnb.dispatcher.datasets import known_dataset
-from dsnb.dispatcher.desk import Desk, Mailbox, Message
-from dsnb.dispatcher.jobs import unknown_client
+from dsnb.dispatcher.jobs import unknown_client_error
+from dsnb.dispatcher.service import Dispatcher, Message, Outbox
 from dsnb.errors import DataLossError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import messages as m
 from dsnb.wire import methods
-from dsnb.wire.blobs import parts_of
+from dsnb.wire.blobs import split_bytes
 from dsnb.wire.codec import encode
 from dsnb.wire.server import Handlers, until_broken
 from dsnb.wire.threads import OnDemandExecutor
 
 
-class DispatcherService:
+class DispatcherServicer:
     """Answers calls for a desk."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._listeners = OnDemandExecutor("dsnb-listen")
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._report_readers = OnDemandExecutor("dsnb-listen")
 
     def handlers(self) -> Handlers:
         return {
@@ -39,12 +39,12 @@ class DispatcherService:
             methods.GET_BLOB: self.get_blob,
             methods.JOIN: self.join,
             methods.POSITION: self.position,
-            methods.FOLLOW: self.follow,
+            methods.FOLLOW: self.client_stream,
             methods.CONFIRM_END: self.confirm_end,
-            methods.DISMISS: self.dismiss,
+            methods.EVICT_TRAINER: self.evict_trainer,
             methods.FORGET: self.forget,
             methods.CONTROL: self.control,
-            methods.SESSION: self.session,
+            methods.SESSION: self.worker_stream,
             methods.GET_TASK: self.get_task,
             methods.GET_SPLITS: self.get_splits,
             methods.STATUS: self.status,
@@ -52,7 +52,7 @@ class DispatcherService:
         }
 
     def stop(self) -> None:
-        self._listeners.shutdown()
+        self._report_readers.shutdown()
 
     # ---- datasets
 
@@ -65,9 +65,9 @@ class DispatcherService:
                 did="nothing was registered",
                 hint="try again",
             )
-        with self._desk.locked():
-            digest = self._desk.blobs.put_definition(definition)
-            registered: e.Registered = self._desk.handle(
+        with self._dispatcher.locked():
+            digest = self._dispatcher.blobs.put_definition(definition)
+            registered: e.Registered = self._dispatcher.handle(
                 e.RegisterDataset(
                     dataset_id=request.dataset_id,
                     fingerprint=request.fingerprint,
@@ -78,24 +78,24 @@ class DispatcherService:
                     compression=request.compression,
                     pipeline=request.pipeline,
                     providers=tuple((provider.source, provider.count) for provider in request.providers),
-                    unsplittable=request.unsplittable,
-                    files=request.files,
-                    no_files=request.no_files,
-                    hinted=request.hinted,
-                    inexact=request.inexact,
+                    unsplittable_reason=request.unsplittable_reason,
+                    num_files=request.num_files,
+                    no_file_sharding_reason=request.no_file_sharding_reason,
+                    has_shard_hint=request.has_shard_hint,
+                    inexact_reason=request.inexact_reason,
                 )
             )
-            if registered.kept:
-                self._desk.keep_blobs_of_datasets()  # the definition that came is of none
-                return m.RegisterReply(dataset_id=registered.dataset_id, kept=registered.kept)
-            missing = self._desk.blobs.missing(request.blobs)
-            return m.RegisterReply(dataset_id=registered.dataset_id, missing=missing)
+            if registered.difference:
+                self._dispatcher.drop_unused_blobs()  # the definition that came is of none
+                return m.RegisterReply(dataset_id=registered.dataset_id, difference=registered.difference)
+            missing = self._dispatcher.blobs.missing(request.blobs)
+            return m.RegisterReply(dataset_id=registered.dataset_id, missing_blobs=missing)
 
     def get_dataset(self, request: m.DatasetRequest, _context: grpc.ServicerContext) -> Iterator[m.DatasetReply]:
         """What is known of a dataset, then its definition in pieces."""
-        with self._desk.locked():
-            dataset = known_dataset(self._desk.core, request.dataset_id)
-            definition = self._desk.blobs.get(dataset.definition)
+        with self._dispatcher.locked():
+            dataset = known_dataset(self._dispatcher.core, request.dataset_id)
+            definition = self._dispatcher.blobs.get(dataset.definition)
             known = m.DatasetReply(
                 dataset_id=dataset.dataset_id,
                 blobs=dataset.blobs,
@@ -103,34 +103,34 @@ class DispatcherService:
                 cardinality=dataset.cardinality,
                 compression=dataset.compression,
                 pipeline=dataset.pipeline,
-                unsplittable=dataset.unsplittable,
-                files=dataset.files,
-                no_files=dataset.no_files,
-                hinted=dataset.hinted,
+                unsplittable_reason=dataset.unsplittable_reason,
+                num_files=dataset.num_files,
+                no_file_sharding_reason=dataset.no_file_sharding_reason,
+                has_shard_hint=dataset.has_shard_hint,
             )
         yield known
-        for part in parts_of(definition):
+        for part in split_bytes(definition):
             yield m.DatasetReply(definition=part)
 
     def put_blob(self, pieces: Iterator[m.BlobPiece], _context: grpc.ServicerContext) -> m.Empty:
-        self._desk.blobs.receive(pieces)
+        self._dispatcher.blobs.receive(pieces)
         return m.Empty()
 
     def get_blob(self, request: m.BlobRequest, _context: grpc.ServicerContext) -> Iterator[m.BlobPiece]:
-        return self._desk.blobs.send(request.digest)
+        return self._dispatcher.blobs.send(request.digest)
 
     # ---- clients
 
     def join(self, request: m.JoinRequest, _context: grpc.ServicerContext) -> m.JoinReply:
-        desk = self._desk
-        if desk.draining:
+        dispatcher = self._dispatcher
+        if dispatcher.draining:
             raise UnavailableError(
                 "the service is about to end: it lets its readers finish",
                 did="this reader was not let in",
                 hint="start it again, or read from another one",
             )
-        with desk.locked():
-            joined: e.Joined = desk.handle(
+        with dispatcher.locked():
+            joined: e.Joined = dispatcher.handle(
                 e.Join(
                     dataset_id=request.dataset_id,
                     job_name=request.job_name,
@@ -139,121 +139,129 @@ class DispatcherService:
                     trainer_id=request.trainer_id,
                     compression=request.compression,
                     target_workers=request.target_workers,
-                    repetition=request.repetition,
-                    whole=request.whole,
+                    iteration=request.iteration,
+                    complete_only=request.complete_only,
                     entropy=secrets.randbits(63),
                     position=request.position,
-                    consumers=request.consumers,
-                    consumer=request.consumer,
-                    unfinished=request.unfinished,
-                    rejoins=request.rejoins,
-                    iteration=request.iteration,
+                    num_consumers=request.num_consumers,
+                    consumer_index=request.consumer_index,
+                    skip_finished=request.skip_finished,
+                    previous_client_id=request.previous_client_id,
+                    previous_iteration=request.previous_iteration,
                     holdings=request.holdings,
                 )
             )
-            desk.ledger.client_joined(joined.client_id, joined.job, request.trainer_id)
+            dispatcher.statistics.client_joined(joined.client_id, joined.job, request.trainer_id)
             return m.JoinReply(
                 client_id=joined.client_id,
                 job_name=joined.job,
-                iteration=joined.number,
-                tasks=desk.task_infos(joined.job, joined.number),
+                iteration=joined.iteration,
+                tasks=dispatcher.task_infos(joined.job, joined.iteration),
                 finished=joined.finished,
-                readers=joined.readers,
-                absent=joined.absent,
-                losses=joined.losses,
-                instance=desk.core.state.instance,
-                report_ms=desk.config.client_report_ms,
+                other_clients=joined.other_clients,
+                missing_shards=joined.missing_shards,
+                loss_count=joined.loss_count,
+                instance=dispatcher.core.state.instance,
+                report_interval_ms=dispatcher.config.client_report_interval_ms,
                 paused_by=joined.paused_by,
-                consumer_timeout_ms=desk.config.consumer_timeout_ms,
-                client_timeout_ms=desk.config.client_timeout_ms,
+                consumer_timeout_ms=dispatcher.config.consumer_timeout_ms,
+                client_timeout_ms=dispatcher.config.client_timeout_ms,
             )
 
-    def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.PassPosition:
-        with self._desk.locked():
-            if request.client_id not in self._desk.core.state.clients:
-                raise unknown_client(request.client_id)
-            return positions.tell(self._desk.core, request.client_id)
+    def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.IterationPosition:
+        with self._dispatcher.locked():
+            if request.client_id not in self._dispatcher.core.state.clients:
+                raise unknown_client_error(request.client_id)
+            return positions.iteration_position(self._dispatcher.core, request.client_id)
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:
-        with self._desk.locked():
-            known = self._desk.core.state.clients.get(request.client_id)
-            if known is not None and known.cancelled:
-                return m.EndReply(cancelled_by=known.cancelled)
-            elements = request.farewell.elements if request.farewell is not None else -1
-            finished = self._desk.handle(e.EndSeen(client_id=request.client_id, ended=request.ended, elements=elements))
-            client = self._desk.core.state.clients[request.client_id]
+        with self._dispatcher.locked():
+            known = self._dispatcher.core.state.clients.get(request.client_id)
+            if known is not None and known.cancelled_by:
+                return m.EndReply(cancelled_by=known.cancelled_by)
+            elements = request.final_report.elements if request.final_report is not None else -1
+            finished = self._dispatcher.handle(
+                e.TasksReadToEnd(client_id=request.client_id, ended=request.ended, elements=elements)
+            )
+            client = self._dispatcher.core.state.clients[request.client_id]
             if not finished:
-                return m.EndReply(tasks=self._desk.task_infos(client.job, client.number))
-            iteration = self._desk.core.state.iteration(client.job, client.number)
-            sole = jobs.read_alone(self._desk.core, client)
+                return m.EndReply(tasks=self._dispatcher.task_infos(client.job, client.iteration))
+            iteration = self._dispatcher.core.state.iteration(client.job, client.iteration)
+            sole_client = jobs.had_single_client(self._dispatcher.core, client)
             # Where others read, the workers must hear first from this one what it consumed, and then that it is gone.
-            if len(iteration.clients) == 1 and request.farewell is not None:
-                position = positions.tell(self._desk.core, request.client_id)
-                self._desk.client_reported(request.farewell)
-                return m.EndReply(finished=True, position=position, sole=sole)
-            return m.EndReply(finished=True, sole=sole)
+            if len(iteration.clients) == 1 and request.final_report is not None:
+                position = positions.iteration_position(self._dispatcher.core, request.client_id)
+                self._dispatcher.client_reported(request.final_report)
+                return m.EndReply(finished=True, position=position, sole_client=sole_client)
+            return m.EndReply(finished=True, sole_client=sole_client)
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
         forgotten = e.ForgetDataset(dataset_id=request.dataset_id) if request.dataset_id else None
-        self._desk.handle(forgotten or e.ForgetJob(name=request.job_name))
+        self._dispatcher.handle(forgotten or e.ForgetJob(name=request.job_name))
         return m.Empty()
 
-    def dismiss(self, request: m.DismissRequest, _context: grpc.ServicerContext) -> m.Empty:
-        self._desk.dismiss(request.job_name, request.trainer_id)
+    def evict_trainer(self, request: m.EvictTrainerRequest, _context: grpc.ServicerContext) -> m.Empty:
+        self._dispatcher.evict_trainer(request.job_name, request.trainer_id)
         return m.Empty()
 
     def control(self, request: m.ControlRequest, _context: grpc.ServicerContext) -> m.ControlReply:
-        return m.ControlReply(state=control(self._desk, request))
+        return m.ControlReply(state=run_action(self._dispatcher, request))
 
-    def follow(self, reports: Iterator[m.ClientReport], context: grpc.ServicerContext) -> Iterator[m.ClientUpdate]:
+    def client_stream(
+        self, reports: Iterator[m.ClientReport], context: grpc.ServicerContext
+    ) -> Iterator[m.ClientUpdate]:
         """A client's control stream: reports come up, tasks and losses go down."""
-        desk, first = self._desk, next(reports)
-        mailbox: Mailbox[m.ClientUpdate] = Mailbox()
-        with desk.locked():
-            if first.instance != desk.core.state.instance:  # another service gave it its number
-                raise unknown_client(first.client_id)
-            desk.handle(e.ClientSeen(client_id=first.client_id))
-            old = desk.clients.get(first.client_id)
+        dispatcher, first = self._dispatcher, next(reports)
+        outbox: Outbox[m.ClientUpdate] = Outbox()
+        with dispatcher.locked():
+            if first.instance != dispatcher.core.state.instance:  # another service gave it its number
+                raise unknown_client_error(first.client_id)
+            dispatcher.handle(e.ClientHeartbeat(client_id=first.client_id))
+            old = dispatcher.client_outboxes.get(first.client_id)
             if old is not None:
                 old.messages.put(None)
-            desk.clients[first.client_id] = mailbox
-            desk.client_reported(first)
-            client = desk.core.state.clients[first.client_id]
-            if client.cancelled:
-                mailbox.messages.put(m.ClientUpdate(state=True, cancelled_by=client.cancelled))
+            dispatcher.client_outboxes[first.client_id] = outbox
+            dispatcher.client_reported(first)
+            client = dispatcher.core.state.clients[first.client_id]
+            if client.cancelled_by:
+                outbox.messages.put(m.ClientUpdate(has_state=True, cancelled_by=client.cancelled_by))
             else:
-                mailbox.messages.put(desk.update(client.job, client.number, losses_heard=first.losses_heard))
-        context.add_callback(lambda: mailbox.messages.put(None))
-        self._listeners.submit(self._listen_to_client, reports, first.client_id, mailbox)
-        yield from _until_none(mailbox)
+                outbox.messages.put(
+                    dispatcher.client_update(client.job, client.iteration, losses_received=first.losses_received)
+                )
+        context.add_callback(lambda: outbox.messages.put(None))
+        self._report_readers.submit(self._read_client_reports, reports, first.client_id, outbox)
+        yield from _outgoing(outbox)
 
-    def _listen_to_client(
-        self, reports: Iterator[m.ClientReport], client_id: str, mailbox: Mailbox[m.ClientUpdate]
+    def _read_client_reports(
+        self, reports: Iterator[m.ClientReport], client_id: str, outbox: Outbox[m.ClientUpdate]
     ) -> None:
         try:
             for report in until_broken(reports):
-                self._desk.client_reported(report)
+                self._dispatcher.client_reported(report)
         except DsnbError:
             pass  # told when it comes again, if it lasts
         except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
-            mailbox.messages.put(error)
-        with self._desk.locked(), suppress(UnavailableError):
-            if self._desk.clients.get(client_id) is mailbox:  # it has not said goodbye
-                self._desk.handle(e.ClientBroken(client_id=client_id))
-        mailbox.messages.put(None)
+            outbox.messages.put(error)
+        with self._dispatcher.locked(), suppress(UnavailableError):
+            if self._dispatcher.client_outboxes.get(client_id) is outbox:  # it has not said goodbye
+                self._dispatcher.handle(e.ClientDisconnected(client_id=client_id))
+        outbox.messages.put(None)
 
     # ---- workers
 
-    def session(self, reports: Iterator[m.WorkerReport], context: grpc.ServicerContext) -> Iterator[m.WorkerOrder]:
+    def worker_stream(
+        self, reports: Iterator[m.WorkerReport], context: grpc.ServicerContext
+    ) -> Iterator[m.WorkerOrder]:
         """A worker's control stream: statistics come up, tasks go down."""
-        desk, first = self._desk, next(reports)
-        mailbox: Mailbox[m.WorkerOrder] = Mailbox()
-        with desk.locked():
-            old = desk.workers.get(first.uid)
+        dispatcher, first = self._dispatcher, next(reports)
+        outbox: Outbox[m.WorkerOrder] = Outbox()
+        with dispatcher.locked():
+            old = dispatcher.worker_outboxes.get(first.uid)
             if old is not None:
                 old.messages.put(None)
-            desk.workers[first.uid] = mailbox
-            name = desk.handle(
+            dispatcher.worker_outboxes[first.uid] = outbox
+            name = dispatcher.handle(
                 e.WorkerArrives(
                     uid=first.uid,
                     name=first.name,
@@ -261,43 +269,43 @@ class DispatcherService:
                     isolation=first.isolation,
                     pid=first.pid,
                     tasks=tuple(task.task_id for task in first.tasks),
-                    grants=_grants(first),
+                    grants=_reported_grants(first),
                 )
             )
-            desk.worker_reported(first)
-        context.add_callback(lambda: mailbox.messages.put(None))
-        self._listeners.submit(self._listen_to_worker, reports, first.uid, mailbox)
-        yield m.WorkerOrder(welcome=True, name=name, instance=desk.core.state.instance)
-        yield from _until_none(mailbox)
+            dispatcher.worker_reported(first)
+        context.add_callback(lambda: outbox.messages.put(None))
+        self._report_readers.submit(self._read_worker_reports, reports, first.uid, outbox)
+        yield m.WorkerOrder(welcome=True, name=name, instance=dispatcher.core.state.instance)
+        yield from _outgoing(outbox)
 
-    def _listen_to_worker(self, reports: Iterator[m.WorkerReport], uid: str, mailbox: Mailbox[m.WorkerOrder]) -> None:
-        desk = self._desk
+    def _read_worker_reports(self, reports: Iterator[m.WorkerReport], uid: str, outbox: Outbox[m.WorkerOrder]) -> None:
+        dispatcher = self._dispatcher
         try:
             for report in until_broken(reports):
                 if report.draining:
-                    desk.handle(e.WorkerDrains(uid=uid))
-                desk.worker_reported(report)
+                    dispatcher.handle(e.WorkerDrains(uid=uid))
+                dispatcher.worker_reported(report)
                 if report.leaving:
-                    desk.handle(e.WorkerLeaves(uid=uid))
+                    dispatcher.handle(e.WorkerLeaves(uid=uid))
                     break
         except DsnbError:
             pass  # told when it comes again, if it lasts
         except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
-            mailbox.messages.put(error)
-        with desk.locked(), suppress(UnavailableError):
-            if desk.workers.get(uid) is mailbox:  # it has not said goodbye
-                desk.handle(e.WorkerBroken(uid=uid))
-        mailbox.messages.put(None)
+            outbox.messages.put(error)
+        with dispatcher.locked(), suppress(UnavailableError):
+            if dispatcher.worker_outboxes.get(uid) is outbox:  # it has not said goodbye
+                dispatcher.handle(e.WorkerDisconnected(uid=uid))
+        outbox.messages.put(None)
 
     def get_task(self, request: m.TaskRequest, _context: grpc.ServicerContext) -> m.TaskOrder:
-        with self._desk.locked():
-            task = self._desk.core.state.tasks.get(request.task_id)
+        with self._dispatcher.locked():
+            task = self._dispatcher.core.state.tasks.get(request.task_id)
             if task is None:
                 raise NotFoundError(f"the task {request.task_id} is unknown", did="it may have ended")
-            return self._desk.task_order(task)
+            return self._dispatcher.task_order(task)
 
     def get_splits(self, request: m.SplitsRequest, _context: grpc.ServicerContext) -> m.SplitsReply:
-        splits: e.Splits = self._desk.handle(
+        splits: e.Splits = self._dispatcher.handle(
             e.SplitsRequested(
                 task_id=request.task_id,
                 incarnation=request.incarnation,
@@ -312,7 +320,7 @@ class DispatcherService:
     # ---- viewers
 
     def status(self, _request: m.Empty, _context: grpc.ServicerContext) -> bytes:
-        return encode(self._desk.status())
+        return encode(self._dispatcher.status())
 
     def watch(self, request: m.WatchRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Snapshots at an interval; a viewer that reads slowly gets fewer, and holds nobody up."""
@@ -321,14 +329,14 @@ class DispatcherService:
             raise InvalidArgumentError("an interval above a minute is no watching", hint="ask for the status instead")
         while context.is_active():
             began = time.monotonic()
-            yield encode(self._desk.status())
+            yield encode(self._dispatcher.status())
             while context.is_active() and (left := began + interval - time.monotonic()) > 0:
                 time.sleep(min(left, 0.1))
 
 
-def _grants(report: m.WorkerReport) -> tuple[e.Granted, ...]:
+def _reported_grants(report: m.WorkerReport) -> tuple[e.ReportedGrant, ...]:
     return tuple(
-        e.Granted(
+        e.ReportedGrant(
             task_id=task.task_id,
             provider=grant.provider,
             repetition=grant.repetition,
@@ -341,8 +349,8 @@ def _grants(report: m.WorkerReport) -> tuple[e.Granted, ...]:
     )
 
 
-def _until_none(mailbox: Mailbox[Message]) -> Iterator[Message]:
-    while (message := mailbox.messages.get()) is not None:
+def _outgoing(outbox: Outbox[Message]) -> Iterator[Message]:
+    while (message := outbox.messages.get()) is not None:
         if isinstance(message, Exception):
             raise message
         yield message

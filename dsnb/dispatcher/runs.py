@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Final
 
 from dsnb.dataclass import dataclass
-from dsnb.wire.messages import IndexRange, SplitsBehind, TrainerPosition
+from dsnb.wire.messages import FinishedSplits, IndexRange, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
-MOST_RUNS: Final = 10_000
+MAX_SPLIT_RANGES: Final = 10_000
 """Runs of one task and provider that are remembered."""
 
 
@@ -26,27 +26,27 @@ class Grant:
 
 
 @dataclass(slots=True)
-class Runs:
+class SplitRanges:
     """Runs by provider, as repetition, first and end; joined where they follow each other.
 
     Attributes:
-        forgotten: Whether there were too many to remember.
+        truncated: Whether there were too many to remember.
     """
 
     by_provider: dict[int, list[list[int]]] = field(default_factory=dict)
-    forgotten: bool = False
+    truncated: bool = False
 
     def add(self, provider: int, repetition: int, first: int, end: int) -> None:
         """Remember a run."""
         runs = self.by_provider.setdefault(provider, [])
         if runs and runs[-1][0] == repetition and runs[-1][2] == first:
             runs[-1][2] = end
-        elif len(runs) < MOST_RUNS:
+        elif len(runs) < MAX_SPLIT_RANGES:
             runs.append([repetition, first, end])
         else:
-            self.forgotten = True
+            self.truncated = True
 
-    def drop(self, provider: int, repetition: int, count: int) -> None:
+    def drop_first(self, provider: int, repetition: int, count: int) -> None:
         """Forget the first splits of a repetition, and all of earlier ones."""
         kept: list[list[int]] = []
         for number, first, end in self.by_provider.get(provider, ()):
@@ -56,14 +56,14 @@ class Runs:
                 kept.append([number, first + gone, end])
         self.by_provider[provider] = kept
 
-    def behind(self, parts: Iterable[SplitsBehind]) -> Runs:
+    def without(self, parts: Iterable[FinishedSplits]) -> SplitRanges:
         """The same without the first splits that are named."""
-        kept = Runs({provider: [list(run) for run in runs] for provider, runs in self.by_provider.items()})
+        kept = SplitRanges({provider: [list(run) for run in runs] for provider, runs in self.by_provider.items()})
         for part in parts:
-            kept.drop(part.provider, part.repetition, part.count)
+            kept.drop_first(part.provider, part.repetition, part.count)
         return kept
 
-    def listed(self) -> tuple[tuple[int, int, int, int], ...]:
+    def as_tuples(self) -> tuple[tuple[int, int, int, int], ...]:
         """All runs, as provider, repetition, first and end."""
         return tuple(
             (provider, repetition, first, end)
@@ -84,7 +84,7 @@ class Provider:
 
 
 @dataclass(slots=True)
-class Loss:
+class RecordedLoss:
     """What readers of a pass are told when elements will not come; see `records.TaskLost`."""
 
     task_id: str
@@ -93,18 +93,18 @@ class Loss:
     reason: str
     elements: int = -1
     trainer_id: str = ""
-    again: bool = False
+    restarts: bool = False
 
 
 @dataclass(slots=True)
-class Halt:
-    """Why a task has no worker; see `records.TaskHalted`."""
+class Unassignment:
+    """Why a task has no worker; see `records.TaskUnassigned`."""
 
     worker: str
     reason: str
 
 
-def merged(*groups: Iterable[TrainerPosition]) -> tuple[TrainerPosition, ...]:
+def merge_positions(*groups: Iterable[TrainerPosition]) -> tuple[TrainerPosition, ...]:
     """All that positions say of what was consumed, as one for each trainer, without readers.
 
     Example:

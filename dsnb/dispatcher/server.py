@@ -13,18 +13,18 @@ from dsnb.arguments import checked, instance, optional
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
-from dsnb.dispatcher.desk import Desk
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.owner import Owner
-from dsnb.dispatcher.rpc import DispatcherService
+from dsnb.dispatcher.rpc import DispatcherServicer
+from dsnb.dispatcher.service import Dispatcher
+from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery
-from dsnb.wire.addresses import address_of
-from dsnb.wire.ending import Ending
-from dsnb.wire.security import kept_token, new_token
+from dsnb.wire.addresses import format_address
+from dsnb.wire.lifecycle import StopOnce
+from dsnb.wire.security import load_or_create_token, new_token
 from dsnb.wire.server import GrpcServer
-from dsnb.wire.stopped import note_started, note_stopped
+from dsnb.wire.stopped_services import note_started, note_stopped
 from dsnb.wire.transfer import local
 
 
@@ -49,12 +49,12 @@ class DispatchServer:
     @checked(config=optional(instance(DispatcherConfig, hint="pass dsnb.DispatcherConfig(port=5050), or leave it out")))
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
         self.config = config or DispatcherConfig()
-        self.token, self._desk = _begin(self.config)
-        self._service = DispatcherService(self._desk)
+        self.token, self._dispatcher = _make_dispatcher(self.config)
+        self._servicer = DispatcherServicer(self._dispatcher)
         self._server: GrpcServer | None = None
         self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
         self._lock = threading.RLock()  # what could not be started is stopped at once
-        self._ending = Ending(self._lock)
+        self._stop_once = StopOnce(self._lock)
         if start:
             self.start()
 
@@ -63,7 +63,7 @@ class DispatchServer:
         """Where it listens, as in "grpc://127.0.0.1:5050"."""
         if self._server is None:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
-        return f"grpc://{address_of(self.config.host, self._server.port)}"
+        return f"grpc://{format_address(self.config.host, self._server.port)}"
 
     @checked()
     def start(self) -> None:
@@ -81,9 +81,9 @@ class DispatchServer:
                 return
             try:
                 self._server = self._listen()
-                self._desk.target = self.target
-                local.offer_blobs(self._address, self._desk.blobs.get)
-                discovery.remember(self.target, self.token)
+                self._dispatcher.target = self.target
+                local.offer_blobs(self._address, self._dispatcher.blobs.get)
+                discovery.remember_token(self.target, self.token)
                 note_started(self.target)
                 self._ticker.start()
                 atexit.register(self.stop)
@@ -94,39 +94,39 @@ class DispatchServer:
     @checked()
     def drain(self) -> None:
         """Let nobody begin to read any more; those who read go on."""
-        self._desk.draining = True
+        self._dispatcher.draining = True
 
     @property
     def idle(self) -> bool:
         """Whether nobody reads."""
-        with self._desk.locked():
-            return not self._desk.core.state.clients
+        with self._dispatcher.locked():
+            return not self._dispatcher.core.state.clients
 
     @property
     def stopped(self) -> bool:
         """Whether it was stopped."""
-        return self._ending.begun.is_set()
+        return self._stop_once.requested.is_set()
 
     @checked()
     def stop(self) -> None:
         """Stop listening and end all threads; a second call only waits for the first, as the process may end next."""
-        self._ending.run(self._stop)
+        self._stop_once.run(self._stop)
 
     def _stop(self) -> None:
         atexit.unregister(self.stop)
         if self._server is None:
-            self._desk.close()
+            self._dispatcher.close()
             return
         if self.config.work_dir is None:  # else it may be started again where it was
             note_stopped(self.target, self.config.name)
         local.withdraw_blobs(self._address)
-        discovery.forget(self.target, self.token)
-        self._desk.hang_up()
+        discovery.forget_token(self.target, self.token)
+        self._dispatcher.close_streams()
         self._server.stop(0.2)
-        self._service.stop()
+        self._servicer.stop()
         if self._ticker.ident is not None:
             self._ticker.join(2.0)
-        self._desk.close()
+        self._dispatcher.close()
 
     @checked()
     def join(self) -> None:
@@ -137,24 +137,24 @@ class DispatchServer:
         """
         if self._server is None and not self.stopped:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
-        self._ending.wait()
+        self._stop_once.wait()
 
     @checked()
     def status(self) -> Snapshot:
         """What the service looks like now."""
-        return self._desk.status()
+        return self._dispatcher.status()
 
-    def worker_died(self, uid: str, how: str) -> None:
+    def worker_died(self, uid: str, exit_reason: str) -> None:
         """Count a worker as lost at once, because its owner saw it die; its readers are told how."""
-        self._desk.worker_died(uid, how)
+        self._dispatcher.worker_died(uid, exit_reason)
 
     def announce(self, text: str, level: str = "info") -> None:
         """Add a line to the events of the status; `level` is "info" or "warning"."""
-        self._desk.announce(text, level)
+        self._dispatcher.announce(text, level)
 
-    def owned_by(self, owner: Owner) -> None:
+    def set_worker_pool(self, worker_pool: WorkerPool) -> None:
         """Learn who starts and stops workers here."""
-        self._desk.owner = owner
+        self._dispatcher.worker_pool = worker_pool
 
     def __enter__(self) -> DispatchServer:
         self.start()
@@ -178,7 +178,7 @@ class DispatchServer:
         ports = _ports(self.config)
         taken = 0
         while True:
-            server = GrpcServer("dispatcher", self._service.handlers(), self.token)
+            server = GrpcServer("dispatcher", self._servicer.handlers(), self.token)
             try:
                 server.start(self.config.host, ports[0])
             except AlreadyExistsError:
@@ -186,19 +186,19 @@ class DispatchServer:
                     raise
                 taken = ports.pop(0)
             else:
-                _note_port(self.config, server.port)
+                _save_port(self.config, server.port)
                 if taken:
-                    self.announce(_moved(taken, server.port), "warning")
+                    self.announce(_port_moved_text(taken, server.port), "warning")
                 return server
 
     def _tick(self) -> None:
-        while not self._ending.begun.wait(self.config.job_gc_check_interval_ms / 1000):
+        while not self._stop_once.requested.wait(self.config.job_gc_check_interval_ms / 1000):
             try:
-                self._desk.handle(e.Tick())
+                self._dispatcher.handle(e.Tick())
             except UnavailableError:  # the journal could not be written; whoever calls is told
                 pass
             except Exception as bug:  # noqa: BLE001 - without this thread nobody is ever found to be gone
-                self._desk.stumbled(bug, "its clock")
+                self._dispatcher.report_bug(bug, "its clock")
 
 
 def _ports(config: DispatcherConfig) -> list[int]:
@@ -212,14 +212,14 @@ def _ports(config: DispatcherConfig) -> list[int]:
     return [last, 0] if 0 < last < 65536 else [0]
 
 
-def _moved(taken: int, port: int) -> str:
+def _port_moved_text(taken: int, port: int) -> str:
     return (
         f"port {taken}, where this service listened before, is taken by another process, so it listens on {port}; "
         f"workers and readers that know only the old address wait there in vain"
     )
 
 
-def _note_port(config: DispatcherConfig, port: int) -> None:
+def _save_port(config: DispatcherConfig, port: int) -> None:
     if config.work_dir is not None and config.fault_tolerant_mode is not False:
         with suppress(OSError):  # a convenience; what cannot be done without has been kept
             handle = os.open(Path(config.work_dir, "port"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -227,17 +227,17 @@ def _note_port(config: DispatcherConfig, port: int) -> None:
                 file.write(str(port))
 
 
-def _begin(config: DispatcherConfig) -> tuple[str, Desk]:
+def _make_dispatcher(config: DispatcherConfig) -> tuple[str, Dispatcher]:
     """The token of a service and its desk, as its work folder tells where it has one."""
     if config.work_dir is None:
-        return config.token if config.token is not None else new_token(), Desk(config)
+        return config.token if config.token is not None else new_token(), Dispatcher(config)
     folder = Path(config.work_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        token = config.token if config.token is not None else kept_token(folder / "token")
+        token = config.token if config.token is not None else load_or_create_token(folder / "token")
         if config.fault_tolerant_mode is False:
-            return token, Desk(config)
-        return token, Desk(config, Journal(folder / "journal.sqlite"), BlobStore(folder / "blobs"))
+            return token, Dispatcher(config)
+        return token, Dispatcher(config, Journal(folder / "journal.sqlite"), BlobStore(folder / "blobs"))
     except OSError as error:
         if isinstance(error, DsnbError):
             raise

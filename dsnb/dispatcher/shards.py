@@ -11,7 +11,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import DatasetRegistered
 from dsnb.dispatcher.state import ENDED, NEVER_BEGUN, Iteration, Worker
-from dsnb.pipeline.modes import STATIC, Divisible, check_count, check_mode
+from dsnb.pipeline.modes import STATIC_MODES, ShardingSupport, check_mode, check_worker_count
 
 
 def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
@@ -22,42 +22,50 @@ def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
         FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one.
         InvalidArgumentError: there are no workers, or fewer files than workers.
     """
-    offer = Divisible(files=dataset.files, no_files=dataset.no_files, hinted=dataset.hinted)
+    offer = ShardingSupport(
+        file_count=dataset.num_files,
+        no_files_reason=dataset.no_file_sharding_reason,
+        has_shard_hint=dataset.has_shard_hint,
+    )
     check_mode(event.mode, offer)
     known = core.state.jobs.get(event.job_name)
     same = known is not None and known.dataset_id == event.dataset_id
-    begun = same and known is not None and (event.repetition in known.iterations or event.repetition in known.over)
-    if event.mode in STATIC and not begun:
-        check_count(event.mode, offer, count(core))
+    begun = (
+        same
+        and known is not None
+        and (event.iteration in known.iterations or event.iteration in known.archived_iterations)
+    )
+    if event.mode in STATIC_MODES and not begun:
+        check_worker_count(event.mode, offer, count(core))
 
 
 def count(core: Context) -> int:
     """How many shards a pass that begins now has."""
-    return len(core.config.worker_addresses or _present(core))
+    return len(core.config.worker_addresses or _available_workers(core))
 
 
 def first_owners(core: Context) -> list[tuple[int, str]]:
     """The shards of a pass that begins now, with the workers that produce them."""
-    present, entries = _present(core), core.config.worker_addresses
+    present, entries = _available_workers(core), core.config.worker_addresses
     if entries:
-        return [(worker.place, worker.uid) for worker in present if 0 <= worker.place < len(entries)]
+        return [(worker.static_index, worker.uid) for worker in present if 0 <= worker.static_index < len(entries)]
     return [(shard, worker.uid) for shard, worker in enumerate(present)]
 
 
-def at_work(core: Context, iteration: Iteration, worker: Worker) -> bool:
+def has_task(core: Context, iteration: Iteration, worker: Worker) -> bool:
     """Whether a worker has a task in a pass."""
     return any(core.state.tasks[task].worker == worker.uid for task in iteration.tasks)
 
 
-def vacant(core: Context, iteration: Iteration, worker: Worker) -> int | None:
+def vacant_shard(core: Context, iteration: Iteration, worker: Worker) -> int | None:
     """The shard of a pass that a worker is to produce, if it has none and one is without a worker."""
-    silent = core.live.workers.get(worker.uid, core.now) < core.now  # about to be counted as lost
-    if iteration.finished or worker.draining or silent or at_work(core, iteration, worker):
+    silent = core.transient.worker_deadlines.get(worker.uid, core.now) < core.now  # about to be counted as lost
+    if iteration.finished or worker.draining or silent or has_task(core, iteration, worker):
         return None
     held = {core.state.tasks[task].shard for task in iteration.tasks}
     free = [at for at, state in enumerate(iteration.shards) if state != ENDED and at not in held]
     if core.config.worker_addresses:
-        return worker.place if worker.place in free else None
+        return worker.static_index if worker.static_index in free else None
     return min(free, default=None)
 
 
@@ -71,5 +79,5 @@ def without_worker(core: Context, iteration: Iteration) -> tuple[str, ...]:
     )
 
 
-def _present(core: Context) -> list[Worker]:
+def _available_workers(core: Context) -> list[Worker]:
     return [worker for worker in core.state.workers.values() if not worker.draining]

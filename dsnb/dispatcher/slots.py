@@ -16,7 +16,7 @@ _ENTRY = re.compile(r"(?:[\w+.-]+://)?(?P<host>.+?)(?::(?P<port>\d+|%port(_\w+)?
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
 
-def place_of(entries: Sequence[str], address: str, taken: Mapping[int, str]) -> int:
+def static_index(entries: Sequence[str], address: str, taken: Mapping[int, str]) -> int:
     """The place of a worker in the list.
 
     Args:
@@ -31,17 +31,17 @@ def place_of(entries: Sequence[str], address: str, taken: Mapping[int, str]) -> 
         >>> place_of(["a:%port%", "b:7000", "a:%port%"], "a:5050", {0: "a:6060"})
         2
     """
-    for place, other in taken.items():
+    for index, other in taken.items():
         if other == address:
-            return place
+            return index
     host, port = _parts(address)
     # An entry that names the port is meant for this worker alone, so it goes before those for any port.
-    places = [at for wanted in (port, "") for at, entry in enumerate(entries) if _parts(entry) == (host, wanted)]
-    for place in places:
-        if place not in taken:
-            return place
+    indices = [at for wanted in (port, "") for at, entry in enumerate(entries) if _parts(entry) == (host, wanted)]
+    for index in indices:
+        if index not in taken:
+            return index
     listed = ", ".join(entries)
-    if not places:
+    if not indices:
         raise FailedPreconditionError(
             f"The worker's address is not configured: {address} is none of {listed}",
             did="the worker was not let in",
@@ -56,7 +56,7 @@ def place_of(entries: Sequence[str], address: str, taken: Mapping[int, str]) -> 
     )
 
 
-def is_place_of(entry: str, address: str) -> bool:
+def matches_entry(entry: str, address: str) -> bool:
     """Whether a place in the list may belong to a worker.
 
     Example:

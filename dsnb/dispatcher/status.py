@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.ledger import JobTotals, Ledger, TrainerTotals, stages_of
-from dsnb.dispatcher.owner import Owner
-from dsnb.dispatcher.rounds import standings, waits_for
+from dsnb.dispatcher.rounds import consumer_states, waits_for
 from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
-from dsnb.dispatcher.timeline import Timeline
+from dsnb.dispatcher.statistics import JobTotals, Statistics, TrainerTotals, stages_of
+from dsnb.dispatcher.timeline import SplitHistory
+from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.monitor.snapshot import (
     VERSION,
     ConsumerStatus,
+    CursorStatus,
     EventStatus,
     JobStatus,
     LinkStatus,
     OlderJobs,
-    PlaceStatus,
     RoundsStatus,
     ShardStatus,
     Snapshot,
@@ -32,10 +32,10 @@ from dsnb.wire.messages import TaskReport, WorkerReport
 
 def snapshot(
     core: Core,
-    ledger: Ledger,
+    statistics: Statistics,
     events: Iterable[EventStatus],
-    owner: Owner | None = None,
-    timeline: Timeline | None = None,
+    worker_pool: WorkerPool | None = None,
+    split_history: SplitHistory | None = None,
     *,
     seq: int,
     time: float,
@@ -55,31 +55,34 @@ def snapshot(
         started=started,
         workers=tuple(
             _worker(
-                core, worker, ledger.workers.get(worker.uid), owner.stderr_of(worker.uid) if owner is not None else ()
+                core,
+                worker,
+                statistics.workers.get(worker.uid),
+                worker_pool.stderr_of(worker.uid) if worker_pool is not None else (),
             )
             for worker in workers
         ),
-        jobs=tuple(_job(core, job, ledger.job(job.name), timeline) for job in jobs),
+        jobs=tuple(_job(core, job, statistics.job(job.name), split_history) for job in jobs),
         events=tuple(events),
-        scalable=owner is not None,
-        older=_older(core, ledger),
+        scalable=worker_pool is not None,
+        older=_older(core, statistics),
     )
 
 
-def _older(core: Core, ledger: Ledger) -> OlderJobs:
+def _older(core: Core, statistics: Statistics) -> OlderJobs:
     archived = [job for job in core.state.jobs.values() if job.archived]
-    sums = [ledger.sums(job.name) for job in archived]
+    sums = [statistics.archived_totals(job.name) for job in archived]
     return OlderJobs(
         jobs=len(archived),
         produced=sum(one.produced for one in sums),
         consumed=sum(one.consumed for one in sums),
-        lost_splits=sum(job.lost for job in archived),
+        lost_splits=sum(job.archived_lost_splits for job in archived),
     )
 
 
 def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tuple[str, ...]) -> WorkerStatus:
     tasks = report.tasks if report else ()
-    silent_since = core.live.workers[worker.uid] - core.config.worker_timeout_ms / 1000
+    silent_since = core.transient.worker_deadlines[worker.uid] - core.config.worker_timeout_ms / 1000
     return WorkerStatus(
         name=worker.name,
         uid=worker.uid,
@@ -101,14 +104,14 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tup
         stderr=stderr,
         clock_ns=report.clock_ns if report else 0,
         late_ns=report.late_ns if report else 0,
-        looks=report.looks if report else 0,
+        latency_samples=report.latency_samples if report else 0,
         cpu_ns=report.cpu_ns if report else 0,
         cpus=report.cpus if report else 0,
         idle_ns=report.idle_ns if report else 0,
     )
 
 
-def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> JobStatus:
+def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | None) -> JobStatus:
     newest = job.iterations[max(job.iterations)]
     trainers = tuple(_trainer(core, job, totals, name) for name in totals.trainer_ids())
     return JobStatus(
@@ -122,14 +125,15 @@ def _job(core: Core, job: Job, totals: JobTotals, timeline: Timeline | None) -> 
         state="finished" if newest.finished else "paused" if job.paused_by else "running" if job.clients else "idle",
         clients=len(job.clients),
         produced=totals.all_produced(),
-        consumed=totals.earlier + sum(trainer.elements for trainer in trainers),
-        lost_splits=job.lost + sum(p.lost for iteration in job.iterations.values() for p in iteration.providers),
+        consumed=totals.unlisted_consumed + sum(trainer.elements for trainer in trainers),
+        lost_splits=job.archived_lost_splits
+        + sum(p.lost for iteration in job.iterations.values() for p in iteration.providers),
         tasks=tuple(_task(core, task, totals.tasks.get(task)) for i in job.iterations.values() for task in i.tasks),
         trainers=trainers,
         splits=_splits(core, newest),
         shards=_shards(core, newest),
         paused_by=job.paused_by,
-        grants=timeline.of(job.name) if timeline is not None else (),
+        grants=split_history.grants_of(job.name) if split_history is not None else (),
         rounds=_rounds(core, job, newest),
         links=tuple(_links(core, totals)),
         stages=tuple(
@@ -154,9 +158,9 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
     return TaskStatus(
         task_id=task_id,
         worker=core.state.worker_name(task),
-        iteration=task.number,
+        iteration=task.iteration,
         incarnation=task.incarnation,
-        state="ended" if task.ended else "halted" if task.halt is not None else report.state,
+        state="ended" if task.ended else "halted" if task.unassignment is not None else report.state,
         head=report.head,
         tail=report.tail,
         window_bytes=report.window_bytes,
@@ -172,8 +176,8 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
     past = totals.trainers.get(trainer_id, TrainerTotals())
     reports = [report for name, report in totals.clients.values() if name == trainer_id]
     # Without the cache all readers of a task share one place; it is a client's own when it reads alone.
-    place_id = trainer_id if job.cached or job.consumers else "" if len(totals.clients) == 1 else None
-    here = [(task, t) for task in totals.tasks.values() for t in task.trainers if t.trainer_id == place_id]
+    reported_id = trainer_id if job.cached or job.num_consumers else "" if len(totals.clients) == 1 else None
+    here = [(task, t) for task in totals.tasks.values() for t in task.trainers if t.trainer_id == reported_id]
     return TrainerStatus(
         trainer_id=trainer_id,
         clients=len(reports),
@@ -185,18 +189,18 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
         lag_bytes=sum(t.lag_bytes for _, t in here),
         on_lag=next((t.on_lag for _, t in here if t.on_lag), ""),
         rate=sum(t.rate for _, t in here),
-        falls_off_s=min((t.falls_off_s for _, t in here if t.falls_off_s), default=0.0),
+        eviction_in_s=min((t.eviction_in_s for _, t in here if t.eviction_in_s), default=0.0),
         lost=past.lost + sum(r.lost for r in reports),
         wait_ns=past.wait_ns + sum(r.wait_ns for r in reports),
         decode_ns=past.decode_ns + sum(r.decode_ns for r in reports),
         active_ns=past.active_ns + sum(r.active_ns for r in reports),
-        places=tuple(
-            PlaceStatus(
+        cursors=tuple(
+            CursorStatus(
                 task_id=task.task_id,
                 worker=core.state.worker_name(core.state.tasks[task.task_id]),
                 offset=t.offset,
                 lag=max(0, task.head - t.offset),
-                flight_ns=t.flight_ns,
+                in_flight_ns=t.in_flight_ns,
             )
             for task, t in here
             if task.task_id in core.state.tasks
@@ -212,14 +216,14 @@ def _links(core: Core, totals: JobTotals) -> Iterator[LinkStatus]:
                 yield LinkStatus(
                     task_id=task.task_id,
                     worker=worker,
-                    client_id=link.client,
+                    client_id=link.client_id,
                     trainer_id=link.trainer_id,
                     transfer=link.transfer,
-                    why=link.why,
-                    pieces=link.pieces,
+                    reason=link.reason,
+                    frame_slices=link.frame_slices,
                     fallbacks=link.fallbacks,
                     held_bytes=link.held_bytes,
-                    note=link.note,
+                    fallback_reason=link.fallback_reason,
                 )
 
 
@@ -228,9 +232,9 @@ def _shards(core: Core, iteration: Iteration) -> tuple[ShardStatus, ...]:
     rows = []
     for shard, state in enumerate(iteration.shards):
         task = tasks.get(shard)
-        worker = core.state.worker_name(task) if task is not None and task.halt is None else ""
-        told = ("running" if worker else "lost") if state == BEGUN else state
-        rows.append(ShardStatus(shard=shard, state=told, worker=worker))
+        worker = core.state.worker_name(task) if task is not None and task.unassignment is None else ""
+        shown = ("running" if worker else "lost") if state == BEGUN else state
+        rows.append(ShardStatus(shard=shard, state=shown, worker=worker))
     return tuple(rows)
 
 
@@ -238,20 +242,20 @@ def _rounds(core: Core, job: Job, iteration: Iteration) -> RoundsStatus | None:
     rounds = iteration.rounds
     if rounds is None:
         return None
-    table = standings(core, job.name, iteration)
+    states = consumer_states(core, job.name, iteration)
     tasks = [core.state.tasks[task] for task in iteration.tasks]
     return RoundsStatus(
-        round=min(standing.round for standing in table),
+        round=min(state.round for state in states),
         workers=tuple(core.state.worker_name(task) for task in tasks),
         consumers=tuple(
             ConsumerStatus(
                 index=index,
-                client_id=standing.client,
-                state="absent" if not standing.client else "reading" if standing.begun else "joining",
+                client_id=standing.client_id,
+                state="absent" if not standing.client_id else "reading" if standing.begun else "joining",
                 round=standing.round,
-                since_s=max(0.0, core.now - standing.since),
+                last_change_age_s=max(0.0, core.now - standing.changed_at),
             )
-            for index, standing in enumerate(table)
+            for index, standing in enumerate(states)
         ),
         halted=rounds.halted,
         dropped=rounds.dropped,
@@ -265,7 +269,7 @@ def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:
         in_hand = 0
         for task_id in iteration.tasks:
             task = core.state.tasks[task_id]
-            given, done = task.given.get(number, 0), task.done
+            given, done = task.splits_given.get(number, 0), task.splits_done
             in_hand += max(0, given - (done[number] if number < len(done) else 0))
         # While nobody has anything of a new repetition, the one before is told: its last splits are worked on.
         over = provider.next == 0 and provider.repetition > 0

@@ -16,14 +16,14 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.state import State
 from dsnb.monitor.snapshot import GrantStatus
 
-KEPT = 120
+MAX_GRANTS_PER_JOB = 120
 """Runs of one job."""
-JOBS_KEPT = 16
+MAX_ENDED_JOBS = 16
 """Jobs without a task whose runs are kept."""
 
 
 @dataclass(slots=True)
-class _Run:
+class _Grant:
     worker: str
     task_id: str
     iteration: int
@@ -47,17 +47,17 @@ class _Task:
     job: str
     iteration: int
     worker: str
-    open: dict[int, deque[_Run]] = field(default_factory=dict)
-    done: dict[int, int] = field(default_factory=dict)
+    open_grants: dict[int, deque[_Grant]] = field(default_factory=dict)
+    splits_done: dict[int, int] = field(default_factory=dict)
 
     def close(self, state: str, now: float) -> None:
-        for runs in self.open.values():
+        for runs in self.open_grants.values():
             for run in runs:
                 run.close(state, now)
-        self.open.clear()
+        self.open_grants.clear()
 
 
-class Timeline:
+class SplitHistory:
     """The newest runs of splits of each job. Not thread-safe: used under the dispatcher's lock.
 
     Args:
@@ -67,31 +67,33 @@ class Timeline:
     def __init__(self, state: State) -> None:
         self._names = {worker.uid: worker.name for worker in state.workers.values()}
         self._tasks = {
-            task.task_id: _Task(task.job, task.number, state.worker_name(task), done=dict(enumerate(task.done)))
+            task.task_id: _Task(
+                task.job, task.iteration, state.worker_name(task), splits_done=dict(enumerate(task.splits_done))
+            )
             for task in state.tasks.values()
         }
-        self._jobs: dict[str, deque[_Run]] = {}
+        self._jobs: dict[str, deque[_Grant]] = {}
 
-    def of(self, job: str) -> tuple[GrantStatus, ...]:
+    def grants_of(self, job: str) -> tuple[GrantStatus, ...]:
         """The newest runs of a job, the oldest first."""
         return tuple(
             GrantStatus(
                 worker=run.worker,
                 task_id=run.task_id,
                 iteration=run.iteration,
-                source=run.source,
+                provider=run.source,
                 repetition=run.repetition,
                 first=run.first,
                 end=run.end,
                 state=run.state,
-                given=run.given,
-                done=run.done,
-                again=run.again,
+                granted_at=run.given,
+                ended_at=run.done,
+                reassigned=run.again,
             )
             for run in self._jobs.get(job, ())
         )
 
-    def learn(self, records: Iterable[r.Record], now: float) -> None:
+    def apply(self, records: Iterable[r.Record], now: float) -> None:
         """Take in what was decided at a time, in seconds since the epoch."""
         for record in records:
             match record:
@@ -100,12 +102,12 @@ class Timeline:
                 case r.WorkerLeft():
                     self._names.pop(record.uid, None)
                 case r.TaskCreated():
-                    self._tasks[record.task_id] = _Task(record.job, record.number, self._names[record.worker])
-                case r.TaskHalted():
+                    self._tasks[record.task_id] = _Task(record.job, record.iteration, self._names[record.worker])
+                case r.TaskUnassigned():
                     self._tasks[record.task_id].close("moved", now)
                 case r.TaskAssigned():
                     self._assigned(record, now)
-                case r.SplitsGiven() | r.SplitsTold():
+                case r.SplitsGiven() | r.SplitsReported():
                     self._given(record, now)
                 case r.TaskProgressed():
                     self._done(record, now)
@@ -121,15 +123,15 @@ class Timeline:
     def _assigned(self, record: r.TaskAssigned, now: float) -> None:
         task = self._tasks[record.task_id]
         self._tasks[record.task_id] = _Task(task.job, task.iteration, self._names[record.worker])
-        for provider, repetition, first, end in record.begin.runs if record.begin else ():
+        for provider, repetition, first, end in record.start_position.splits if record.start_position else ():
             self._add(record.task_id, provider, repetition, first, end, now)
 
-    def _given(self, record: r.SplitsGiven | r.SplitsTold, now: float) -> None:
+    def _given(self, record: r.SplitsGiven | r.SplitsReported, now: float) -> None:
         self._add(record.task_id, record.provider, record.repetition, record.first, record.end, now)
 
     def _add(self, task_id: str, provider: int, repetition: int, first: int, end: int, now: float) -> None:
         task = self._tasks[task_id]
-        run = _Run(
+        run = _Grant(
             worker=task.worker,
             task_id=task_id,
             iteration=task.iteration,
@@ -140,30 +142,30 @@ class Timeline:
             given=now,
         )
         if task.job not in self._jobs:
-            self._make_room()
-        runs = self._jobs.setdefault(task.job, deque(maxlen=KEPT))
-        run.again = any(before.state in {"lost", "moved"} and _same_splits(before, run) for before in runs)
+            self._drop_old_jobs()
+        runs = self._jobs.setdefault(task.job, deque(maxlen=MAX_GRANTS_PER_JOB))
+        run.again = any(before.state in {"lost", "moved"} and _overlap(before, run) for before in runs)
         runs.append(run)
-        task.open.setdefault(provider, deque()).append(run)
+        task.open_grants.setdefault(provider, deque()).append(run)
 
-    def _make_room(self) -> None:
+    def _drop_old_jobs(self) -> None:
         """Keep the runs of the newest few jobs that have no tasks any more; forget those of older ones."""
         at_work = {task.job for task in self._tasks.values()}
         over = [job for job in self._jobs if job not in at_work]
-        for job in over[: max(0, len(over) - JOBS_KEPT)]:
+        for job in over[: max(0, len(over) - MAX_ENDED_JOBS)]:
             del self._jobs[job]
 
     def _done(self, record: r.TaskProgressed, now: float) -> None:
         task = self._tasks[record.task_id]
-        for source, done in enumerate(record.done):
-            runs, before = task.open.get(source, deque()), task.done.get(source, 0)
+        for source, done in enumerate(record.splits_done):
+            runs, before = task.open_grants.get(source, deque()), task.splits_done.get(source, 0)
             while runs and before + runs[0].end - runs[0].first <= done:
                 run = runs.popleft()
                 before += run.end - run.first
                 run.close("done", now)
-            task.done[source] = before
+            task.splits_done[source] = before
 
 
-def _same_splits(one: _Run, other: _Run) -> bool:
+def _overlap(one: _Grant, other: _Grant) -> bool:
     same_pass = (one.iteration, one.source, one.repetition) == (other.iteration, other.source, other.repetition)
     return same_pass and one.first < other.end and other.first < one.end

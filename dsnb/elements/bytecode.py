@@ -34,7 +34,7 @@ _STORE_NAME = dis.opmap["STORE_NAME"]
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 # What a class body stores about its place and not about what it does.
-_PLACE_NAMES = {"__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "__module__"}
+_LOCATION_NAMES = {"__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "__module__"}
 # OPTIMIZED, NEWLOCALS, VARARGS, VARKEYWORDS, GENERATOR, COROUTINE, ITERABLE_COROUTINE, ASYNC_GENERATOR: what changes
 # how code runs. NESTED, HAS_DOCSTRING and the __future__ flags tell where it was written.
 _FLAGS = 0x3AF
@@ -45,11 +45,11 @@ class Import(NamedTuple):
 
     level: int
     name: str
-    taken: tuple[str, ...]
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeAnalysis:
     """A code object taken apart.
 
     Attributes:
@@ -66,7 +66,7 @@ class Code:
 
 
 @lru_cache(maxsize=4096)
-def _take_apart(code: _ByIdentity) -> Code:
+def _analyse_code(code: _ByIdentity) -> CodeAnalysis:
     return _Reader(code.code).read()
 
 
@@ -83,39 +83,39 @@ class _ByIdentity:
         return id(self.code)
 
 
-def take_apart(code: CodeType) -> Code:
+def analyse_code(code: CodeType) -> CodeAnalysis:
     """What `code` does; the nested functions stand among its constants as code objects.
 
     Example:
         >>> take_apart((lambda x: np.sin(x)).__code__).reads
         (('np', 'sin'),)
     """
-    return _take_apart(_ByIdentity(code))
+    return _analyse_code(_ByIdentity(code))
 
 
 def all_reads(code: CodeType) -> list[tuple[str, ...]]:
     """The globals that `code` and the functions nested in it read, each once, in the order of first use."""
     reads: dict[tuple[str, ...], None] = {}
-    for part in nested(code):
-        reads.update(dict.fromkeys(take_apart(part).reads))
+    for part in walk_code(code):
+        reads.update(dict.fromkeys(analyse_code(part).reads))
     return list(reads)
 
 
 def all_imports(code: CodeType) -> list[Import]:
     """The modules that `code` and the functions nested in it import, each once."""
     imports: dict[Import, None] = {}
-    for part in nested(code):
-        imports.update(dict.fromkeys(take_apart(part).imports))
+    for part in walk_code(code):
+        imports.update(dict.fromkeys(analyse_code(part).imports))
     return list(imports)
 
 
-def nested(code: CodeType) -> Iterator[CodeType]:
+def walk_code(code: CodeType) -> Iterator[CodeType]:
     """`code`, then the code objects among its constants, theirs and so on."""
     waiting = [code]
     while waiting:
         part = waiting.pop(0)
         yield part
-        waiting += [constant for constant in take_apart(part).constants if isinstance(constant, CodeType)]
+        waiting += [constant for constant in analyse_code(part).constants if isinstance(constant, CodeType)]
 
 
 class _Reader:
@@ -126,69 +126,69 @@ class _Reader:
         self.instructions = list(_instructions(code.co_code))
         self.numbers: dict[int, int] = {}
 
-    def read(self) -> Code:
-        operations = b"".join(self._operation(place) for place in range(len(self.instructions)))
+    def read(self) -> CodeAnalysis:
+        operations = b"".join(self._operation(number) for number in range(len(self.instructions)))
         code = self.code
         parts = (
             operations, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags & _FLAGS,
             code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_exceptiontable,
         )  # fmt: skip
         constants = tuple(code.co_consts[index] for index in self.numbers)
-        return Code(parts, constants, tuple(self._reads()), tuple(self._imports()))
+        return CodeAnalysis(parts, constants, tuple(self._reads()), tuple(self._imports()))
 
-    def _operation(self, place: int) -> bytes:
-        operation, argument = self.instructions[place]
+    def _operation(self, index: int) -> bytes:
+        operation, argument = self.instructions[index]
         if operation in _HAS_CONST:
             # Left out whole: from 3.13 on, the line of a class may share its constant with a number that does matter.
-            if self._stored_as(place + 1) in _PLACE_NAMES:
+            if self._stored_as(index + 1) in _LOCATION_NAMES:
                 return b""
             argument = self.numbers.setdefault(argument, len(self.numbers))
         return operation.to_bytes(2, "little") + argument.to_bytes(4, "little")
 
-    def _stored_as(self, place: int) -> str:
-        operation, argument = self.instructions[place] if place < len(self.instructions) else (_CACHE, 0)
+    def _stored_as(self, index: int) -> str:
+        operation, argument = self.instructions[index] if index < len(self.instructions) else (_CACHE, 0)
         return self.code.co_names[argument] if operation == _STORE_NAME else ""
 
     def _reads(self) -> Iterator[tuple[str, ...]]:
         """Each read once: x.size must not depend on a global called size, and helpers.prep is not all of helpers."""
         seen = set()
-        for place, (operation, argument) in enumerate(self.instructions):
+        for index, (operation, argument) in enumerate(self.instructions):
             # A class body begins with __module__ = __name__: where it stands, not what it does.
-            if operation in _GLOBAL_READS and self._stored_as(place + 1) != "__module__":
+            if operation in _GLOBAL_READS and self._stored_as(index + 1) != "__module__":
                 first = self.code.co_names[argument >> _GLOBAL_READS[operation]]
-                chain = (first, *self._attributes(place + 1))
+                chain = (first, *self._attributes(index + 1))
                 if chain not in seen:
                     seen.add(chain)
                     yield chain
 
-    def _attributes(self, place: int) -> Iterator[str]:
-        while place < len(self.instructions) and self.instructions[place][0] in _ATTRIBUTE_READS:
-            operation, argument = self.instructions[place]
+    def _attributes(self, index: int) -> Iterator[str]:
+        while index < len(self.instructions) and self.instructions[index][0] in _ATTRIBUTE_READS:
+            operation, argument = self.instructions[index]
             yield self.code.co_names[argument >> _ATTRIBUTE_READS[operation]]
-            place += 1
+            index += 1
 
     def _imports(self) -> Iterator[Import]:
-        for place, (operation, argument) in enumerate(self.instructions):
+        for index, (operation, argument) in enumerate(self.instructions):
             if operation == _IMPORT_NAME:
-                yield Import(self._level(place), self.code.co_names[argument], tuple(self._taken(place + 1)))
+                yield Import(self._level(index), self.code.co_names[argument], tuple(self._imported_members(index + 1)))
 
-    def _level(self, place: int) -> int:
+    def _level(self, index: int) -> int:
         """The number of dots: it is loaded before the tuple of names."""
-        operation, argument = self.instructions[place - 2]
+        operation, argument = self.instructions[index - 2]
         level = self.code.co_consts[argument] if operation in _HAS_CONST else 0
         return level if isinstance(level, int) else 0
 
-    def _taken(self, place: int) -> Iterator[str]:
+    def _imported_members(self, index: int) -> Iterator[str]:
         """The names of `from module import a, b`: IMPORT_FROM and a store, over and over."""
-        while place < len(self.instructions) and self.instructions[place][0] == _IMPORT_FROM:
-            yield self.code.co_names[self.instructions[place][1]]
-            place += 2
+        while index < len(self.instructions) and self.instructions[index][0] == _IMPORT_FROM:
+            yield self.code.co_names[self.instructions[index][1]]
+            index += 2
 
 
 def _instructions(raw: bytes) -> Iterator[tuple[int, int]]:
     extended = 0
-    for place in range(0, len(raw), 2):
-        operation, argument = raw[place], raw[place + 1] | extended
+    for offset in range(0, len(raw), 2):
+        operation, argument = raw[offset], raw[offset + 1] | extended
         extended = 0
         if operation == _EXTENDED_ARG:
             extended = argument << 8

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.exclusive import BLOCK_BYTES, exclusive_record, exclusive_rows, read_only_copy
-from dsnb.elements.refusal import is_masked, no_leaf
+from dsnb.elements.copying import BLOCK_BYTES, copy_record, copy_rows, read_only_copy
+from dsnb.elements.leaf_errors import invalid_leaf_error, is_masked
 from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text
 from dsnb.elements.structure import StructureMismatch
 from dsnb.errors import DataLossError
@@ -32,7 +32,7 @@ COPY_BELOW = BLOCK_BYTES
 """Values smaller than this are handed out as copies, so that one kept sample does not hold a whole frame."""
 
 _ALIGN = 16
-_FEW = 16
+_MAX_BUFFERS = 16
 """Buffers up to which joining them costs more than it saves whoever handles them one by one."""
 
 
@@ -78,12 +78,12 @@ class Dense:
             return rows
         if self.shape:
             return _small_copies(rows)
-        return list(map(exclusive_record, rows)) if self.dtype.names else rows
+        return list(map(copy_record, rows)) if self.dtype.names else rows
 
     def copies(self, start: int, stop: int) -> Sequence[Any]:
         part = self.values[start:stop]
         if isinstance(part, np.ndarray):
-            return exclusive_rows(part)
+            return copy_rows(part)
         return list(map(read_only_copy, part)) if self.shape else part
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
@@ -116,7 +116,7 @@ class Ragged:
         return TensorSpec([next(iter(sizes)) if len(sizes) == 1 else None for sizes in dims], self.dtype)
 
     def rows(self, start: int, stop: int) -> Sequence[Any]:
-        return [read_only_copy(value) if _shares_small(value) else value for value in self.values[start:stop]]
+        return [read_only_copy(value) if _is_small_view(value) else value for value in self.values[start:stop]]
 
     def copies(self, start: int, stop: int) -> Sequence[Any]:
         return list(map(read_only_copy, self.values[start:stop]))
@@ -205,7 +205,7 @@ def column_of(values: Sequence[Any], packed: bool = False) -> Column:
     return _array_column([plain_array(value) for value in values])
 
 
-def alike(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
+def compatible_dtypes(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
     """Whether values of both dtypes may stand in one stream: equal ones, and text of any two widths."""
     return first == second or (first.kind == second.kind and first.kind in "SU")
 
@@ -214,18 +214,18 @@ def _number_column(values: Sequence[Any], dtype: np.dtype[Any]) -> Column:
     try:
         return Dense(dtype, (), np.array(values, dtype))
     except OverflowError as error:
-        raise no_leaf(max(values, key=abs), "it has more than 64 bits") from error
+        raise invalid_leaf_error(max(values, key=abs), "it has more than 64 bits") from error
 
 
 def _array_column(arrays: Sequence[Array]) -> Column:
     first = arrays[0]
     dtypes, shapes = set(map(attrgetter("dtype"), arrays)), set(map(attrgetter("shape"), arrays))
-    if not all(alike(dtype, first.dtype) for dtype in dtypes) or len(set(map(len, shapes))) > 1:
+    if not all(compatible_dtypes(dtype, first.dtype) for dtype in dtypes) or len(set(map(len, shapes))) > 1:
         raise StructureMismatch(
-            next(i for i, a in enumerate(arrays) if not alike(a.dtype, first.dtype) or a.ndim != first.ndim)
+            next(i for i, a in enumerate(arrays) if not compatible_dtypes(a.dtype, first.dtype) or a.ndim != first.ndim)
         )
     if first.dtype.hasobject:
-        raise no_leaf(first)
+        raise invalid_leaf_error(first)
     for array in arrays:
         array.setflags(write=False)  # readers in this process get references; a third of what `flags` costs
     if len(dtypes) > 1:  # text, laid out as wide as the widest
@@ -245,14 +245,14 @@ def plain_array(value: Any) -> Array:
         InvalidArgumentError: for what is no leaf.
     """
     if is_masked(value):
-        raise no_leaf(value)
+        raise invalid_leaf_error(value)
     try:
         array = np.asarray(value)
     except Exception as error:
         # Arrays of other libraries may refuse in any way: a tensor on a device, or one that requires a gradient.
-        raise no_leaf(value, str(error)) from error
+        raise invalid_leaf_error(value, str(error)) from error
     if array.dtype.hasobject:
-        raise no_leaf(value)
+        raise invalid_leaf_error(value)
     return array
 
 
@@ -292,7 +292,7 @@ def _ends(sizes: Sequence[int], total: int) -> list[int]:
     """Where each value begins, and the last one ends. Slices that reach too far would be cut without a word."""
     ends = [0, *accumulate(sizes)]
     if min(sizes, default=0) < 0 or ends[-1] != total:
-        raise _damaged()
+        raise _damaged_frame_error()
     return ends
 
 
@@ -305,7 +305,7 @@ def check_layouts(layouts: Sequence[Layout], count: int) -> int:
     end = 0
     for layout in layouts:
         if layout.offset != aligned(end) or not _size_fits(layout, count):
-            raise _damaged()
+            raise _damaged_frame_error()
         end = layout.offset + layout.nbytes
     return end
 
@@ -318,7 +318,7 @@ def _size_fits(layout: Layout, count: int) -> bool:
     return layout.nbytes == dtype_from_text(layout.dtype).itemsize * count * math.prod(layout.shape)
 
 
-def _damaged() -> DataLossError:
+def _damaged_frame_error() -> DataLossError:
     return DataLossError("a damaged frame arrived", did="the read was broken off")
 
 
@@ -329,7 +329,7 @@ def _small_copies(rows: list[Array]) -> list[Array]:
     return copies
 
 
-def _shares_small(value: Array) -> bool:
+def _is_small_view(value: Array) -> bool:
     return value.base is not None and value.nbytes < COPY_BELOW
 
 
@@ -373,6 +373,6 @@ def join_bytes(buffers: Sequence[Buffer]) -> bytes:
         return b"".join(map(bytes_of, buffers))
 
 
-def few(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+def coalesce_buffers(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
     """The same bytes in few buffers, for what pays for each of them: many are joined, which costs less."""
-    return buffers if len(buffers) <= _FEW else [join_bytes(buffers)]
+    return buffers if len(buffers) <= _MAX_BUFFERS else [join_bytes(buffers)]

@@ -40,12 +40,12 @@ class Codec:
 
 
 @lru_cache(maxsize=1)
-def installed() -> tuple[str, ...]:
+def installed_codecs() -> tuple[str, ...]:
     """The names of the codecs that this process has, the fastest first. Imports none of them."""
     return tuple(name for name, package in _PACKAGES.items() if find_spec(package) is not None)
 
 
-def missing(name: str, where: str) -> FailedPreconditionError:
+def missing_codec_error(name: str, where: str) -> FailedPreconditionError:
     """The error of a codec that was named and is not there."""
     return FailedPreconditionError(
         f"the codec {name} is not installed {where}",
@@ -55,7 +55,7 @@ def missing(name: str, where: str) -> FailedPreconditionError:
 
 
 @lru_cache(maxsize=len(_PACKAGES))
-def codec(name: str) -> Codec:
+def load_codec(name: str) -> Codec:
     """A codec by its name.
 
     Raises:
@@ -67,8 +67,8 @@ def codec(name: str) -> Codec:
         >>> len(packed) < 50, lz4.decompress(packed, 1000) == bytes(1000)
         (True, True)
     """
-    if name not in installed():
-        raise missing(name, "here")
+    if name not in installed_codecs():
+        raise missing_codec_error(name, "here")
     return _lz4() if name == "LZ4" else _zstd()
 
 

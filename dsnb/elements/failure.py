@@ -7,12 +7,12 @@ It is raised as its original class, with what dsnb knows added as notes and the 
 from __future__ import annotations
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.legible import RemoteTraceback, legible_note, traceback_text
 from dsnb.elements.pickling import dump_error, load_error
+from dsnb.elements.tracebacks import RemoteTraceback, format_note, traceback_text
 from dsnb.errors import DsnbError, UserCodeError
 
-_MOST_TEXT = 64 * 1024
-_MOST_PICKLED = 1 << 20
+_MAX_TEXT = 64 * 1024
+_MAX_PICKLED_BYTES = 1 << 20
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
@@ -34,12 +34,12 @@ class Failure:
     pickled: bytes = b""
     notes: tuple[str, ...] = ()
 
-    def error(self) -> Exception:
+    def to_exception(self) -> Exception:
         """The error to raise in the reader's process; a new one each time."""
         error = self._original()
         # Set, not added: some errors bring their notes along when they are rebuilt, those with a reduction of their own
         # do not.
-        error.__notes__ = list(map(legible_note, self.notes))
+        error.__notes__ = list(map(format_note, self.notes))
         if self.traceback:
             error.__cause__ = RemoteTraceback(self.traceback)
         return error
@@ -74,10 +74,10 @@ def failure_of(error: BaseException, *notes: str) -> Failure:
 def _utf8(text: str) -> str:
     # Python keeps the odd bytes of file names as lone surrogates, which no other program takes for text.
     whole = text.encode("utf-8", "backslashreplace").decode()
-    if len(whole) <= _MOST_TEXT:
+    if len(whole) <= _MAX_TEXT:
         return whole
-    half = _MOST_TEXT // 2
-    return f"{whole[:half]} ... ({len(whole) - _MOST_TEXT:,} characters) ... {whole[-half:]}"
+    half = _MAX_TEXT // 2
+    return f"{whole[:half]} ... ({len(whole) - _MAX_TEXT:,} characters) ... {whole[-half:]}"
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -88,7 +88,7 @@ def _pickled(error: BaseException) -> bytes:
         load_error(data)  # an error that cannot be rebuilt here cannot be rebuilt anywhere
     except Exception:  # noqa: BLE001 - errors carry anything, also what cannot be pickled
         return b""
-    return data if len(data) <= _MOST_PICKLED else b""
+    return data if len(data) <= _MAX_PICKLED_BYTES else b""
 
 
 def _message(error: BaseException) -> str:

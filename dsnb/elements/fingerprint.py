@@ -21,8 +21,8 @@ from hashlib import blake2b
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.fingerprint_graph import Emitted, Walk
-from dsnb.elements.fingerprint_parts import packed
+from dsnb.elements.fingerprint_graph import GraphPart, ValueGraph
+from dsnb.elements.fingerprint_parts import encode_parts
 from dsnb.elements.imports import SourceFile
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -76,15 +76,15 @@ class Fingerprint:
         mine, its = _by_path(self), _by_path(other)
         for path, component in mine.items():
             if path not in its:
-                return f"{self._place(path)}: only the first has it ({component.detail})"
+                return f"{self._path_text(path)}: only the first has it ({component.detail})"
             if (component.kind, component.digest) != (its[path].kind, its[path].digest):
-                return f"{self._place(path)}: {_against(component, its[path])}"
+                return f"{self._path_text(path)}: {_describe_change(component, its[path])}"
         for path, component in its.items():
             if path not in mine:
-                return f"{other._place(path)}: only the second has it ({component.detail})"
+                return f"{other._path_text(path)}: only the second has it ({component.detail})"
         return "the same parts, put together in another way"
 
-    def _place(self, path: str) -> str:
+    def _path_text(self, path: str) -> str:
         """A path with operations called by their names."""
         first, *rest = path.split(" > ")
         names = {part.path: part.detail for part in self.components if part.kind == "operation"}
@@ -108,21 +108,21 @@ def fingerprint(value: Any, *, root: str = "pipeline", result: bool = False) -> 
         >>> fingerprint(lambda x: x + 1).digest == fingerprint(lambda x: x + 1).digest
         True
     """
-    walk = Walk(value, result=result)
-    walk.check_accounts()
-    emitted = list(walk.emit(root))
-    packages = sorted(walk.packages.items())
-    key = packed("dsnb fingerprint 1", _PYTHON, importlib.util.MAGIC_NUMBER, walk.digest, packages)
+    graph = ValueGraph(value, result=result)
+    graph.check_self_descriptions()
+    emitted = list(graph.parts(root))
+    packages = sorted(graph.packages.items())
+    key = encode_parts("dsnb fingerprint 1", _PYTHON, importlib.util.MAGIC_NUMBER, graph.digest, packages)
     return Fingerprint(
         blake2b(key, digest_size=16).hexdigest(),
         (*_components(emitted), *_environment(packages)),
         tuple(f"{part.path} ({part.problem})" for part in emitted if part.problem),
-        tuple(walk.sources),
-        tuple(walk.files),
+        tuple(graph.sources),
+        tuple(graph.files),
     )
 
 
-def _components(emitted: list[Emitted]) -> Iterator[Component]:
+def _components(emitted: list[GraphPart]) -> Iterator[Component]:
     return (Component(part.path, part.kind, part.digest.hex(), part.detail) for part in emitted)
 
 
@@ -137,7 +137,7 @@ def _by_path(given: Fingerprint) -> dict[str, Component]:
     return {component.path: component for component in ordered}
 
 
-def _against(mine: Component, its: Component) -> str:
+def _describe_change(mine: Component, its: Component) -> str:
     if mine.detail != its.detail:
         return f"{mine.detail} against {its.detail}"
     what = {"function": "what it refers to differs", "code": "its code differs", "array": "its contents differ"}

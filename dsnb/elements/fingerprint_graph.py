@@ -9,44 +9,48 @@ from hashlib import blake2b
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.fingerprint_code import CODE_LOOKERS, look_by_meta
-from dsnb.elements.fingerprint_parts import Look, Looker, encode, short
-from dsnb.elements.fingerprint_values import VALUE_LOOKERS, look_at_instance, look_by_base, look_by_hook
+from dsnb.elements.fingerprint_code import CODE_DECOMPOSERS, decompose_class_or_module
+from dsnb.elements.fingerprint_parts import Decomposer, Decomposition, encode_plain, short_repr
+from dsnb.elements.fingerprint_values import VALUE_DECOMPOSERS, decompose_by_base, decompose_by_hook, decompose_instance
 from dsnb.elements.imports import SourceFile
 
 _PATH_STEPS = 24
-_LOOKERS: dict[type, Looker] = {**VALUE_LOOKERS, **CODE_LOOKERS}
+_DECOMPOSERS: dict[type, Decomposer] = {**VALUE_DECOMPOSERS, **CODE_DECOMPOSERS}
 
 
-def look_at(value: Any) -> Look:
+def decompose(value: Any) -> Decomposition:
     """What is seen of any value."""
-    plain = encode(value)
+    plain = encode_plain(value)
     if plain is not None:
-        return Look("value", plain, detail=short(value))
-    looker = _LOOKERS.get(type(value), look_by_meta)
-    return looker(value) or look_by_hook(value) or look_by_base(value) or look_at_instance(value)
+        return Decomposition("value", plain, detail=short_repr(value))
+    looker = _DECOMPOSERS.get(type(value), decompose_class_or_module)
+    return looker(value) or decompose_by_hook(value) or decompose_by_base(value) or decompose_instance(value)
 
 
 class _Node:
     """One value of the graph; `targets` are the numbers of the values that it reaches, in the order of its edges."""
 
-    __slots__ = ("digest", "look", "own", "targets", "value")
+    __slots__ = ("decomposition", "digest", "own_digest", "targets", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value  # held, so that no other value gets its id while we walk
-        self.look = Look("")
+        self.decomposition = Decomposition("")
         self.targets: list[int] = []
-        self.own = b""
+        self.own_digest = b""
         self.digest = b""
 
-    def take(self, look: Look) -> None:
-        self.look = look
-        labels = [] if look.unordered else [label.encode("utf-8", "surrogatepass") for label, _ in look.edges]
-        self.own = _hash(look.kind.encode(), look.content, *labels)
+    def set_decomposition(self, decomposition: Decomposition) -> None:
+        self.decomposition = decomposition
+        labels = (
+            []
+            if decomposition.unordered
+            else [label.encode("utf-8", "surrogatepass") for label, _ in decomposition.edges]
+        )
+        self.own_digest = _hash(decomposition.kind.encode(), decomposition.content, *labels)
 
-    def merge(self, reached: Iterable[bytes]) -> bytes:
+    def combined_digest(self, reached: Iterable[bytes]) -> bytes:
         """The digest of this node, given those of what it reaches."""
-        return _hash(self.own, *(sorted(reached) if self.look.unordered else reached))
+        return _hash(self.own_digest, *(sorted(reached) if self.decomposition.unordered else reached))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class _Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class GraphPart:
     """One part of the result; the fields are those of a component, what is wrong with it, and the value itself."""
 
     path: str
@@ -78,7 +82,7 @@ class Emitted:
     value: Any
 
 
-class Walk:
+class ValueGraph:
     """The graph of one value.
 
     Args:
@@ -100,31 +104,33 @@ class Walk:
         self._nodes: list[_Node] = []
         self._numbers: dict[int, int] = {}
         self._build(value)
-        for group in _groups([node.targets for node in self._nodes]):
-            self._seal(group)
+        for group in _strongly_connected_components([node.targets for node in self._nodes]):
+            self._assign_digests(group)
         self.digest = self._nodes[0].digest
 
-    def check_accounts(self) -> None:
+    def check_self_descriptions(self) -> None:
         """Ask a second time what can only be asked: who says something else has no value."""
-        asked = [node for node in self._nodes if node.look.own_account]
-        again = Walk([node.value for node in asked], result=self._result) if asked else self
-        for node in asked:
+        self_described = [node for node in self._nodes if node.decomposition.self_described]
+        again = ValueGraph([node.value for node in self_described], result=self._result) if self_described else self
+        for node in self_described:
             if again._nodes[again._numbers[id(node.value)]].digest != node.digest:
-                node.look = replace(node.look, problem="it describes itself differently each time it is asked")
+                node.decomposition = replace(
+                    node.decomposition, problem="it describes itself differently each time it is asked"
+                )
 
     def _build(self, value: Any) -> None:
         self._number(value)
         for node in self._nodes:  # grows meanwhile: breadth first
-            subject = self._subject(node.value)
-            look = look_at(subject)
-            node.take(look)
-            node.targets = [self._number(target) for _, target in look.edges]
-            self.packages.update(look.packages)
+            subject = self._resolve_result_hook(node.value)
+            decomposition = decompose(subject)
+            node.set_decomposition(decomposition)
+            node.targets = [self._number(target) for _, target in decomposition.edges]
+            self.packages.update(decomposition.packages)
             if isinstance(node.value, SourceFile):
                 self.sources.append(node.value)
             self.files.update(dict.fromkeys(_files_of(subject)))
 
-    def _subject(self, value: Any) -> Any:
+    def _resolve_result_hook(self, value: Any) -> Any:
         """What is looked at in the place of a value."""
         while self._result and (hook := _hook(value, "__dsnb_result__")) is not None:
             stands_for = hook(value)
@@ -139,7 +145,7 @@ class Walk:
             self._nodes.append(_Node(value))
         return number
 
-    def _seal(self, group: list[int]) -> None:
+    def _assign_digests(self, group: list[int]) -> None:
         """Give digests to nodes that reach each other; what else they reach has its digest already.
 
         In a cycle, a node is told apart by what is around it, once more in each round, until a round tells no more
@@ -147,59 +153,61 @@ class Walk:
         """
         nodes = [self._nodes[number] for number in group]
         if len(group) == 1 and group[0] not in nodes[0].targets:
-            nodes[0].digest = self._merged(nodes[0])
+            nodes[0].digest = self._combined_digest(nodes[0])
             return
         for node in nodes:
-            node.digest = node.own
-        told_apart = 0
-        digests = self._round(nodes)
-        while len(digests) > told_apart:
-            told_apart = len(digests)
-            digests = self._round(nodes)
+            node.digest = node.own_digest
+        distinct = 0
+        digests = self._refine_digests(nodes)
+        while len(digests) > distinct:
+            distinct = len(digests)
+            digests = self._refine_digests(nodes)
         cycle = _hash(*sorted(digests))
         for node in nodes:
             node.digest = _hash(node.digest, cycle)
 
-    def _round(self, nodes: list[_Node]) -> set[bytes]:
-        for node, digest in zip(nodes, [self._merged(node) for node in nodes], strict=True):
+    def _refine_digests(self, nodes: list[_Node]) -> set[bytes]:
+        for node, digest in zip(nodes, [self._combined_digest(node) for node in nodes], strict=True):
             node.digest = digest
         return {node.digest for node in nodes}
 
-    def _merged(self, node: _Node) -> bytes:
-        return node.merge(self._nodes[target].digest for target in node.targets)
+    def _combined_digest(self, node: _Node) -> bytes:
+        return node.combined_digest(self._nodes[target].digest for target in node.targets)
 
-    def emit(self, root: str) -> Iterator[Emitted]:
+    def parts(self, root: str) -> Iterator[GraphPart]:
         """The parts, from the source of a pipeline on; what is reached twice is told where it is reached first."""
-        waiting = self._operations(root) or deque([(_Path(root), self._nodes[0])])
+        waiting = self._operation_nodes(root) or deque([(_Path(root), self._nodes[0])])
         seen = {node.digest for _, node in waiting}
         while waiting:
             path, node = waiting.popleft()
-            look = node.look
-            yield Emitted(str(path), look.kind, node.own, look.detail, look.problem, node.value)
+            decomposition = node.decomposition
+            yield GraphPart(
+                str(path), decomposition.kind, node.own_digest, decomposition.detail, decomposition.problem, node.value
+            )
             reached = [(path.to(label), self._nodes[target]) for (label, _), target in self._edges(node)]
-            for place in sorted(reached, key=lambda pair: pair[1].digest) if look.unordered else reached:
+            for step in sorted(reached, key=lambda pair: pair[1].digest) if decomposition.unordered else reached:
                 # Told at each place: plain values, for they are what most often differs, and what has no value at all.
-                if place[1].digest not in seen or place[1].look.kind in {"value", "unhashable"}:
-                    seen.add(place[1].digest)
-                    waiting.append(place)
+                if step[1].digest not in seen or step[1].decomposition.kind in {"value", "unhashable"}:
+                    seen.add(step[1].digest)
+                    waiting.append(step)
 
     @staticmethod
     def _edges(node: _Node) -> Iterator[tuple[tuple[str, Any], int]]:
-        return zip(node.look.edges, node.targets, strict=True)
+        return zip(node.decomposition.edges, node.targets, strict=True)
 
-    def _operations(self, root: str) -> deque[tuple[_Path, _Node]]:
+    def _operation_nodes(self, root: str) -> deque[tuple[_Path, _Node]]:
         """The operations of a pipeline, inputs first, numbered so."""
         order: dict[int, _Node] = {}
-        waiting = [0] if self._nodes[0].look.kind == "operation" else []
+        waiting = [0] if self._nodes[0].decomposition.kind == "operation" else []
         while waiting:
             number = waiting[-1]
-            inputs = [n for n in self._nodes[number].targets if self._nodes[n].look.kind == "operation"]
+            inputs = [n for n in self._nodes[number].targets if self._nodes[n].decomposition.kind == "operation"]
             missing = [n for n in inputs if n not in order]
             waiting += reversed(missing)
             if not missing:
                 order.setdefault(number, self._nodes[number])
                 waiting.pop()
-        return deque((_Path(f"{root}[{place}]"), node) for place, node in enumerate(order.values(), 1))
+        return deque((_Path(f"{root}[{index}]"), node) for index, node in enumerate(order.values(), 1))
 
 
 def _hook(value: Any, name: str) -> Callable[[Any], Any] | None:
@@ -220,7 +228,7 @@ def _hash(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-def _groups(graph: list[list[int]]) -> Iterator[list[int]]:
+def _strongly_connected_components(graph: list[list[int]]) -> Iterator[list[int]]:
     """The strongly connected components of a graph, each after all that it reaches (Tarjan, without recursion)."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}

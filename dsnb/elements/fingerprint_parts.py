@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.library import package_of
+from dsnb.elements.library_names import package_of
 
 _PLAIN_DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Decomposition:
     """What is seen of a value.
 
     Attributes:
@@ -25,7 +25,7 @@ class Look:
         problem: Why it has no value, in words; empty for nearly everything.
         unordered: Whether the order of `edges` means nothing; their names mean nothing then either.
         packages: The library that it comes from, with its version.
-        own_account: Whether it is what code of its class says that it is, which may say something else each time.
+        self_described: Whether it is what code of its class says that it is, which may say something else each time.
     """
 
     kind: str
@@ -35,14 +35,14 @@ class Look:
     problem: str = ""
     unordered: bool = False
     packages: tuple[tuple[str, str], ...] = ()
-    own_account: bool = False
+    self_described: bool = False
 
 
-Looker = Callable[[Any], Look | None]
+Decomposer = Callable[[Any], Decomposition | None]
 """Looks at a value of one kind; None where it is of another kind after all."""
 
 
-def encode(value: Any, depth: int = _PLAIN_DEPTH) -> bytes | None:
+def encode_plain(value: Any, depth: int = _PLAIN_DEPTH) -> bytes | None:
     """Plain data as bytes that no other data has, each with its type and length; None for what is not plain.
 
     Sets are sorted, dicts are not: a function may iterate over one. Deeper nesting than `depth` is not plain.
@@ -55,7 +55,7 @@ def encode(value: Any, depth: int = _PLAIN_DEPTH) -> bytes | None:
     items = [part for pair in value.items() for part in pair] if kind is dict else value
     parts = []
     for item in items:
-        part = encode(item, depth - 1)
+        part = encode_plain(item, depth - 1)
         if part is None:
             return None
         parts.append(part)
@@ -92,9 +92,9 @@ def is_atom(value: Any) -> bool:
     return type(value) in _ENCODERS
 
 
-def packed(*parts: Any) -> bytes:
+def encode_parts(*parts: Any) -> bytes:
     """Plain data that is known to be plain, as bytes."""
-    content = encode(parts)
+    content = encode_plain(parts)
     assert content is not None, parts
     return content
 
@@ -115,7 +115,7 @@ class _Short(reprlib.Repr):
         return "{" + ", ".join([*shown, *["..."] * (len(x) > self.maxdict)]) + "}"
 
 
-short = _Short().repr
+short_repr = _Short().repr
 """A value in a few words."""
 
 
@@ -124,13 +124,13 @@ def type_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ in {"builtins", "__main__"} else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def unhashable(value: Any, problem: str) -> Look:
+def unhashable(value: Any, problem: str) -> Decomposition:
     """A part that has no value."""
     name = type_name(type(value))
-    return Look("unhashable", packed(name), detail=f"a {name}", problem=problem)
+    return Decomposition("unhashable", encode_parts(name), detail=f"a {name}", problem=problem)
 
 
-def library(name: str) -> Look:
+def library_reference(name: str) -> Decomposition:
     """Something that a library brings: by its dotted name, and the library's version."""
     package, version = package_of(name)
-    return Look("library", packed(name), detail=name, packages=((package, version),) if package else ())
+    return Decomposition("library", encode_parts(name), detail=name, packages=((package, version),) if package else ())

@@ -15,16 +15,25 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from dsnb.elements.fingerprint_parts import Look, Looker, is_atom, library, packed, short, type_name, unhashable
-from dsnb.elements.library import library_name
-from dsnb.elements.usercode import compiled_module
+from dsnb.elements.fingerprint_parts import (
+    Decomposer,
+    Decomposition,
+    encode_parts,
+    is_atom,
+    library_reference,
+    short_repr,
+    type_name,
+    unhashable,
+)
+from dsnb.elements.library_names import importable_name
+from dsnb.elements.usercode import extension_module
 
 _OURS = __name__.partition(".")[0]
 
 
 def array_digest(array: np.ndarray[Any, Any]) -> str:
     """xxh3-128 of an array's dtype, shape and bytes in C order, in hexadecimal digits; strides do not matter."""
-    digest = xxhash.xxh3_128(packed(repr(array.dtype), array.shape))
+    digest = xxhash.xxh3_128(encode_parts(repr(array.dtype), array.shape))
     if array.size and array.dtype.itemsize:
         digest.update(array_bytes(array))
     return digest.hexdigest()
@@ -39,19 +48,19 @@ def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
 # ----------------------------------------------------------------------------------------------------------- containers
 
 
-def _look_at_sequence(value: list[Any] | tuple[Any, ...]) -> Look:
+def _decompose_sequence(value: list[Any] | tuple[Any, ...]) -> Decomposition:
     edges = tuple((f"[{number}]", item) for number, item in enumerate(value))
-    return Look(type(value).__name__, edges=edges, detail=f"{type(value).__name__} of {len(value)}")
+    return Decomposition(type(value).__name__, edges=edges, detail=f"{type(value).__name__} of {len(value)}")
 
 
-def _look_at_set(value: set[Any] | frozenset[Any]) -> Look:
+def _decompose_set(value: set[Any] | frozenset[Any]) -> Decomposition:
     edges = tuple(("{}", item) for item in value)
-    return Look(type(value).__name__, edges=edges, detail=f"set of {len(value)}", unordered=True)
+    return Decomposition(type(value).__name__, edges=edges, detail=f"set of {len(value)}", unordered=True)
 
 
-def _look_at_dict(value: Mapping[Any, Any]) -> Look:
+def _decompose_dict(value: Mapping[Any, Any]) -> Decomposition:
     keys = [key if is_atom(key) else type_name(type(key)) for key in value]
-    return Look("dict", edges=tuple(_items(value)), detail=f"dict of {short(keys)}")
+    return Decomposition("dict", edges=tuple(_items(value)), detail=f"dict of {short_repr(keys)}")
 
 
 def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
@@ -66,27 +75,29 @@ def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 # --------------------------------------------------------------------------------------------------------------- arrays
 
 
-def _look_at_array(value: np.ndarray[Any, Any]) -> Look:
+def _decompose_array(value: np.ndarray[Any, Any]) -> Decomposition:
     detail = f"{value.dtype} {value.shape}"
     if value.dtype.hasobject:
-        return Look("array", packed(repr(value.dtype), value.shape), (("items", value.reshape(-1).tolist()),), detail)
-    return Look("array", packed(array_digest(value)), detail=detail)
+        return Decomposition(
+            "array", encode_parts(repr(value.dtype), value.shape), (("items", value.reshape(-1).tolist()),), detail
+        )
+    return Decomposition("array", encode_parts(array_digest(value)), detail=detail)
 
 
-def _look_at_buffer(value: bytearray | memoryview) -> Look:
+def _decompose_buffer(value: bytearray | memoryview) -> Decomposition:
     view = memoryview(value)
-    content = packed(type(value).__name__, view.format, list(view.shape or ()), view.tobytes())
-    return Look("value", content, detail=f"{type(value).__name__} of {view.nbytes} bytes")
+    content = encode_parts(type(value).__name__, view.format, list(view.shape or ()), view.tobytes())
+    return Decomposition("value", content, detail=f"{type(value).__name__} of {view.nbytes} bytes")
 
 
-def _look_at_dtype(dtype: np.dtype[Any]) -> Look:
-    return Look("value", packed("dtype", repr(dtype)), detail=repr(dtype))
+def _decompose_dtype(dtype: np.dtype[Any]) -> Decomposition:
+    return Decomposition("value", encode_parts("dtype", repr(dtype)), detail=repr(dtype))
 
 
-def _look_at_scalar(scalar: np.generic) -> Look | None:
+def _decompose_scalar(scalar: np.generic) -> Decomposition | None:
     if scalar.dtype.hasobject:
         return None
-    return Look("value", packed("scalar", repr(scalar.dtype), scalar.tobytes()), detail=repr(scalar))
+    return Decomposition("value", encode_parts("scalar", repr(scalar.dtype), scalar.tobytes()), detail=repr(scalar))
 
 
 # ------------------------------------------------------------------------------------------------------------ instances
@@ -98,7 +109,7 @@ _WITHOUT_VALUE = {
     "_thread.lock", "_thread.RLock", "threading.Event", "threading.Condition", "threading.Semaphore",
     "threading.Barrier", "logging.Logger",
 }  # fmt: skip
-_REFUSED = {
+_UNHASHABLE_CLASSES = {
     "numpy.random._generator.Generator": _RANDOM,
     "numpy.random.mtrand.RandomState": _RANDOM,
     "numpy.random.bit_generator.BitGenerator": _RANDOM,
@@ -110,7 +121,7 @@ _REFUSED = {
 }
 
 
-def look_by_hook(value: Any) -> Look | None:
+def decompose_by_hook(value: Any) -> Decomposition | None:
     """What an object says that it is."""
     hook: Callable[[Any], Any] | None = getattr(type(value), "__dsnb_fingerprint__", None)
     if hook is None or isinstance(value, type):
@@ -121,41 +132,45 @@ def look_by_hook(value: Any) -> Look | None:
         return unhashable(value, f"its __dsnb_fingerprint__ raised {type(error).__name__}: {error}")
     # The class by its name alone: what else the class holds is what the hook is there to leave out.
     edges, name = (("fingerprint", stands_for),), type_name(type(value))
-    return Look("object", packed(type(value).__qualname__), edges, name, own_account=not _is_known(type(value)))
+    return Decomposition(
+        "object", encode_parts(type(value).__qualname__), edges, name, self_described=not _is_trusted_class(type(value))
+    )
 
 
-def look_by_base(value: Any) -> Look | None:
+def decompose_by_base(value: Any) -> Decomposition | None:
     """What a base class decides: things without a value, and things whose value nobody can read."""
     for name in _bases(value):
         if name in _WITHOUT_VALUE:
-            return Look("object", packed(name), detail=name)
-        if name in _REFUSED:
-            return unhashable(value, _REFUSED[name])
+            return Decomposition("object", encode_parts(name), detail=name)
+        if name in _UNHASHABLE_CLASSES:
+            return unhashable(value, _UNHASHABLE_CLASSES[name])
     if isinstance(value, IOBase) and not isinstance(value, BytesIO | StringIO):
         return unhashable(value, "an open file: pass its path")
     if isinstance(value, np.dtype):
-        return _look_at_dtype(value)
-    return _look_at_scalar(value) if isinstance(value, np.generic) else None
+        return _decompose_dtype(value)
+    return _decompose_scalar(value) if isinstance(value, np.generic) else None
 
 
 def _bases(value: Any) -> list[str]:
     return [f"{cls.__module__}.{cls.__qualname__}" for cls in type(value).__mro__]
 
 
-def look_at_instance(value: Any) -> Look:
+def decompose_instance(value: Any) -> Decomposition:
     """Any other object: its class, and its state by its own account."""
     if f"{_OURS}.pipeline.operation.Operation" in _bases(value):
-        return _look_at_operation(value)
+        return _decompose_operation(value)
     if dataclasses.is_dataclass(value) and type(value).__module__.partition(".")[0] == _OURS:
-        return Look("object", edges=(("class", type(value)), *_fields(value)), detail=f"a {type_name(type(value))}")
-    name = library_name(value)
+        return Decomposition(
+            "object", edges=(("class", type(value)), *_fields(value)), detail=f"a {type_name(type(value))}"
+        )
+    name = importable_name(value)
     if name:
-        return library(name)
+        return library_reference(name)
     try:
         reduced = reduced_form(value)
     except Exception as error:  # noqa: BLE001 - what an object says instead of its state is its own choice
         return unhashable(value, f"it says of itself: {error}")
-    return _look_by_name(value, reduced) if isinstance(reduced, str) else _look_at_reduced(value, reduced)
+    return _decompose_by_name(value, reduced) if isinstance(reduced, str) else _decompose_reduced(value, reduced)
 
 
 def reduced_form(value: Any) -> Any:
@@ -164,7 +179,7 @@ def reduced_form(value: Any) -> Any:
     return registered(value) if registered is not None else value.__reduce_ex__(4)
 
 
-def _look_at_reduced(value: Any, reduced: tuple[Any, ...]) -> Look:
+def _decompose_reduced(value: Any, reduced: tuple[Any, ...]) -> Decomposition:
     make, arguments, *rest = reduced
     state, items, pairs = (*rest, None, None, None)[:3]
     edges: list[tuple[str, Any]] = [("class", type(value))]
@@ -175,47 +190,47 @@ def _look_at_reduced(value: Any, reduced: tuple[Any, ...]) -> Look:
     if isinstance(value, np.ndarray) and type(value).__reduce__ is np.ndarray.__reduce__:
         edges += _state(value, getattr(value, "__dict__", None))  # which an array's own account leaves out
     edges += [("items", [*part]) for part in (items, pairs) if part is not None]
-    own = _speaks_for_itself(type(value))
-    return Look("object", edges=tuple(edges), detail=f"a {type_name(type(value))}", own_account=own)
+    own = _is_self_described(type(value))
+    return Decomposition("object", edges=tuple(edges), detail=f"a {type_name(type(value))}", self_described=own)
 
 
-def _is_known(cls: type) -> bool:
+def _is_trusted_class(cls: type) -> bool:
     top = cls.__module__.partition(".")[0]
     return top in sys.stdlib_module_names or top in {"numpy", _OURS}
 
 
-def _speaks_for_itself(cls: type) -> bool:
+def _is_self_described(cls: type) -> bool:
     plain = all(getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
-    return not _is_known(cls) and (cls in copyreg.dispatch_table or not plain)
+    return not _is_trusted_class(cls) and (cls in copyreg.dispatch_table or not plain)
 
 
-def _look_by_name(value: Any, name: str) -> Look:
+def _decompose_by_name(value: Any, name: str) -> Decomposition:
     """A singleton that pickle would find by its name, as NumPy's ufuncs."""
     module = sys.modules.get(pickle.whichmodule(value, name))  # type: ignore[attr-defined]
     if module is None or getattr(module, name, None) is not value:
         return unhashable(value, f"it calls itself {name!r}, and is not to be found by that name")
-    if compiled_module(module.__name__) is not None:
-        return Look("function", packed(name), (("module", module),), name)
-    return library(f"{module.__name__}.{name}")
+    if extension_module(module.__name__) is not None:
+        return Decomposition("function", encode_parts(name), (("module", module),), name)
+    return library_reference(f"{module.__name__}.{name}")
 
 
 def _state(value: Any, state: Any) -> Iterator[tuple[str, Any]]:
     for part in state if isinstance(state, tuple) else (state,):
         if isinstance(part, dict):
-            derived = _cached(type(value))
+            derived = _cached_property_names(type(value))
             named = {str(name): item for name, item in part.items() if name not in derived}
             yield from ((f".{name}", item) for name, item in sorted(named.items(), key=lambda pair: pair[0]))
         elif part is not None:
             yield "state", part
 
 
-def _cached(cls: type) -> set[str]:
+def _cached_property_names(cls: type) -> set[str]:
     """The names that using an instance fills in, from what is there already."""
     members = [pair for base in cls.__mro__ for pair in vars(base).items()]
     return {name for name, member in members if isinstance(member, functools.cached_property)}
 
 
-def _look_at_operation(value: Any) -> Look:
+def _decompose_operation(value: Any) -> Decomposition:
     """An operation by its fields; what it reads from is an operation each, with no tuple between."""
     inputs = [(f"input {number}", source) for number, source in enumerate(value.inputs)]
     named = [(name, item) for name, item in _fields(value) if name != "inputs"]
@@ -223,7 +238,7 @@ def _look_at_operation(value: Any) -> Look:
         detail = str(value.name)
     except Exception:  # noqa: BLE001 - a name is for people; without it the fingerprint is the same
         detail = type_name(type(value))
-    return Look("operation", packed(len(inputs)), (("class", type(value)), *inputs, *named), detail)
+    return Decomposition("operation", encode_parts(len(inputs)), (("class", type(value)), *inputs, *named), detail)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
@@ -233,15 +248,15 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
             yield field.name, getattr(value, field.name)
 
 
-VALUE_LOOKERS: dict[type, Looker] = {
-    list: _look_at_sequence,
-    tuple: _look_at_sequence,
-    set: _look_at_set,
-    frozenset: _look_at_set,
-    dict: _look_at_dict,
-    types.MappingProxyType: _look_at_dict,
-    np.ndarray: _look_at_array,
-    np.memmap: _look_at_array,
-    bytearray: _look_at_buffer,
-    memoryview: _look_at_buffer,
+VALUE_DECOMPOSERS: dict[type, Decomposer] = {
+    list: _decompose_sequence,
+    tuple: _decompose_sequence,
+    set: _decompose_set,
+    frozenset: _decompose_set,
+    dict: _decompose_dict,
+    types.MappingProxyType: _decompose_dict,
+    np.ndarray: _decompose_array,
+    np.memmap: _decompose_array,
+    bytearray: _decompose_buffer,
+    memoryview: _decompose_buffer,
 }

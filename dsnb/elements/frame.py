@@ -17,13 +17,13 @@ from dsnb.elements.columns import (
     Column,
     Dense,
     Layout,
-    alike,
     column_from,
     column_of,
+    compatible_dtypes,
     join_bytes,
     lay_out,
 )
-from dsnb.elements.exclusive import IMMUTABLE, exclusive_rows
+from dsnb.elements.copying import IMMUTABLE, copy_rows
 from dsnb.elements.failure import Failure
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import (
@@ -33,7 +33,7 @@ from dsnb.elements.structure import (
     columns_of,
     describe,
     elements_of,
-    own_class_of,
+    local_class_of,
     structure_of,
 )
 from dsnb.errors import InvalidArgumentError
@@ -47,23 +47,23 @@ _NBYTES = attrgetter("nbytes")
 _DENSE = {Dense}
 
 
-class Shared(Protocol):
+class SharedBuffer(Protocol):
     """A buffer that is handed out to several readers."""
 
     @property
-    def root(self) -> Array:
+    def base_array(self) -> Array:
         """The buffer, as it was written; what is handed out must not be a view of it."""
         ...
 
-    def private(self) -> Array:
+    def private_view(self) -> Array:
         """The buffer as memory of the caller's own."""
         ...
 
 
-class SharedSpace(Protocol):
+class SharedBufferStore(Protocol):
     """Where such buffers lie."""
 
-    def hold(self, buffers: Sequence[Any], nbytes: int) -> Shared | None:
+    def store(self, buffers: Sequence[Any], nbytes: int) -> SharedBuffer | None:
         """Take a buffer, given in parts; None where there is no room for it."""
         ...
 
@@ -77,7 +77,7 @@ class Frame:
         count: The number of elements.
         nbytes: Bytes of all leaves.
         failure: The error that stands here instead of an element; then `count` is 1 and there are no columns.
-        kept: Whether it stays for others when its elements have been handed out.
+        is_shared: Whether it stays for others when its elements have been handed out.
     """
 
     __slots__ = (
@@ -88,10 +88,10 @@ class Frame:
         "count",
         "encoded",
         "failure",
-        "kept",
+        "is_shared",
         "nbytes",
-        "on_encoded",
-        "shared",
+        "reserve_encoded_bytes",
+        "slab",
         "structure",
     )
 
@@ -107,16 +107,16 @@ class Frame:
         self.columns = columns
         self.count = count
         self.failure = failure
-        self.kept = False
+        self.is_shared = False
         self.nbytes: int = sum(map(_NBYTES, columns))
         self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
         """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
-        self.on_encoded: Callable[[int], bool] | None = None
+        self.reserve_encoded_bytes: Callable[[int], bool] | None = None
         """Whether so many bytes of such messages may be kept beside the frame; they count from then on."""
-        self.shared: Any = None
+        self.slab: Any = None
         """Where the whole frame lies in shared memory, kept for the next reader too."""
         self._run = run
-        self._body: tuple[Shared, Sequence[Layout]] | None = None
+        self._body: tuple[SharedBuffer, Sequence[Layout]] | None = None
 
     @classmethod
     def of_failure(cls, failure: Failure) -> Frame:
@@ -133,46 +133,46 @@ class Frame:
             Exception: the error that stands here, if it is a frame of one.
         """
         if self.failure is not None:
-            raise self.failure.error()
+            raise self.failure.to_exception()
         if self._run is not None:
             part = self._run[start:stop]
             return list(part) if isinstance(part, np.ndarray) else part
         columns = self._rows(start, stop)
         if self.structure is LEAF:
             return columns[0]
-        return elements_of(self.structure, iter(columns), stop - start, own_class_of)
+        return elements_of(self.structure, iter(columns), stop - start, local_class_of)
 
     def _rows(self, start: int, stop: int) -> list[Sequence[Any]]:
-        if not self.kept:
+        if not self.is_shared:
             return [column.rows(start, stop) for column in self.columns]
         if (body := self._body) is None:
             return [column.copies(start, stop) for column in self.columns]
         shared, layouts = body
-        private = shared.private()
+        private = shared.private_view()
         return [column_from(layout, private, self.count).rows(start, stop) for layout in layouts]
 
-    def keep(self, *, pack: bool = False, space: SharedSpace | None = None) -> None:
+    def make_shared(self, *, pack: bool = False, buffer_store: SharedBufferStore | None = None) -> None:
         """Have the frame stay for others when its elements are handed out, before any of them is.
 
         Args:
             pack: Whether small arrays are moved into one, which takes less memory and is copied faster.
-            space: Where large arrays are moved to, to be mapped instead of copied.
+            buffer_store: Where large arrays are moved to, to be mapped instead of copied.
         """
-        self.kept = True
+        self.is_shared = True
         if self._run is None or not _immutable(self._run):
             self._run = None  # numbers and text still pass by reference
-        if pack and self._small_and_apart:
+        if pack and self._has_small_separate_arrays:
             layouts, buffers, _ = lay_out(self.columns, 0, self.count)
             self.move_into(layouts, np.frombuffer(join_bytes(buffers), np.uint8))
-        if space is not None and self._has_large_rows:
+        if buffer_store is not None and self._has_large_rows:
             layouts, buffers, nbytes = lay_out(self.columns, 0, self.count)
-            shared = space.hold(buffers, nbytes)
+            shared = buffer_store.store(buffers, nbytes)
             if shared is not None:
-                self.move_into(layouts, shared.root)
+                self.move_into(layouts, shared.base_array)
                 self._body = shared, layouts
 
     @property
-    def _small_and_apart(self) -> bool:
+    def _has_small_separate_arrays(self) -> bool:
         """Whether it holds several small values, each in memory of its own."""
         small = self.count > 1 and 0 < self.nbytes < COPY_BELOW * self.count
         return small and self.movable and any(isinstance(column.values, list) for column in self.columns)
@@ -213,7 +213,7 @@ class Schema:
         if self.structure is not frame.structure and self.structure != frame.structure:
             return False
         for mine, its in zip(self.leaves, frame.columns, strict=True):
-            if len(mine.shape) != its.rank or not alike(mine.dtype, its.dtype):
+            if len(mine.shape) != its.rank or not compatible_dtypes(mine.dtype, its.dtype):
                 return False
         return True
 
@@ -235,7 +235,7 @@ def frames_of(
         Frames that together hold the run, in order; an exception stands in the place of an element that does not
         agree with the first.
     """
-    laid_out = _lone(run, schema, packed) or _attempt(run, schema, packed)
+    laid_out = _single_array_frame(run, schema, packed) or _attempt(run, schema, packed)
     if isinstance(laid_out, Frame) or len(run) == 1:
         yield laid_out
         return
@@ -248,7 +248,7 @@ def frames_of(
             yield part
 
 
-def _lone(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) -> Frame | None:
+def _single_array_frame(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) -> Frame | None:
     """The frame of one array like those before it, which somebody may be waiting for; None for anything else."""
     if schema is None or schema.structure is not LEAF or len(run) != 1:
         return None
@@ -272,12 +272,12 @@ def _attempt(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) ->
     try:
         frame = _lay_out(run, schema, packed)
     except StructureMismatch:
-        return _disagreement(schema, _described(run[0]))
+        return _mismatch_error(schema, _describe_element(run[0]))
     except InvalidArgumentError as error:
         return error
     if schema is None or schema.agrees(frame):
         return frame
-    return _disagreement(schema, str(frame.schema))
+    return _mismatch_error(schema, str(frame.schema))
 
 
 def _lay_out(run: Sequence[Any] | Array, schema: Schema | None, packed: bool = False) -> Frame:
@@ -288,18 +288,20 @@ def _lay_out(run: Sequence[Any] | Array, schema: Schema | None, packed: bool = F
         rows.setflags(write=False)
         column = Dense(run.dtype, run.shape[1:], rows)
         # A record that is taken out of an array is a view that can be written to.
-        return Frame(LEAF, (column,), len(run), run=None if packed or run.dtype.names else _handed_over(rows))
+        return Frame(
+            LEAF, (column,), len(run), run=None if packed or run.dtype.names else _rows_for_local_readers(rows)
+        )
     structure = schema.structure if schema else structure_of(run[0])
     columns = [column_of(values, packed) for values in columns_of(structure, run)]
     return Frame(structure, columns, len(run), run=run if _shareable(structure) and not packed else None)
 
 
-def _handed_over(rows: Array) -> Sequence[Any] | Array:
+def _rows_for_local_readers(rows: Array) -> Sequence[Any] | Array:
     """The rows of an array as readers in this process get them: views of it, or, of small rows, of copied blocks.
 
     A small one that its reader keeps must not hold a whole batch.
     """
-    return rows if rows.ndim == 1 or rows[:1].nbytes >= COPY_BELOW else exclusive_rows(rows)
+    return rows if rows.ndim == 1 or rows[:1].nbytes >= COPY_BELOW else copy_rows(rows)
 
 
 def _immutable(run: Sequence[Any] | Array) -> bool:
@@ -323,14 +325,14 @@ def _shareable(structure: Structure) -> bool:
     return structure.kind in ("leaf", "none", "tuple") and all(map(_shareable, structure.children))
 
 
-def _described(element: Any) -> str:
+def _describe_element(element: Any) -> str:
     try:
         return str(_lay_out([element], None).schema)
     except (InvalidArgumentError, StructureMismatch):
         return type(element).__name__
 
 
-def _disagreement(expected: Schema | None, found: str) -> InvalidArgumentError:
+def _mismatch_error(expected: Schema | None, found: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"an element is built differently from the first one: {found} instead of {expected}",
         did="its place in the data is taken by this error; reading can go on behind it",

@@ -29,17 +29,17 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.bytecode import all_imports
-from dsnb.elements.loaded import compiled, differences
+from dsnb.elements.source_differences import compile_module, source_differences
 from dsnb.elements.usercode import is_user_namespace, namespace
 
-Source = tuple[str, str, bytes]
+ModuleSource = tuple[str, str, bytes]
 """A module's name, its file where it was written, and what is in it."""
 
 _SUFFIXES = (".py", ".pyc", *importlib.machinery.EXTENSION_SUFFIXES)
 _PROCESS = uuid.uuid4().hex
-_kept = threading.Event()
+_keeps_modules = threading.Event()
 # Modules that came with pipelines and are found by name.
-_came: weakref.WeakSet[ModuleType] = weakref.WeakSet()
+_received_modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,24 +54,24 @@ class SourceFile:
         """What its relative imports start from."""
         return self.name if _is_package(self.path) else self.name.rpartition(".")[0]
 
-    def read(self) -> Source:
+    def read(self) -> ModuleSource:
         """The source as it is now."""
         return self.name, self.path, Path(self.path).read_bytes()
 
     def __dsnb_fingerprint__(self) -> Any:
-        code = compiled(Path(self.path).read_bytes())
+        code = compile_module(Path(self.path).read_bytes())
         return (code, *imported_files(code, self.package))
 
     def __dsnb_result__(self) -> Any:
         module = sys.modules.get(self.name)
         if not isinstance(module, ModuleType) or namespace(module).get("__file__") != self.path:
             return self
-        differing = differences(module, self.path, Path(self.path).read_bytes())
+        differing = source_differences(module, self.path, Path(self.path).read_bytes())
         return (self.__dsnb_fingerprint__(), differing) if differing else self
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CompiledFile:
+class ExtensionFile:
     """A compiled module of the user's that a function imports when it runs; it does not travel."""
 
     name: str
@@ -83,17 +83,17 @@ class CompiledFile:
 
 # One object for each file: two files that import each other would make new ones for ever.
 _source_file = lru_cache(maxsize=None)(SourceFile)
-_compiled_file = lru_cache(maxsize=None)(CompiledFile)
+_extension_file = lru_cache(maxsize=None)(ExtensionFile)
 
 
-def imported_files(code: CodeType, package: str) -> Iterator[SourceFile | CompiledFile]:
+def imported_files(code: CodeType, package: str) -> Iterator[SourceFile | ExtensionFile]:
     """The files of the user's that this code imports as it runs; packages before what is in them."""
-    for level, name, taken in all_imports(code):
+    for level, name, members in all_imports(code):
         base = _absolute(level, name, package)
-        for module in (*_prefixes(base), *(f"{base}.{part}" for part in taken)):
+        for module in (*_prefixes(base), *(f"{base}.{part}" for part in members)):
             path = _located(module)[0]
             if path:
-                yield _source_file(module, path) if path.endswith(".py") else _compiled_file(module, path)
+                yield _source_file(module, path) if path.endswith(".py") else _extension_file(module, path)
 
 
 def _absolute(level: int, name: str, package: str) -> str:
@@ -126,13 +126,13 @@ def _located(name: str) -> tuple[str, tuple[str, ...]]:
         names = namespace(module)
         file, folders = names.get("__file__"), tuple(names.get("__path__") or ())
     else:
-        file, folders = _specified(name)
+        file, folders = _locate_by_spec(name)
     if not isinstance(file, str) or not file.endswith(_SUFFIXES) or not os.path.exists(file):
         return "", folders
     return (file if is_user_namespace({"__name__": name, "__file__": file}) else ""), folders
 
 
-def _specified(name: str) -> tuple[str | None, tuple[str, ...]]:
+def _locate_by_spec(name: str) -> tuple[str | None, tuple[str, ...]]:
     parent = name.rpartition(".")[0]
     try:
         if parent:
@@ -158,17 +158,17 @@ def add_import_path(entries: list[str]) -> None:
     sys.path.extend(entry for entry in dict.fromkeys(entries) if entry not in here and os.path.exists(entry))
 
 
-class Importing:
+class ImporterReference:
     """What stands for the `__import__` of a pipeline's functions in its pickle."""
 
-    def __init__(self, sources: tuple[Source, ...]) -> None:
+    def __init__(self, sources: tuple[ModuleSource, ...]) -> None:
         self._sources = sources
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _importer, (self._sources, _PROCESS)
 
 
-def _importer(sources: tuple[Source, ...], process: str) -> Importer | None:
+def _importer(sources: tuple[ModuleSource, ...], process: str) -> Importer | None:
     # Where the pipeline comes from, the modules themselves are at hand.
     return None if process == _PROCESS else Importer(sources)
 
@@ -182,7 +182,7 @@ class _Modules(dict[str, ModuleType]):
 
 
 @lru_cache(maxsize=8)
-def _shared_modules(_sources: tuple[Source, ...]) -> _Modules:
+def _shared_modules(_sources: tuple[ModuleSource, ...]) -> _Modules:
     # What is imported into a process stays there: the next epoch of a job is another task, with the same sources.
     return _Modules()
 
@@ -194,16 +194,16 @@ class Importer:
         builtins: The built-in names for all code of the pipeline.
     """
 
-    def __init__(self, sources: tuple[Source, ...]) -> None:
+    def __init__(self, sources: tuple[ModuleSource, ...]) -> None:
         self._sources = {name: (path, text) for name, path, text in sources}
         self._packages = {prefix for name in self._sources for prefix in _prefixes(name)[:-1]}
         self._modules = _shared_modules(sources)
         self._by_value: dict[str, ModuleType] = {}
         self.builtins = {**vars(builtins), "__import__": self._import}
 
-    def adopt(self, module: ModuleType) -> None:
+    def add_module(self, module: ModuleType) -> None:
         """Learn of a module that came by value."""
-        if self._knows(module.__name__):
+        if self._provides(module.__name__):
             if not self._by_value:
                 self._modules = _Modules()  # with values of this pipeline's own
             self._by_value[module.__name__] = module
@@ -219,9 +219,9 @@ class Importer:
         """What the import statement calls."""
         full = _absolute(level, name, str((names or {}).get("__package__") or ""))
         with self._modules.lock:
-            loaded = [self._load(prefix) for prefix in _prefixes(full) if self._knows(prefix)]
-            if self._knows(full):
-                for part in self._asked(loaded[-1], fromlist or ()):
+            loaded = [self._load(prefix) for prefix in _prefixes(full) if self._provides(prefix)]
+            if self._provides(full):
+                for part in self._requested_names(loaded[-1], fromlist or ()):
                     self._import_part(loaded[-1], f"{full}.{part}")
                 return loaded[-1] if fromlist else loaded[0]
         return builtins.__import__(name, names, local, fromlist or (), level)
@@ -231,16 +231,16 @@ class Importer:
         part = name.rpartition(".")[2]
         if hasattr(module, part):
             return
-        if self._knows(name):
+        if self._provides(name):
             self._load(name)
         elif hasattr(module, "__path__"):
             with suppress(ModuleNotFoundError):
                 setattr(module, part, importlib.import_module(name))
 
-    def _knows(self, name: str) -> bool:
+    def _provides(self, name: str) -> bool:
         return name in self._sources or name in self._packages
 
-    def _asked(self, module: ModuleType, fromlist: tuple[str, ...]) -> tuple[str, ...]:
+    def _requested_names(self, module: ModuleType, fromlist: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(getattr(module, "__all__", ())) if "*" in fromlist else tuple(fromlist)
 
     def _load(self, name: str) -> ModuleType:
@@ -253,9 +253,9 @@ class Importer:
         code = compile(text, path or f"<{name}>", "exec", dont_inherit=True)
         names = vars(module)
         try:
-            with _to_be_found(module):
+            with _registered_while_running(module):
                 # The user's own code, in the user's own pipeline.
-                exec(code, names, _Filled(names) if name in self._by_value else names)  # noqa: S102
+                exec(code, names, _PresetNamespace(names) if name in self._by_value else names)  # noqa: S102
         except BaseException:
             del self._modules[name]
             raise
@@ -275,7 +275,7 @@ class Importer:
         return module
 
 
-class _Filled(dict[str, Any]):
+class _PresetNamespace(dict[str, Any]):
     """The local names of a module whose source runs in a namespace that has values already: those stay."""
 
     def __init__(self, names: dict[str, Any]) -> None:
@@ -301,31 +301,31 @@ def make_function(importer: Importer | None, code: CodeType, names: dict[str, An
     return FunctionType(code, names, *rest)
 
 
-def keep_modules() -> None:
+def keep_received_modules() -> None:
     """Let modules that came with pipelines stay to be found by name, the newest of each: this process is a worker's."""
-    _kept.set()
+    _keeps_modules.set()
 
 
 @contextmanager
-def _to_be_found(module: ModuleType) -> Iterator[None]:
+def _registered_while_running(module: ModuleType) -> Iterator[None]:
     """Have a module found by name while it runs: a dataclass, for one, looks for its own. Never in another's place."""
     name = module.__name__
     before = sys.modules.get(name)
-    if before is not None and before not in _came:
+    if before is not None and before not in _received_modules:
         yield
         return
     sys.modules[name] = module
-    _came.add(module)
+    _received_modules.add(module)
     done = False
     try:
         yield
-        done = _kept.is_set()
+        done = _keeps_modules.is_set()
     finally:
         if not done:
-            _put_back(name, before)
+            _restore_module(name, before)
 
 
-def _put_back(name: str, before: ModuleType | None) -> None:
+def _restore_module(name: str, before: ModuleType | None) -> None:
     if before is None:
         sys.modules.pop(name, None)
     else:

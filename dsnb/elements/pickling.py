@@ -28,29 +28,29 @@ from typing import Any
 import cloudpickle as _cloudpickle
 import numpy as np
 
-from dsnb.elements.classes import note_class
-from dsnb.elements.fingerprint_parts import encode
-from dsnb.elements.imports import Importer, Importing, Source, make_function
-from dsnb.elements.pickling_classes import arriving, detached, reduced_error
+from dsnb.elements.data_classes import note_class
+from dsnb.elements.fingerprint_parts import encode_plain
+from dsnb.elements.imports import Importer, ImporterReference, ModuleSource, make_function
+from dsnb.elements.pickling_classes import collecting_classes, reduce_class, reduce_error
 from dsnb.elements.pipeline_classes import PipelineClasses
-from dsnb.elements.reach import dispatch_registry, variables
+from dsnb.elements.references import singledispatch_registry, variables
 from dsnb.elements.usercode import is_user_module, is_user_namespace, namespace, user_modules
 
 BLOB_BYTES = 1 << 20
 """An array above this size leaves the pickle."""
 
 _CLASSES = "classes"
-_CACHED = functools._lru_cache_wrapper
+_LRU_CACHE_TYPE = functools._lru_cache_wrapper
 _NUMERIC = frozenset("biufcmM?")
 # By what a module's functions find their relatives and their files.
-_SHELL = ("__name__", "__package__", "__path__", "__file__")
+_EMPTY_MODULE_NAMES = ("__name__", "__package__", "__path__", "__file__")
 # What the import system keeps in a module; the restored one has no importer.
-_MACHINERY = {"__builtins__", "__cached__", "__loader__", "__spec__", "__doc__", *_SHELL}
+_IMPORT_SYSTEM_NAMES = {"__builtins__", "__cached__", "__loader__", "__spec__", "__doc__", *_EMPTY_MODULE_NAMES}
 
 cloudpickle: Any = _cloudpickle  # it has no annotations
 
 # cloudpickle's registry of modules to send by value is global to the process.
-_registry = threading.RLock()
+_registry_lock = threading.RLock()
 
 
 class Pickler(_cloudpickle.Pickler):
@@ -58,7 +58,7 @@ class Pickler(_cloudpickle.Pickler):
 
     Args:
         file: Where the bytes go.
-        leave: Called with each big array; what it returns stands for the array in the pickle. None to keep them in.
+        store_blob: Called with each big array; what it returns stands for the array in the pickle. None to keep them in.
         by_name: Whether an exception of the users may come back as the class that bears its name there.
         sources: The modules that functions import as they run.
     """
@@ -66,31 +66,31 @@ class Pickler(_cloudpickle.Pickler):
     def __init__(
         self,
         file: BytesIO,
-        leave: Callable[[np.ndarray[Any, Any]], Any] | None = None,
+        store_blob: Callable[[np.ndarray[Any, Any]], Any] | None = None,
         *,
         by_name: bool = False,
-        sources: tuple[Source, ...] = (),
+        sources: tuple[ModuleSource, ...] = (),
     ) -> None:
         super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
-        self._leave = leave
+        self._store_blob = store_blob
         self._by_name = by_name
-        self._importing = Importing(sources) if sources else None
+        self._importer_reference = ImporterReference(sources) if sources else None
         self._imported = {name for name, _, _ in sources}
         self._modules = _SentModules()
-        self._names: dict[int, _Names] = {}
+        self._names: dict[int, _ModuleNamespace] = {}
 
     def dump_graph(self, value: Any) -> None:
         """Write the value and, after it, what its functions ask of the user's modules."""
-        with _by_value():
-            self.dump((value, _Round()))  # type: ignore[no-untyped-call]
+        with _user_modules_by_value():
+            self.dump((value, _PendingNames()))  # type: ignore[no-untyped-call]
 
     def persistent_id(self, value: Any) -> Any:
         """What stands for a big array; None for everything else. A memory map goes as the array that it shows."""
         if type(value) is PipelineClasses:
             return _CLASSES
         if type(value) is np.ndarray or type(value) is np.memmap:
-            if self._leave is not None and value.nbytes > BLOB_BYTES and value.dtype.kind in _NUMERIC:
-                return self._leave(value)
+            if self._store_blob is not None and value.nbytes > BLOB_BYTES and value.dtype.kind in _NUMERIC:
+                return self._store_blob(value)
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -98,16 +98,19 @@ class Pickler(_cloudpickle.Pickler):
         if isinstance(value, FunctionType):
             return self._reduce_function(value)
         if isinstance(value, ModuleType) and is_user_module(value):
-            self._modules.note_shell(value)
-            return _shell, (self._importing, {key: namespace(value)[key] for key in _SHELL if key in namespace(value)})
+            self._modules.note_written_module(value)
+            return _make_empty_module, (
+                self._importer_reference,
+                {key: namespace(value)[key] for key in _EMPTY_MODULE_NAMES if key in namespace(value)},
+            )
         if value is dataclasses.MISSING:
             # Looked for by identity, and would come back as another one: no field would be without a default.
             return getattr, (dataclasses, "MISSING")
-        if isinstance(value, _Round):
-            filling = self._modules.unwritten()
-            return _fill_shells, (filling, _Round() if filling else None)
-        if isinstance(value, _CACHED) and is_user_namespace(getattr(value.__wrapped__, "__globals__", {})):
-            return _cache_again, (value.cache_parameters(), value.__wrapped__)
+        if isinstance(value, _PendingNames):
+            filling = self._modules.pop_unwritten()
+            return _fill_modules, (filling, _PendingNames() if filling else None)
+        if isinstance(value, _LRU_CACHE_TYPE) and is_user_namespace(getattr(value.__wrapped__, "__globals__", {})):
+            return _rebuild_lru_cache, (value.cache_parameters(), value.__wrapped__)
         if type(value) is functools.cached_property:
             # In Python 3.11 it holds a lock.
             return _cached_property, (value.func, value.attrname)
@@ -116,48 +119,48 @@ class Pickler(_cloudpickle.Pickler):
         if isinstance(value, type):
             return self._reduce_class(value)
         if isinstance(value, BaseException):
-            return reduced_error(value)
-        return self._as_cloudpickle(value)
+            return reduce_error(value)
+        return self._reduce_with_cloudpickle(value)
 
     def _reduce_function(self, function: FunctionType) -> Any:
-        registry = dispatch_registry(function)
+        registry = singledispatch_registry(function)
         if registry and is_user_namespace(registry[object].__globals__):
-            return _dispatch_again, (registry,)
+            return _rebuild_singledispatch, (registry,)
         self._modules.note_function(function)
-        reduced = self._as_cloudpickle(function)
+        reduced = self._reduce_with_cloudpickle(function)
         if not isinstance(reduced, tuple):
             return reduced
         self._note_member(function)
         make, (code, names, *more), *rest = reduced
-        home = self._home(function)
-        names = names if home is None else self._names.setdefault(id(home), _Names(home))
-        if self._importing is None:
+        home = self._defining_module(function)
+        names = names if home is None else self._names.setdefault(id(home), _ModuleNamespace(home))
+        if self._importer_reference is None:
             return make, (code, names, *more), *rest
-        return make_function, (self._importing, code, names, *more), *rest
+        return make_function, (self._importer_reference, code, names, *more), *rest
 
     def _note_member(self, value: type | FunctionType) -> None:
         """Note what somebody may import from its module too: it is to be the same there."""
         module = sys.modules.get(value.__module__) if value.__module__ in self._imported else None
         if module is not None and namespace(module).get(value.__name__) is value:
-            self._modules.note_home(module, value.__name__)
+            self._modules.note_module(module, value.__name__)
 
-    def _home(self, function: FunctionType) -> ModuleType | None:
+    def _defining_module(self, function: FunctionType) -> ModuleType | None:
         """The module that a function belongs to: what it assigns is to be seen by whoever reads the module."""
         module = sys.modules.get(str(function.__globals__.get("__name__")))
         if module is None or module.__name__ == "__main__" or namespace(module) is not function.__globals__:
             return None
-        self._modules.note_home(module)
+        self._modules.note_module(module)
         return module
 
     def _reduce_class(self, cls: type) -> Any:
-        reduced = self._as_cloudpickle(cls)
+        reduced = self._reduce_with_cloudpickle(cls)
         if not isinstance(reduced, tuple) or len(reduced) != 6:
             return reduced
         note_class(cls)
         self._note_member(cls)
-        return detached(cls, reduced, by_name=self._by_name)
+        return reduce_class(cls, reduced, by_name=self._by_name)
 
-    def _as_cloudpickle(self, value: Any) -> Any:
+    def _reduce_with_cloudpickle(self, value: Any) -> Any:
         return super().reducer_override(value)  # type: ignore[no-untyped-call]
 
 
@@ -166,25 +169,25 @@ class Unpickler(pickle.Unpickler):
 
     Args:
         file: Where the bytes come from.
-        fetch: Gives the array for what `leave` returned; None where nothing was left out.
+        load_blob: Gives the array for what `leave` returned; None where nothing was left out.
     """
 
-    def __init__(self, file: BytesIO, fetch: Callable[[Any], np.ndarray[Any, Any]] | None = None) -> None:
+    def __init__(self, file: BytesIO, load_blob: Callable[[Any], np.ndarray[Any, Any]] | None = None) -> None:
         super().__init__(file)
-        self._fetch = fetch
+        self._load_blob = load_blob
         self._classes = PipelineClasses()
 
     def persistent_load(self, pid: Any) -> Any:
         """The big array that left the pickle, or the classes that came in it."""
         if pid == _CLASSES:
             return self._classes
-        if self._fetch is None:
+        if self._load_blob is None:
             raise pickle.UnpicklingError("an array is missing")
-        return self._fetch(pid)
+        return self._load_blob(pid)
 
     def load_graph(self) -> Any:
         """The value; the user's modules are filled when this returns."""
-        with arriving(self._classes):
+        with collecting_classes(self._classes):
             value, _ = self.load()
         return value
 
@@ -193,7 +196,7 @@ def dump_error(error: BaseException) -> bytes:
     """An error as bytes; of the users' own class by value."""
     if (
         type(error).__module__ == "builtins"
-        and encode(error.args) is not None
+        and encode_plain(error.args) is not None
         and not vars(error).keys() - {"__notes__"}
     ):
         return pickle.dumps((error, None), 5)  # nearly all are of this kind, and there may be one for each element
@@ -217,21 +220,21 @@ class _SentModules:
     def note_function(self, function: FunctionType) -> None:
         """Note what a function asks of modules: by attribute where that can be seen, else everything."""
         for variable in variables(function):
-            for module, name in variable.asked:
+            for module, name in variable.module_lookups:
                 self._want(module, name)
             if isinstance(variable.value, ModuleType) and is_user_module(variable.value):
                 self._want(variable.value, *namespace(variable.value))
 
-    def note_home(self, module: ModuleType, *names: str) -> None:
+    def note_module(self, module: ModuleType, *names: str) -> None:
         """Note a module that goes along for a function's sake, with these names and with what else is asked of it."""
         self._want(module, *names)
 
-    def note_shell(self, module: ModuleType) -> None:
+    def note_written_module(self, module: ModuleType) -> None:
         """Note a module that is being written: where no function asked for a part of it, it is a value in itself."""
         if id(module) not in self._wanted:
             self._want(module, *namespace(module))
 
-    def unwritten(self) -> list[tuple[ModuleType, dict[str, Any]]]:
+    def pop_unwritten(self) -> list[tuple[ModuleType, dict[str, Any]]]:
         """What is wanted and has not been handed out by an earlier call."""
         filling = []
         for number, (module, names) in self._wanted.items():
@@ -243,10 +246,10 @@ class _SentModules:
 
     def _want(self, module: ModuleType, *names: str) -> None:
         _, wanted = self._wanted.setdefault(id(module), (module, {}))
-        wanted.update(dict.fromkeys(name for name in names if name not in _MACHINERY))
+        wanted.update(dict.fromkeys(name for name in names if name not in _IMPORT_SYSTEM_NAMES))
 
 
-class _Names:
+class _ModuleNamespace:
     """Stands in the pickle for the namespace of a module."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -256,26 +259,26 @@ class _Names:
         return vars, (self._module,)
 
 
-class _Round:
+class _PendingNames:
     """Stands in the pickle for what is wanted of modules by the time that the pickler comes to it."""
 
 
-def _shell(importer: Importer | None, names: dict[str, Any]) -> ModuleType:
+def _make_empty_module(importer: Importer | None, names: dict[str, Any]) -> ModuleType:
     module = ModuleType(names["__name__"])
     namespace(module).update(names)
     if importer is not None:
-        importer.adopt(module)
+        importer.add_module(module)
     return module
 
 
-def _dispatch_again(registry: dict[type, Callable[..., Any]]) -> Any:
+def _rebuild_singledispatch(registry: dict[type, Callable[..., Any]]) -> Any:
     function = functools.singledispatch(registry.pop(object))
     for cls, handler in registry.items():
         function.register(cls, handler)
     return function
 
 
-def _cache_again(parameters: dict[str, Any], function: Callable[..., Any]) -> Any:
+def _rebuild_lru_cache(parameters: dict[str, Any], function: Callable[..., Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
@@ -285,7 +288,7 @@ def _cached_property(function: Callable[[Any], Any], name: str | None) -> functo
     return made
 
 
-def _fill_shells(filling: list[tuple[ModuleType, dict[str, Any]]], _following: object) -> None:
+def _fill_modules(filling: list[tuple[ModuleType, dict[str, Any]]], _following: object) -> None:
     for module, names in filling:
         namespace(module).update(names)
 
@@ -299,9 +302,9 @@ def _reduce_text_file(file: TextIOWrapper) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _by_value() -> Iterator[None]:
+def _user_modules_by_value() -> Iterator[None]:
     """Let cloudpickle send the user's modules by value, for the time of one dump."""
-    with _registry:
+    with _registry_lock:
         known = cloudpickle.list_registry_pickle_by_value()
         modules = [module for module in user_modules() if module.__name__ not in known]
         for module in modules:

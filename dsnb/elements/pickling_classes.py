@@ -18,37 +18,37 @@ from types import FunctionType
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.classes import named_class
+from dsnb.elements.data_classes import find_class
 from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.elements.usercode import is_user_class
 
 # The exception classes that came to this process, and are not its own.
-_came: weakref.WeakSet[type] = weakref.WeakSet()
-_own: weakref.WeakSet[type] = weakref.WeakSet()
+_received_classes: weakref.WeakSet[type] = weakref.WeakSet()
+_local_classes: weakref.WeakSet[type] = weakref.WeakSet()
 # The classes of the pickle that this thread restores.
-_arriving = threading.local()
+_restoring = threading.local()
 
 
 @contextmanager
-def arriving(classes: PipelineClasses) -> Iterator[None]:
+def collecting_classes(classes: PipelineClasses) -> Iterator[None]:
     """Note the classes that are restored meanwhile."""
-    before = getattr(_arriving, "classes", None)
-    _arriving.classes = classes
+    before = getattr(_restoring, "classes", None)
+    _restoring.classes = classes
     try:
         yield
     finally:
-        _arriving.classes = before
+        _restoring.classes = before
 
 
-def detached(cls: type, reduced: Any, *, by_name: bool) -> Any:
+def reduce_class(cls: type, reduced: Any, *, by_name: bool) -> Any:
     """Let a class come back as a class of its own, or, if it is an exception, as the one that is there already."""
     make, arguments, state, _, _, fill = reduced
-    state[0].update(_shared_with_bases(cls))
+    state[0].update(_members_shared_with_bases(cls))
     if issubclass(cls, BaseException):
-        if cls not in _came:
-            _own.add(cls)
+        if cls not in _received_classes:
+            _local_classes.add(cls)
         name = (cls.__module__, cls.__qualname__) if by_name else None
-        return _exception, (name, make, arguments), (fill, state), None, None, _settle
+        return _exception, (name, make, arguments), (fill, state), None, None, _fill_exception_class
     # The last but one is the id by which cloudpickle finds a class again; without it, it makes a new one.
     *first, _tracker, extra = arguments
     return make, (*first, None, extra), (fill, state), None, None, _fill
@@ -57,20 +57,20 @@ def detached(cls: type, reduced: Any, *, by_name: bool) -> Any:
 def _fill(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
     fill, content = state
     fill(cls, content)
-    if (classes := getattr(_arriving, "classes", None)) is not None:
+    if (classes := getattr(_restoring, "classes", None)) is not None:
         classes.note(cls)
 
 
 def _exception(name: tuple[str, str] | None, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
     """The class that bears the name here, and is meant by `except` here; else the one of that id."""
-    named = named_class(*name) if name is not None else None
+    named = find_class(*name) if name is not None else None
     if named is not None and issubclass(named, BaseException):
-        _own.add(named)
+        _local_classes.add(named)
         return named
     return make(*arguments)
 
 
-def _shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
+def _members_shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
     """The members of a class that are the very objects that its bases hold under the same names."""
     held = {name: (base, member) for base in reversed(cls.__bases__) for name, member in vars(base).items()}
     for name, member in vars(cls).items():
@@ -95,17 +95,17 @@ def _member(cls: type, name: str) -> Any:
     return vars(cls)[name]
 
 
-def reduced_error(error: BaseException) -> Any:
+def reduce_error(error: BaseException) -> Any:
     """How to rebuild an error."""
     reduced = error.__reduce_ex__(5)
     cls = type(error)
     knows_how = isinstance(cls.__reduce__, FunctionType) or cls.__reduce_ex__ is not object.__reduce_ex__
     if knows_how or not isinstance(reduced, tuple) or reduced[0] is not cls:
         return reduced
-    return _error_again, reduced[:2], *reduced[2:]
+    return _rebuild_error, reduced[:2], *reduced[2:]
 
 
-def _error_again(cls: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+def _rebuild_error(cls: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
     """An error as it was, without its class's own `__init__`, which wants other arguments as often as not."""
     error = cls.__new__(cls, *arguments)
     builtin: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
@@ -113,9 +113,9 @@ def _error_again(cls: type[BaseException], arguments: tuple[Any, ...]) -> BaseEx
     return error
 
 
-def _settle(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
+def _fill_exception_class(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
     fill, content = state
-    if cls not in _own:
+    if cls not in _local_classes:
         # Again, if it is there: what an edit changed must not stay as it was.
-        _came.add(cls)
+        _received_classes.add(cls)
         fill(cls, content)

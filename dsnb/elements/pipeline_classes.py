@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.elements.classes import fields_of
-from dsnb.elements.structure import Structure, StructureMismatch, columns_of, elements_of, own_class_of, structure_of
+from dsnb.elements.data_classes import field_names
+from dsnb.elements.structure import Structure, StructureMismatch, columns_of, elements_of, local_class_of, structure_of
 
 
 class PipelineClasses:
@@ -22,17 +22,17 @@ class PipelineClasses:
     def __init__(self) -> None:
         self._classes: dict[tuple[str, str], type] = {}
 
-    def note(self, cls: type) -> None:
+    def add(self, cls: type) -> None:
         """Learn of a class that has been restored."""
-        if fields_of(cls) is not None:
+        if field_names(cls) is not None:
             self._classes[cls.__module__, cls.__qualname__] = cls
 
     def class_of(self, structure: Structure) -> type:
         """The pipeline's class of that description, else this process's own."""
-        found = self._classes.get(structure.origin)
-        return found if found is not None and fields_of(found) == structure.keys else own_class_of(structure)
+        found = self._classes.get(structure.class_path)
+        return found if found is not None and field_names(found) == structure.keys else local_class_of(structure)
 
-    def adopt(self, run: list[Any]) -> list[Any]:
+    def convert_run(self, run: list[Any]) -> list[Any]:
         """The elements of a run, made anew with the pipeline's classes where they are of others."""
         structure = structure_of(run[0])
         if not self._is_foreign(structure):
@@ -40,7 +40,7 @@ class PipelineClasses:
         try:
             columns = columns_of(structure, run)
         except StructureMismatch:
-            return [self.adopt([element])[0] for element in run]
+            return [self.convert_run([element])[0] for element in run]
         return list(elements_of(structure, iter(columns), len(run), self.class_of))
 
     def _is_foreign(self, structure: Structure) -> bool:

@@ -11,17 +11,17 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from dsnb.elements.bytecode import nested
+from dsnb.elements.bytecode import walk_code
 from dsnb.elements.fingerprint import fingerprint
-from dsnb.elements.fingerprint_graph import Walk
+from dsnb.elements.fingerprint_graph import ValueGraph
 
 
-def codes_of(value: Any, *, root: str = "pipeline") -> dict[str, CodeType]:
+def user_code_by_path(value: Any, *, root: str = "pipeline") -> dict[str, CodeType]:
     """The code of the user's that a value reaches, without nested code.
 
     By the paths that its fingerprint for the key of a result gives it.
     """
-    parts = [part for part in Walk(value, result=True).emit(root) if isinstance(part.value, CodeType)]
+    parts = [part for part in ValueGraph(value, result=True).parts(root) if isinstance(part.value, CodeType)]
     return {part.path: part.value for part in parts if " > nested " not in part.path}
 
 
@@ -37,8 +37,8 @@ def source_of(code: CodeType) -> str | None:
         return None
     digest = fingerprint(code).digest
     for found in _compiled(code.co_filename, "".join(lines)):
-        place = (found.co_firstlineno, found.co_name)
-        if place == (code.co_firstlineno, code.co_name) and fingerprint(found).digest == digest:
+        location = (found.co_firstlineno, found.co_name)
+        if location == (code.co_firstlineno, code.co_name) and fingerprint(found).digest == digest:
             return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
     return None
 
@@ -56,4 +56,4 @@ def _all_code(name: str, text: str) -> Iterator[CodeType]:
             top = compile(text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         except (SyntaxError, ValueError):
             return
-    yield from nested(top)
+    yield from walk_code(top)

@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dsnb.arguments import checked, each, instance, optional, shown, whole
+from dsnb.arguments import checked, each, instance, integer, optional, short_repr
 from dsnb.dataclass import dataclass
-from dsnb.elements.refusal import is_masked, no_leaf
-from dsnb.elements.structure import Structure, flatten, from_json, rebuild, structure_of, to_json
+from dsnb.elements.leaf_errors import invalid_leaf_error, is_masked
+from dsnb.elements.structure import Structure, flatten, rebuild, structure_from_json, structure_of, structure_to_json
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 
 BYTES = np.dtype("S")
@@ -30,7 +30,7 @@ _ADDED_NAMES = re.compile(r"bfloat16|float[468]_e\w+|u?int[124]|b?complex32")
 
 
 _shape: Final = each(
-    optional(whole(0, hint="pass 0 or more for each dimension, None for an unknown one")),
+    optional(integer(0, hint="pass 0 or more for each dimension, None for an unknown one")),
     "pass a tuple with the size of each dimension, as in (28, 28); () for a single value",
 )
 
@@ -40,12 +40,12 @@ def _dtype(name: str, value: Any) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(value)
     except Exception as error:  # noqa: BLE001 - NumPy raises many kinds for what it cannot read
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)}, which NumPy does not take for a dtype: {error}",
+            f"`{name}` is {short_repr(value)}, which NumPy does not take for a dtype: {error}",
             hint='pass a dtype, as in np.float32 or "float32"; bytes and str for text of any length',
         ) from None
     if found.hasobject:
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)}: elements hold no Python objects", hint="pass a dtype of numbers or text"
+            f"`{name}` is {short_repr(value)}: elements hold no Python objects", hint="pass a dtype of numbers or text"
         )
     return found
 
@@ -181,7 +181,7 @@ def leaf_spec(leaf: Any) -> TensorSpec:
         return TensorSpec((), STR)
     array = np.asarray(leaf)
     if array.dtype.hasobject or is_masked(leaf):
-        raise no_leaf(leaf)
+        raise invalid_leaf_error(leaf)
     return TensorSpec(array.shape, array.dtype)
 
 
@@ -206,7 +206,7 @@ def spec_rule(name: str, value: Any) -> Any:
     wrong = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
     if wrong or not leaves:
         raise InvalidArgumentError(
-            f"`{name}` holds {shown(wrong[0] if wrong else value)}, not a TensorSpec",
+            f"`{name}` holds {short_repr(wrong[0] if wrong else value)}, not a TensorSpec",
             hint="pass dsnb.TensorSpec(shape, dtype) for each leaf of an element",
         )
     return value
@@ -234,7 +234,7 @@ def spec_to_json(spec: Any) -> str:
     if spec is None:
         return ""
     leaves = [[dtype_to_text(leaf.dtype), list(leaf.shape)] for leaf in flatten(spec)]
-    return json.dumps([to_json(structure_of(spec)), leaves])
+    return json.dumps([structure_to_json(structure_of(spec)), leaves])
 
 
 def spec_from_json(text: str) -> Any:
@@ -242,4 +242,6 @@ def spec_from_json(text: str) -> Any:
     if not text:
         return None
     structure, leaves = json.loads(text)
-    return rebuild(from_json(structure), iter([TensorSpec(shape, dtype_from_text(dtype)) for dtype, shape in leaves]))
+    return rebuild(
+        structure_from_json(structure), iter([TensorSpec(shape, dtype_from_text(dtype)) for dtype, shape in leaves])
+    )

@@ -17,25 +17,25 @@ from typing import Any, Literal
 import numpy as np
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.classes import fields_of, is_data_class, maker, own_class
+from dsnb.elements.data_classes import field_names, instance_factory, is_data_class, local_class
 from dsnb.errors import DataLossError, InvalidArgumentError
 
-Kind = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "dataclass"]
+NodeKind = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "dataclass"]
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
     """How the leaves of an element are nested.
 
-    `keys` are a dict's keys or the names of the fields of a named tuple or dataclass; `origin` is where the class of
+    `keys` are a dict's keys or the names of the fields of a named tuple or dataclass; `class_path` is where the class of
     such a one was defined, as (module, qualified name), and `cls` the class itself, if it was seen in this process. A
     None inside an element is a part without leaves.
     """
 
-    kind: Kind
+    kind: NodeKind
     children: tuple[Structure, ...] = ()
     keys: tuple[str, ...] = ()
-    origin: tuple[str, str] = ("", "")
+    class_path: tuple[str, str] = ("", "")
     cls: type | None = field(default=None, compare=False, repr=False)
     _text: str = field(default="", init=False, compare=False, repr=False)
     """As JSON, once that was asked for: every frame of a task has the same structure."""
@@ -47,7 +47,7 @@ class Structure:
 
     def __dsnb_fingerprint__(self) -> Any:
         # With the class: user code that comes later calls its methods.
-        return (self.kind, self.children, self.keys, self.origin, self.cls)
+        return (self.kind, self.children, self.keys, self.class_path, self.cls)
 
     def __str__(self) -> str:
         return describe(self, iter(["·"] * self.leaves))
@@ -75,9 +75,9 @@ def _structure_of(element: Any) -> Structure:
         return Structure("dict", _children(element.values()), _dict_keys(element))
     if isinstance(element, list):
         return Structure("list", _children(element))
-    keys = fields_of(type(element))
+    keys = field_names(type(element))
     if keys is not None:
-        return class_structure(type(element), _children(parts_of(element, keys)))
+        return class_structure(type(element), _children(field_values(element, keys)))
     return Structure("tuple", _children(element)) if isinstance(element, tuple) else LEAF
 
 
@@ -97,24 +97,24 @@ def _dict_keys(element: dict[Any, Any]) -> tuple[str, ...]:
 
 def class_structure(cls: type, children: tuple[Structure, ...]) -> Structure:
     """The structure of the instances of a named tuple or dataclass."""
-    kind: Kind = "namedtuple" if issubclass(cls, tuple) else "dataclass"
-    return Structure(kind, children, fields_of(cls) or (), (cls.__module__, cls.__qualname__), cls)
+    kind: NodeKind = "namedtuple" if issubclass(cls, tuple) else "dataclass"
+    return Structure(kind, children, field_names(cls) or (), (cls.__module__, cls.__qualname__), cls)
 
 
-def parts_of(element: Any, keys: tuple[str, ...]) -> Sequence[Any]:
+def field_values(element: Any, keys: tuple[str, ...]) -> Sequence[Any]:
     """The values of the fields of a named tuple or dataclass."""
     return element if isinstance(element, tuple) else [getattr(element, key) for key in keys]
 
 
 def class_of(structure: Structure) -> type:
     """The class that elements of this process have: the one that was seen, or this process's own."""
-    return structure.cls or own_class_of(structure)
+    return structure.cls or local_class_of(structure)
 
 
-def own_class_of(structure: Structure) -> type:
+def local_class_of(structure: Structure) -> type:
     """The class that a reader in this process knows by the name of one that may be a worker's."""
     kind: Any = structure.kind
-    return own_class(kind, structure.origin, structure.keys)
+    return local_class(kind, structure.class_path, structure.keys)
 
 
 def columns_of(structure: Structure, run: Sequence[Any]) -> list[Sequence[Any]]:
@@ -172,7 +172,7 @@ def _elements_of(
         return list(rows)
     if structure.kind == "dict" and parts:
         return list(map(_dict_display(structure.keys), *parts))
-    return list(map(_node_maker(structure, class_of), rows))
+    return list(map(_node_factory(structure, class_of), rows))
 
 
 @lru_cache(maxsize=256)
@@ -184,13 +184,13 @@ def _dict_display(keys: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
     return made
 
 
-def _node_maker(structure: Structure, class_of: Callable[[Structure], type]) -> Callable[[Iterable[Any]], Any]:
+def _node_factory(structure: Structure, class_of: Callable[[Structure], type]) -> Callable[[Iterable[Any]], Any]:
     """What makes one node out of its parts."""
     keys = structure.keys
     if structure.kind == "dict":
         return lambda parts: dict(zip(keys, parts, strict=True))
     if structure.kind in ("namedtuple", "dataclass"):
-        return maker(class_of(structure), keys)
+        return instance_factory(class_of(structure), keys)
     if structure.kind == "none":
         return lambda _: None
     return list if structure.kind == "list" else tuple
@@ -256,12 +256,12 @@ def _fits(structure: Structure) -> Callable[[Any], bool]:
         return lambda element: isinstance(element, dict) and names == set(element)
     if structure.kind in ("namedtuple", "dataclass"):
         named = structure.kind == "namedtuple"
-        return lambda element: isinstance(element, tuple) == named and fields_of(type(element)) == structure.keys
+        return lambda element: isinstance(element, tuple) == named and field_names(type(element)) == structure.keys
     kind = list if structure.kind == "list" else tuple
     return lambda element: (
         isinstance(element, kind)
         and len(element) == len(structure.children)
-        and (kind is list or fields_of(type(element)) is None)
+        and (kind is list or field_names(type(element)) is None)
     )
 
 
@@ -278,7 +278,7 @@ def describe(structure: Structure, leaves: Iterator[str]) -> str:
         return "[" + ", ".join(parts) + "]"
     if structure.kind in ("namedtuple", "dataclass"):
         named = ", ".join(f"{key}={part}" for key, part in zip(structure.keys, parts, strict=True))
-        return f"{structure.origin[1].rpartition('.')[2]}({named})"
+        return f"{structure.class_path[1].rpartition('.')[2]}({named})"
     return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
 
 
@@ -286,7 +286,7 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
     """One element from its leaves; used for specs, where there is one of each."""
     if structure.kind == "leaf":
         return next(leaves)
-    return _node_maker(structure, class_of)([rebuild(child, leaves) for child in structure.children])
+    return _node_factory(structure, class_of)([rebuild(child, leaves) for child in structure.children])
 
 
 def flatten(element: Any) -> list[Any]:
@@ -301,11 +301,11 @@ def _flatten(element: Any) -> list[Any]:
         return [leaf for child in element for leaf in _flatten(child)]
     if element is None:
         return []
-    keys = fields_of(type(element))
-    return [element] if keys is None else [leaf for part in parts_of(element, keys) for leaf in _flatten(part)]
+    keys = field_names(type(element))
+    return [element] if keys is None else [leaf for part in field_values(element, keys) for leaf in _flatten(part)]
 
 
-def to_json(structure: Structure) -> str:
+def structure_to_json(structure: Structure) -> str:
     """The structure as a short text that any language can read."""
     if not structure._text:
         object.__setattr__(structure, "_text", json.dumps(_plain(structure), separators=(",", ":")))
@@ -313,7 +313,7 @@ def to_json(structure: Structure) -> str:
 
 
 @lru_cache(maxsize=256)
-def from_json(text: str) -> Structure:
+def structure_from_json(text: str) -> Structure:
     """The structure that `to_json` wrote.
 
     Raises:
@@ -325,7 +325,7 @@ def from_json(text: str) -> Structure:
 def _plain(structure: Structure) -> Any:
     if structure.kind == "leaf":
         return 0
-    return [structure.kind, list(structure.keys), list(structure.origin), [_plain(c) for c in structure.children]]
+    return [structure.kind, list(structure.keys), list(structure.class_path), [_plain(c) for c in structure.children]]
 
 
 def _from_plain(plain: Any) -> Structure:

@@ -32,20 +32,24 @@ def user_modules() -> list[ModuleType]:
     """
     imported: list[tuple[str, Any]] = list(sys.modules.items())
     present = [(name, id(module)) for name, module in imported]
-    before, users = _last.look
+    before, users = _last_scan.result
     if present != before:
-        users = [name for name, module in imported if isinstance(module, ModuleType) and _is_under(name, module)]
-        _last.look = present, users
+        users = [
+            name
+            for name, module in imported
+            if isinstance(module, ModuleType) and _is_primary_user_module(name, module)
+        ]
+        _last_scan.result = present, users
     return [module for module in map(sys.modules.get, users) if module is not None]
 
 
-class _Last:
+class _LastScan:
     """Which modules there were at the last look, and which of them are the user's; by name, so that none is kept."""
 
-    look: tuple[list[tuple[str, int]], list[str]] = ([], [])
+    result: tuple[list[tuple[str, int]], list[str]] = ([], [])
 
 
-_last = _Last()
+_last_scan = _LastScan()
 
 
 def is_user_module(module: ModuleType) -> bool:
@@ -71,7 +75,7 @@ def is_user_class(cls: type) -> bool:
     return _is_users(str(cls.__module__), None, bare=True)
 
 
-def compiled_module(name: str | None) -> ModuleType | None:
+def extension_module(name: str | None) -> ModuleType | None:
     """The user's module of that name, if it is imported and was compiled: all that can be seen of it is its file."""
     module = sys.modules.get(name or "")
     if not isinstance(module, ModuleType) or not is_user_module(module):
@@ -87,13 +91,13 @@ def namespace(module: ModuleType) -> dict[str, Any]:
     return names
 
 
-def _is_under(name: str, module: ModuleType) -> bool:
+def _is_primary_user_module(name: str, module: ModuleType) -> bool:
     """Whether this is a module of the user's, and the name its own."""
     # Compared first: under "__mp_main__" and other second names it could not be found again.
-    return namespace(module).get("__name__") == name and is_user_module(module) and not _is_folder(module)
+    return namespace(module).get("__name__") == name and is_user_module(module) and not _is_namespace_package(module)
 
 
-def _is_folder(module: ModuleType) -> bool:
+def _is_namespace_package(module: ModuleType) -> bool:
     names = namespace(module)
     return "__path__" in names and names.get("__file__") is None
 

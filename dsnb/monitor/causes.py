@@ -6,37 +6,37 @@ from collections.abc import Callable
 from statistics import median
 
 from dsnb.dataclass import dataclass
-from dsnb.monitor.case import Case
-from dsnb.monitor.remedies import enough, instead, more_workers, relief, taken
-from dsnb.monitor.words import count, duration, plural, rate, share, size
+from dsnb.monitor.evidence import Evidence
+from dsnb.monitor.formatting import format_bytes, format_count, format_duration, format_rate, format_share, plural
+from dsnb.monitor.remedies import busy_cpus_text, cpu_bound_remedy, scale_remedy, speed_up_remedy, workers_remedy
 
-BUSY = 0.7
+SATURATED_SHARE = 0.7
 """Workers that are at work for such a part of the time have no more to give."""
-_HEAVY = 0.6
+_DOMINANT_SHARE = 0.6
 """An operation that takes such a part of all work is worth naming."""
-_UNDER_WAY = 0.7
+_IN_FLIGHT_SHARE = 0.7
 """A wait of which such a part goes by while something is on the link."""
-_MUCH = 1e6
+_FULL_LINK_BYTES_PER_S = 1e6
 """Bytes a second; a link that is taken up and carries less is not full but long."""
-_SMALL = 10_000
+_SMALL_ELEMENT_BYTES = 10_000
 """Bytes; of smaller elements it is their number that a link has trouble with."""
-_FULL_LINK = (
+_FULL_LINK_REMEDY = (
     "Send fewer bytes (uint8 instead of float32, cast where it is used), leave compression to dsnb "
     '(compression="AUTO"), or bring reader and workers nearer to each other.'
 )
-_LONG_LINK = (
+_HIGH_LATENCY_REMEDY = (
     "Let more be under way: batch before distribute, and leave max_outstanding_requests out; or bring reader and "
     "workers nearer to each other."
 )
-_DECODES_MUCH = 0.25
-_LATE_S = 0.002
+_DECODE_BOUND_SHARE = 0.25
+_HIGH_LATE_S = 0.002
 """A thread that gets its turn so late shares its interpreter with one that does not let go of it."""
-_AT_WORK = 0.1
+_ACTIVE_CPUS = 0.1
 """A process that uses less of a processor does not hold its interpreter: others hold the machine."""
-_OWN_LOOP = 0.2
-_FULL = 0.75
-_STRAGGLES = 0.5
-_ENOUGH = 5
+_BUSY_LOOP_SHARE = 0.2
+_FULL_WINDOW_SHARE = 0.75
+_STRAGGLER_RATIO = 0.5
+_MIN_ELEMENTS = 5
 """Elements that the others must have made, or a rate says nothing about the one."""
 
 
@@ -48,61 +48,75 @@ class Cause:
     subject: str = ""
 
 
-def _no_workers(case: Case) -> Cause | None:
-    if case.now.workers:
+def _no_workers(evidence: Evidence) -> Cause | None:
+    if evidence.snapshot.workers:
         return None
     return Cause(
-        cause="no workers", text="The service has no workers.", remedy=more_workers(case, 2, "starts two workers")
+        cause="no workers", text="The service has no workers.", remedy=workers_remedy(evidence, 2, "starts two workers")
     )
 
 
-def _holder(case: Case) -> Cause | None:
+def _window_held_by_trainer(evidence: Evidence) -> Cause | None:
     """Another trainer asked for the window to wait for it, and fills it."""
-    full = {t.task_id for t in case.running if t.capacity_bytes and t.window_bytes >= _FULL * t.capacity_bytes}
-    for trainer in case.job.trainers:
-        if trainer is case.waiter or trainer.on_lag != "wait":
+    full = {
+        t.task_id
+        for t in evidence.running
+        if t.capacity_bytes and t.window_bytes >= _FULL_WINDOW_SHARE * t.capacity_bytes
+    }
+    for trainer in evidence.job.trainers:
+        if trainer is evidence.waiting_reader or trainer.on_lag != "wait":
             continue
-        holds = [p for p in trainer.places if p.task_id in full and p.lag >= _FULL * _held(case, p.task_id)]
+        holds = [
+            p
+            for p in trainer.cursors
+            if p.task_id in full and p.lag >= _FULL_WINDOW_SHARE * _elements_in_memory(evidence, p.task_id)
+        ]
         if holds:
-            nbytes = sum(task.capacity_bytes for task in case.running if task.task_id in full)
+            nbytes = sum(task.capacity_bytes for task in evidence.running if task.task_id in full)
             return Cause(
                 cause="holder",
                 subject=trainer.trainer_id,
-                text=f"Trainer {trainer.trainer_id!r} is {count(trainer.lag)} elements behind and asked to be waited "
-                f"for: it holds the whole window ({size(nbytes)}).",
+                text=f"Trainer {trainer.trainer_id!r} is {format_count(trainer.lag)} elements behind and asked to be waited "
+                f"for: it holds the whole window ({format_bytes(nbytes)}).",
                 remedy=f'Give it CrossTrainerCache(on_lag="spill") or "skip", a job of its own, or send it away: '
-                f"svc.send_away({case.job.name!r}, {trainer.trainer_id!r}).",
+                f"svc.evict({evidence.job.name!r}, {trainer.trainer_id!r}).",
             )
     return None
 
 
-def _held(case: Case, task_id: str) -> int:
+def _elements_in_memory(evidence: Evidence, task_id: str) -> int:
     """Elements that a task holds in memory."""
-    task = next(task for task in case.job.tasks if task.task_id == task_id)
+    task = next(task for task in evidence.job.tasks if task.task_id == task_id)
     return max(1, task.head - task.tail)
 
 
-def _interpreter(case: Case) -> Cause | None:
+def _gil_contention(evidence: Evidence) -> Cause | None:
     """Thread workers get their turn late: beside a reader that is busy itself, or beside each other."""
-    threads = [worker for worker in case.workers or case.now.workers if worker.isolation == "thread"]
-    its = [case.between.worker(worker.uid) for worker in threads]
+    threads = [worker for worker in evidence.workers or evidence.snapshot.workers if worker.isolation == "thread"]
+    rates = [evidence.rates.worker(worker.uid) for worker in threads]
     # Where the process itself does little, it is the machine that is busy.
-    late = [worker.late_s for worker in its if worker.cpu > _AT_WORK]
-    loop = max((case.of(trainer).own_share or 0.0 for trainer in case.job.trainers), default=0.0)
-    if not late or median(late) < _LATE_S or (loop < _OWN_LOOP and len(threads) == 1):
+    late = [worker.late_s for worker in rates if worker.used_cpus > _ACTIVE_CPUS]
+    own_loop_share = max(
+        (evidence.trainer_rates(trainer).own_loop_share or 0.0 for trainer in evidence.job.trainers), default=0.0
+    )
+    if not late or median(late) < _HIGH_LATE_S or (own_loop_share < _BUSY_LOOP_SHARE and len(threads) == 1):
         return None
-    beside = f"a loop that takes {share(loop)} of its time" if loop >= _OWN_LOOP else "each other"
+    competitor = (
+        f"a loop that takes {format_share(own_loop_share)} of its time"
+        if own_loop_share >= _BUSY_LOOP_SHARE
+        else "each other"
+    )
     return Cause(
         cause="interpreter",
         text=f"The workers are threads of a process that holds the interpreter: they get their turn "
-        f"{duration(median(late))} late on average, beside {beside}.",
+        f"{format_duration(median(late))} late on average, beside {competitor}.",
         remedy='Process workers would not be held up: dsnb.start(isolation="process").',
     )
 
 
-def _consumer(case: Case) -> Cause | None:
+def _slow_consumer(evidence: Evidence) -> Cause | None:
     """Another consumer of a coordinated read has not come, or is slow: a round is whole when all have taken theirs."""
-    rounds = case.job.rounds
+    rounds = evidence.job.rounds
     if rounds is None:
         return None
     if any(consumer.state == "absent" for consumer in rounds.consumers):
@@ -111,141 +125,143 @@ def _consumer(case: Case) -> Cause | None:
             text=f"A round is for all consumers, and the next one waits for {rounds.waits_for}.",
             remedy="Start that consumer again: it joins at the round that is due.",
         )
-    others = [trainer for trainer in case.job.trainers if trainer is not case.waiter]
-    slowest = max(others, key=lambda trainer: case.of(trainer).own_share or 0.0, default=None)
-    if slowest is None or (case.of(slowest).own_share or 0.0) < BUSY:
+    others = [trainer for trainer in evidence.job.trainers if trainer is not evidence.waiting_reader]
+    slowest = max(others, key=lambda trainer: evidence.trainer_rates(trainer).own_loop_share or 0.0, default=None)
+    if slowest is None or (evidence.trainer_rates(slowest).own_loop_share or 0.0) < SATURATED_SHARE:
         return None
-    its = case.of(slowest)
+    its = evidence.trainer_rates(slowest)
     return Cause(
         cause="consumer",
         subject=slowest.trainer_id,
-        text=f"A round is for all consumers, and {slowest.trainer_id} spends {share(its.own_share)} of its time in its "
-        f"own loop, at {rate(its.consumed)}.",
+        text=f"A round is for all consumers, and {slowest.trainer_id} spends {format_share(its.own_loop_share)} of its time in its "
+        f"own loop, at {format_rate(its.consumed)}.",
         remedy="Make that loop faster, or the consumers' work equal (bucket_by_sequence_length before distribute).",
     )
 
 
-def _link(case: Case) -> Cause | None:
+def _link_bound(evidence: Evidence) -> Cause | None:
     """Most of what it waits, something has been sent and has not arrived."""
-    assert case.waiter is not None
-    flight = case.of(case.waiter).flight
+    assert evidence.waiting_reader is not None
+    flight = evidence.trainer_rates(evidence.waiting_reader).in_flight_share
     if not flight:
         return None
     task_id = max(flight, key=lambda task_id: flight[task_id])
-    under_way = flight[task_id] + case.wait - 1  # it was both, at the least
-    if under_way < _UNDER_WAY * case.wait:
+    under_way = flight[task_id] + evidence.wait_share - 1  # it was both, at the least
+    if under_way < _IN_FLIGHT_SHARE * evidence.wait_share:
         return None
-    name = next((place.worker for place in case.waiter.places if place.task_id == task_id), "")
-    worker = next((worker for worker in case.now.workers if worker.name == name), None)
-    if worker is None or _without_link(case, task_id):
+    name = next((cursor.worker for cursor in evidence.waiting_reader.cursors if cursor.task_id == task_id), "")
+    worker = next((worker for worker in evidence.snapshot.workers if worker.name == name), None)
+    if worker is None or _stays_on_host(evidence, task_id):
         return None
-    sent = case.between.worker(worker.uid).sent_bytes
-    small = worker.sent_bytes < _SMALL * worker.sent_elements
+    sent = evidence.rates.worker(worker.uid).sent_bytes
+    small = worker.sent_bytes < _SMALL_ELEMENT_BYTES * worker.sent_elements
     return Cause(
         cause="link",
         subject=name,
-        text=f"For {share(under_way)} of the time what it waits for is under way from worker {name}: the link carries "
-        f"{size(sent)}/s.",
-        remedy=_LONG_LINK if small or sent < _MUCH else _FULL_LINK,
+        text=f"For {format_share(under_way)} of the time what it waits for is under way from worker {name}: the link carries "
+        f"{format_bytes(sent)}/s.",
+        remedy=_HIGH_LATENCY_REMEDY if small or sent < _FULL_LINK_BYTES_PER_S else _FULL_LINK_REMEDY,
     )
 
 
-def _without_link(case: Case, task_id: str) -> bool:
+def _stays_on_host(evidence: Evidence, task_id: str) -> bool:
     """Whether all that a task gives is handed over within one host, by reference or in shared memory."""
-    ways = {link.transfer for link in case.job.links if link.task_id == task_id}
-    return bool(ways) and "grpc" not in ways
+    transfers = {link.transfer for link in evidence.job.links if link.task_id == task_id}
+    return bool(transfers) and "grpc" not in transfers
 
 
-def decoding(case: Case) -> Cause | None:
-    assert case.waiter is not None
-    decodes = case.of(case.waiter).decode_share or 0.0
-    if decodes < _DECODES_MUCH or decodes < case.wait:
+def decode_bound(evidence: Evidence) -> Cause | None:
+    assert evidence.waiting_reader is not None
+    decodes = evidence.trainer_rates(evidence.waiting_reader).decode_share or 0.0
+    if decodes < _DECODE_BOUND_SHARE or decodes < evidence.wait_share:
         return None
     return Cause(
         cause="client",
-        subject=case.waiter.trainer_id,
-        text=f"It spends {share(decodes)} of its time making elements of what arrives.",
+        subject=evidence.waiting_reader.trainer_id,
+        text=f"It spends {format_share(decodes)} of its time making elements of what arrives.",
         remedy="Batch before distribute, so that workers lay out whole batches.",
     )
 
 
-def _straggler(case: Case) -> Cause | None:
+def _straggler(evidence: Evidence) -> Cause | None:
     """One worker makes less than half of what the others make, although it is at work."""
-    span, made = case.between.span_s, case.rates.by_worker
-    here = {worker.name: worker for worker in case.workers}
+    span, made = evidence.rates.span_s, evidence.job_rates.by_worker
+    here = {worker.name: worker for worker in evidence.workers}
     for name, worker in here.items():
         others = [made.get(other, 0.0) for other in here if other != name]
-        if not others or case.between.worker(worker.uid).busy < _STRAGGLES:
+        if not others or evidence.rates.worker(worker.uid).busy < _STRAGGLER_RATIO:
             continue
         usual = median(others)
-        if usual * span >= _ENOUGH and made.get(name, 0.0) < _STRAGGLES * usual:
+        if usual * span >= _MIN_ELEMENTS and made.get(name, 0.0) < _STRAGGLER_RATIO * usual:
             return Cause(
                 cause="worker",
                 subject=name,
-                text=f"Worker {name} makes {rate(made.get(name, 0.0))} where the others make {rate(usual)} each"
-                f"{_in_hand(case, name)}.",
+                text=f"Worker {name} makes {format_rate(made.get(name, 0.0))} where the others make {format_rate(usual)} each"
+                f"{_oldest_grant_text(evidence, name)}.",
                 remedy=f"svc.drain({name!r}) takes it out; what else runs on its machine ({worker.address})?",
             )
     return None
 
 
-def _in_hand(case: Case, worker: str) -> str:
+def _oldest_grant_text(evidence: Evidence, worker: str) -> str:
     """For how long a worker has had its oldest splits, where that is known."""
-    given = [grant.given for grant in case.job.grants if grant.worker == worker and grant.state == "in hand"]
-    return f", and has had splits in hand for {duration(case.now.time - min(given))}" if given else ""
+    given = [grant.granted_at for grant in evidence.job.grants if grant.worker == worker and grant.state == "in hand"]
+    return f", and has had splits in hand for {format_duration(evidence.snapshot.time - min(given))}" if given else ""
 
 
-def _operation(case: Case) -> Cause | None:
+def _heavy_operation(evidence: Evidence) -> Cause | None:
     """One operation takes most of what the fullest lane of the pipeline does."""
-    lane = max(case.lanes, key=lambda lane: lane.busy, default=None)
-    if lane is None or lane.busy < BUSY:
+    lane = max(evidence.stage_groups, key=lambda lane: lane.busy, default=None)
+    if lane is None or lane.busy < SATURATED_SHARE:
         return None
     stage, its = max(lane.stages, key=lambda pair: pair[1].busy)
-    if its.busy < _HEAVY * sum(rates.busy for _, rates in lane.stages):
+    if its.busy < _DOMINANT_SHARE * sum(rates.busy for _, rates in lane.stages):
         return None
-    part = its.busy / sum(rates.busy for _, rates in case.stages)
-    cost = f": {duration(its.busy / its.elements)} for each element" if its.elements else ""
+    part = its.busy / sum(rates.busy for _, rates in evidence.stages)
+    cost = f": {format_duration(its.busy / its.elements)} for each element" if its.elements else ""
     on = f" on {plural(stage.threads, 'thread')}" if stage.threads else ""
     return Cause(
         cause="operation",
         subject=stage.name,
-        text=f"{stage.name} takes {share(part)} of the work of {plural(len(case.workers), 'worker')}{on}{cost}."
-        f"{taken(case)}",
-        remedy=instead(case, stage) if case.processors.taken else relief(case, stage),
+        text=f"{stage.name} takes {format_share(part)} of the work of {plural(len(evidence.workers), 'worker')}{on}{cost}."
+        f"{busy_cpus_text(evidence)}",
+        remedy=cpu_bound_remedy(evidence, stage)
+        if evidence.cpu_capacity.exhausted
+        else speed_up_remedy(evidence, stage),
     )
 
 
-def _workers(case: Case) -> Cause | None:
-    if case.busy < BUSY:
+def _saturated_workers(evidence: Evidence) -> Cause | None:
+    if evidence.busy < SATURATED_SHARE:
         return None
-    work, make = ("works", "makes") if len(case.workers) == 1 else ("work", "make")
+    work, make = ("works", "makes") if len(evidence.workers) == 1 else ("work", "make")
     text = (
-        f"{plural(len(case.workers), 'worker')} {work} {share(case.busy)} of the time and {make} "
-        f"{rate(case.rates.produced)}; the readers could take {rate(case.demand)}, and no single operation stands out."
+        f"{plural(len(evidence.workers), 'worker')} {work} {format_share(evidence.busy)} of the time and {make} "
+        f"{format_rate(evidence.job_rates.produced)}; the readers could take {format_rate(evidence.demand)}, and no single operation stands out."
     )
-    if case.processors.taken:
-        return Cause(cause="processors", text=f"{text}{taken(case)}", remedy=instead(case))
-    return Cause(cause="workers", text=text, remedy=f"Have more workers: {enough(case)}")
+    if evidence.cpu_capacity.exhausted:
+        return Cause(cause="processors", text=f"{text}{busy_cpus_text(evidence)}", remedy=cpu_bound_remedy(evidence))
+    return Cause(cause="workers", text=text, remedy=f"Have more workers: {scale_remedy(evidence)}")
 
 
-def _between(case: Case) -> Cause:
+def _hand_over_bound(evidence: Evidence) -> Cause:
     return Cause(
         cause="demand",
-        text=f"The workers work only {share(case.busy)} of the time and the links are free: what takes the time is "
-        f"asking for elements and handing them over, {rate(case.rates.consumed)}.",
+        text=f"The workers work only {format_share(evidence.busy)} of the time and the links are free: what takes the time is "
+        f"asking for elements and handing them over, {format_rate(evidence.job_rates.consumed)}.",
         remedy="Batch before distribute; leave max_outstanding_requests out; prefetch behind it.",
     )
 
 
-CAUSES: tuple[Callable[[Case], Cause | None], ...] = (
+CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     _no_workers,
-    _holder,
-    _interpreter,
-    _consumer,
-    _link,
-    decoding,
+    _window_held_by_trainer,
+    _gil_contention,
+    _slow_consumer,
+    _link_bound,
+    decode_bound,
     _straggler,
-    _operation,
-    _workers,
-    _between,
+    _heavy_operation,
+    _saturated_workers,
+    _hand_over_bound,
 )

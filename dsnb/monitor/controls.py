@@ -7,10 +7,10 @@ import os
 import socket
 
 from dsnb.wire.channel import open_channel
-from dsnb.wire.messages import ControlRequest, DismissRequest
-from dsnb.wire.methods import CONTROL, DISMISS, Method, Reply, Request
+from dsnb.wire.messages import ControlRequest, EvictTrainerRequest
+from dsnb.wire.methods import CONTROL, EVICT_TRAINER, Method, Reply, Request
 
-_SCALE_S = 90.0
+_SCALE_TIMEOUT_S = 90.0
 """Worker processes take a second each to start, and those that go may finish what they have for a while."""
 
 
@@ -20,7 +20,7 @@ class Controls:
     Args:
         target: Where the service listens.
         token: The service's; None to look it up by the address.
-        by: Who asks, as people are told, in events and in the errors of readers that were cancelled.
+        requested_by: Who asks, as people are told, in events and in the errors of readers that were cancelled.
         timeout: Seconds to wait for the service's word.
 
     Raises:
@@ -35,43 +35,43 @@ class Controls:
         '2 workers'
     """
 
-    def __init__(self, target: str, token: str | None, *, by: str, timeout: float = 5.0) -> None:
+    def __init__(self, target: str, token: str | None, *, requested_by: str, timeout: float = 5.0) -> None:
         self._target = target
         self._token = token
-        self._by = by
+        self._requested_by = requested_by
         self._timeout = timeout
 
     def pause(self, job: str) -> str:
         """Have a job hand out nothing more after what is in flight; "paused"."""
-        return self._ask("pause", job)
+        return self._control("pause", job)
 
     def resume(self, job: str) -> str:
         """Have a paused job go on; "running", or "idle" if nobody reads it."""
-        return self._ask("resume", job)
+        return self._control("resume", job)
 
     def cancel(self, job: str) -> str:
         """End a job and each of its readers, with a `CancelledError` that says who did it; "cancelled"."""
-        return self._ask("cancel", job)
+        return self._control("cancel", job)
 
     def drain(self, worker: str) -> str:
         """Have a worker (by name or address) finish what it has and leave; "draining", or "gone"."""
-        return self._ask("drain", worker)
+        return self._control("drain", worker)
 
     def remove(self, worker: str) -> str:
         """Do without a worker (by name or address) at once; what it had in hand is lost; "gone"."""
-        return self._ask("remove", worker)
+        return self._control("remove", worker)
 
     def scale(self, workers: int) -> str:
         """Have so many workers, where the service starts them itself; as in "2 workers"."""
-        return self._ask("scale", workers=workers, timeout=max(_SCALE_S, self._timeout))
+        return self._control("scale", workers=workers, timeout=max(_SCALE_TIMEOUT_S, self._timeout))
 
-    def send_away(self, job: str, trainer_id: str) -> str:
+    def evict(self, job: str, trainer_id: str) -> str:
         """Keep nothing for a trainer of the cross-trainer cache any longer; "sent away"."""
-        self._call(DISMISS, DismissRequest(job_name=job, trainer_id=trainer_id), self._timeout)
+        self._call(EVICT_TRAINER, EvictTrainerRequest(job_name=job, trainer_id=trainer_id), self._timeout)
         return "sent away"
 
-    def _ask(self, action: str, name: str = "", workers: int = 0, timeout: float | None = None) -> str:
-        request = ControlRequest(action=action, name=name, by=self._by, workers=workers)
+    def _control(self, action: str, name: str = "", workers: int = 0, timeout: float | None = None) -> str:
+        request = ControlRequest(action=action, name=name, requested_by=self._requested_by, workers=workers)
         return self._call(CONTROL, request, timeout or self._timeout).state
 
     def _call(self, method: Method[Request, Reply], request: Request, timeout: float) -> Reply:
@@ -82,10 +82,10 @@ class Controls:
             channel.close()
 
 
-def this_process(what: str) -> str:
+def describe_caller(action: str) -> str:
     """Who asks, in words, as in `svc.cancel() of anna in process 4711 on host`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name
         user = str(os.getuid())
-    return f"{what} of {user} in process {os.getpid()} on {socket.gethostname()}"
+    return f"{action} of {user} in process {os.getpid()} on {socket.gethostname()}"

@@ -15,54 +15,56 @@ from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import Rates
 from dsnb.monitor.snapshot import WorkerStatus
 
-_HARDLY = 0.1
+_NEGLIGIBLE_CPUS = 0.1
 """A worker that uses less of a processor than this can share one with many others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Processors:
+class CpuCapacity:
     """What the hosts of some workers have, and have left.
 
     Attributes:
-        there: Processors, all in all; 0 where that is not known.
+        total: Processors, all in all; 0 where that is not known.
         free: How many of them have nothing to do.
-        each: How many of them one worker uses.
+        cpus_per_worker: How many of them one worker uses.
     """
 
-    there: int
+    total: int
     free: float
-    each: float
+    cpus_per_worker: float
 
     @property
-    def taken(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether one more worker would only take turns with those that are there."""
-        return self.room == 0
+        return self.max_new_workers == 0
 
     @property
-    def room(self) -> int | None:
+    def max_new_workers(self) -> int | None:
         """How many more workers could really work at the same time; None where nothing speaks against any number."""
-        return None if not self.there or self.each < _HARDLY else int(self.free / self.each)
+        return (
+            None if not self.total or self.cpus_per_worker < _NEGLIGIBLE_CPUS else int(self.free / self.cpus_per_worker)
+        )
 
 
-def processors(workers: Sequence[WorkerStatus], between: Rates) -> Processors:
+def cpu_capacity(workers: Sequence[WorkerStatus], between: Rates) -> CpuCapacity:
     """What is left of the processors on which these workers run."""
     hosts: dict[str, list[WorkerStatus]] = {}
     for worker in workers:
         hosts.setdefault(worker.address.rpartition(":")[0], []).append(worker)
-    used = {name: _used(here, between) for name, here in hosts.items()}
-    return Processors(
-        there=sum(max(worker.cpus for worker in here) for here in hosts.values()),
-        free=sum(_free(here, used[name], between) for name, here in hosts.items()),
-        each=sum(used.values()) / len(workers) if workers else 0.0,
+    used = {name: _used_cpus(here, between) for name, here in hosts.items()}
+    return CpuCapacity(
+        total=sum(max(worker.cpus for worker in here) for here in hosts.values()),
+        free=sum(_free_cpus(here, used[name], between) for name, here in hosts.items()),
+        cpus_per_worker=sum(used.values()) / len(workers) if workers else 0.0,
     )
 
 
-def _used(here: Sequence[WorkerStatus], between: Rates) -> float:
+def _used_cpus(workers: Sequence[WorkerStatus], between: Rates) -> float:
     """Processors that the processes of these workers use; thread workers share one."""
-    return sum({worker.pid: between.worker(worker.uid).cpu for worker in here}.values())
+    return sum({worker.pid: between.worker(worker.uid).used_cpus for worker in workers}.values())
 
 
-def _free(here: Sequence[WorkerStatus], used: float, between: Rates) -> float:
-    unused = max(worker.cpus for worker in here) - used
-    told = [idle for worker in here if (idle := between.worker(worker.uid).idle) is not None]
-    return max(0.0, min([unused, *told]))
+def _free_cpus(workers: Sequence[WorkerStatus], used: float, between: Rates) -> float:
+    unused = max(worker.cpus for worker in workers) - used
+    reported_idle = [idle for worker in workers if (idle := between.worker(worker.uid).idle_cpus) is not None]
+    return max(0.0, min([unused, *reported_idle]))

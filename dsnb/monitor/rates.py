@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from dsnb.dataclass import dataclass
+from dsnb.monitor.formatting import format_rate
 from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
-from dsnb.monitor.words import rate
 
-MOST_WAIT = 0.75
+MAX_WAIT_SHARE = 0.75
 """A trainer that waits nearly always tells little about what it could take: more than fourfold is not claimed."""
 
 
@@ -25,10 +25,10 @@ class TrainerRates:
     Attributes:
         wait_share: Part of its time that it waited for data; None while it did not read.
         demand: Elements per second that it would take if it never waited; None while it did not read.
-        more: Whether it could take even more than that.
+        demand_is_lower_bound: Whether it could take even more than that.
         drift: How fast it falls behind, by task, in elements per second; negative when it catches up.
         decode_share: Part of its time that it made elements of what had arrived; None while it did not read.
-        flight: By task, the part of the time that something which had been sent was not consumed yet.
+        in_flight_share: By task, the part of the time that something which had been sent was not consumed yet.
         active_s: Seconds of its time that this is about.
     """
 
@@ -36,14 +36,14 @@ class TrainerRates:
     skipped: float = 0.0
     wait_share: float | None = None
     demand: float | None = None
-    more: bool = False
+    demand_is_lower_bound: bool = False
     drift: Mapping[str, float] = field(default_factory=dict)
     decode_share: float | None = None
-    flight: Mapping[str, float] = field(default_factory=dict)
+    in_flight_share: Mapping[str, float] = field(default_factory=dict)
     active_s: float = 0.0
 
     @property
-    def own_share(self) -> float | None:
+    def own_loop_share(self) -> float | None:
         """Part of its time that its own loop took; None while it did not read."""
         if self.wait_share is None or self.decode_share is None:
             return None
@@ -69,7 +69,7 @@ class JobRates:
     stages: tuple[StageRates, ...] = ()
 
     @property
-    def fastest(self) -> TrainerRates | None:
+    def fastest_trainer(self) -> TrainerRates | None:
         """The trainer that would take most if it never waited."""
         reading = (trainer for trainer in self.trainers.values() if trainer.demand is not None)
         return max(reading, key=lambda trainer: trainer.demand or 0.0, default=None)
@@ -77,7 +77,7 @@ class JobRates:
     @property
     def demand(self) -> float | None:
         """What the fastest trainer would take if it never waited."""
-        return self.fastest.demand if self.fastest else None
+        return self.fastest_trainer.demand if self.fastest_trainer else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +87,16 @@ class WorkerRates:
     Attributes:
         busy: Seconds of pipeline work per second.
         late_s: By how much a thread of it was late that had asked to be woken, on average.
-        cpu: Seconds of processor time of its process per second.
-        idle: How many of the processors that it may use have nothing to do; None where that is not known.
+        used_cpus: Seconds of processor time of its process per second.
+        idle_cpus: How many of the processors that it may use have nothing to do; None where that is not known.
     """
 
     produced: float = 0.0
     sent_bytes: float = 0.0
     busy: float = 0.0
     late_s: float = 0.0
-    cpu: float = 0.0
-    idle: float | None = None
+    used_cpus: float = 0.0
+    idle_cpus: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +126,13 @@ def trainer_rates(job: JobRates, trainer_id: str) -> TrainerRates:
     return job.trainers.get(trainer_id, _NO_TRAINER)
 
 
-def demand_words(trainer: TrainerRates) -> str:
+def demand_text(trainer: TrainerRates) -> str:
     """What a trainer could take, as in `1,200/s or more`."""
-    return f"{rate(trainer.demand or 0.0)} or more" if trainer.more else rate(trainer.demand or 0.0)
+    return (
+        f"{format_rate(trainer.demand or 0.0)} or more"
+        if trainer.demand_is_lower_bound
+        else format_rate(trainer.demand or 0.0)
+    )
 
 
 def same_run(before: Snapshot, after: Snapshot) -> bool:
@@ -150,15 +154,15 @@ def rates(before: Snapshot, after: Snapshot) -> Rates:
     )
 
 
-def _grown(before: int, after: int) -> int:
+def _increase(before: int, after: int) -> int:
     return after - before if after >= before else after
 
 
 def _job(before: JobStatus | None, after: JobStatus, span: float) -> JobRates:
     trainers = {trainer.trainer_id: trainer for trainer in before.trainers} if before else {}
     return JobRates(
-        produced=_grown(before.produced if before else 0, after.produced) / span,
-        consumed=_grown(before.consumed if before else 0, after.consumed) / span,
+        produced=_increase(before.produced if before else 0, after.produced) / span,
+        consumed=_increase(before.consumed if before else 0, after.consumed) / span,
         by_worker=_by_worker(before.tasks if before else (), after.tasks, span),
         trainers={t.trainer_id: _trainer(trainers.get(t.trainer_id), t, span) for t in after.trainers},
         stages=_stages(before.stages if before else (), after.stages, span),
@@ -169,28 +173,28 @@ def _by_worker(before: tuple[TaskStatus, ...], after: tuple[TaskStatus, ...], sp
     heads = {(task.task_id, task.incarnation): task.head for task in before}
     made: Counter[str] = Counter()
     for task in after:
-        made[task.worker] += _grown(heads.get((task.task_id, task.incarnation), 0), task.head)
+        made[task.worker] += _increase(heads.get((task.task_id, task.incarnation), 0), task.head)
     return {worker: elements / span for worker, elements in made.items()}
 
 
 def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) -> TrainerRates:
     was = before or TrainerStatus(trainer_id=after.trainer_id, clients=0, elements=0)
-    consumed = _grown(was.elements, after.elements) / span
-    active = _grown(was.active_ns, after.active_ns)
-    wait = min(1.0, _grown(was.wait_ns, after.wait_ns) / active) if active else None
-    places = {place.task_id: place for place in was.places}
+    consumed = _increase(was.elements, after.elements) / span
+    active = _increase(was.active_ns, after.active_ns)
+    wait = min(1.0, _increase(was.wait_ns, after.wait_ns) / active) if active else None
+    cursors = {cursor.task_id: cursor for cursor in was.cursors}
     return TrainerRates(
         consumed=consumed,
-        skipped=_grown(was.skipped, after.skipped) / span,
+        skipped=_increase(was.skipped, after.skipped) / span,
         wait_share=wait,
-        demand=None if wait is None or not consumed else consumed / (1 - min(wait, MOST_WAIT)),
-        more=wait is not None and wait > MOST_WAIT,
-        drift={p.task_id: (p.lag - places[p.task_id].lag) / span for p in after.places if p.task_id in places},
-        decode_share=min(1.0, _grown(was.decode_ns, after.decode_ns) / active) if active else None,
-        flight={
-            p.task_id: min(1.0, _grown(places[p.task_id].flight_ns, p.flight_ns) / 1e9 / span)
-            for p in after.places
-            if p.task_id in places
+        demand=None if wait is None or not consumed else consumed / (1 - min(wait, MAX_WAIT_SHARE)),
+        demand_is_lower_bound=wait is not None and wait > MAX_WAIT_SHARE,
+        drift={p.task_id: (p.lag - cursors[p.task_id].lag) / span for p in after.cursors if p.task_id in cursors},
+        decode_share=min(1.0, _increase(was.decode_ns, after.decode_ns) / active) if active else None,
+        in_flight_share={
+            p.task_id: min(1.0, _increase(cursors[p.task_id].in_flight_ns, p.in_flight_ns) / 1e9 / span)
+            for p in after.cursors
+            if p.task_id in cursors
         },
         active_s=active / 1e9,
     )
@@ -201,8 +205,8 @@ def _stages(before: tuple[StageStatus, ...], after: tuple[StageStatus, ...], spa
     old = before if [stage.name for stage in before] == [stage.name for stage in after] else ()
     return tuple(
         StageRates(
-            elements=_grown(old[at].elements if old else 0, stage.elements) / span,
-            busy=_grown(old[at].busy_ns if old else 0, stage.busy_ns) / 1e9 / span,
+            elements=_increase(old[at].elements if old else 0, stage.elements) / span,
+            busy=_increase(old[at].busy_ns if old else 0, stage.busy_ns) / 1e9 / span,
         )
         for at, stage in enumerate(after)
     )
@@ -212,15 +216,17 @@ def _worker(before: WorkerStatus | None, after: WorkerStatus, span: float) -> Wo
     if before is not None and after.clock_ns > before.clock_ns > 0:
         span = (after.clock_ns - before.clock_ns) / 1e9  # its report is some while older than the snapshot
     return WorkerRates(
-        produced=_grown(before.produced if before else 0, after.produced) / span,
-        sent_bytes=_grown(before.sent_bytes if before else 0, after.sent_bytes) / span,
-        busy=_grown(before.busy_ns if before else 0, after.busy_ns) / 1e9 / span,
+        produced=_increase(before.produced if before else 0, after.produced) / span,
+        sent_bytes=_increase(before.sent_bytes if before else 0, after.sent_bytes) / span,
+        busy=_increase(before.busy_ns if before else 0, after.busy_ns) / 1e9 / span,
         late_s=_late_s(before, after),
-        cpu=_grown(before.cpu_ns, after.cpu_ns) / 1e9 / span if before else 0.0,
-        idle=(after.idle_ns - before.idle_ns) / 1e9 / span if before and after.idle_ns >= before.idle_ns > 0 else None,
+        used_cpus=_increase(before.cpu_ns, after.cpu_ns) / 1e9 / span if before else 0.0,
+        idle_cpus=(after.idle_ns - before.idle_ns) / 1e9 / span
+        if before and after.idle_ns >= before.idle_ns > 0
+        else None,
     )
 
 
 def _late_s(before: WorkerStatus | None, after: WorkerStatus) -> float:
-    looks = _grown(before.looks if before else 0, after.looks)
-    return _grown(before.late_ns if before else 0, after.late_ns) / 1e9 / looks if looks else 0.0
+    samples = _increase(before.latency_samples if before else 0, after.latency_samples)
+    return _increase(before.late_ns if before else 0, after.late_ns) / 1e9 / samples if samples else 0.0

@@ -28,17 +28,17 @@ from dsnb.errors import (
     NotFoundError,
     warn,
 )
-from dsnb.limits import explained
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.monitor.watch import fetch_snapshot
+from dsnb.system_limits import limit_error
 from dsnb.wire.codec import decode, encode
 
-APPLICATION = 0x64736E72
+APPLICATION_ID = 0x64736E72
 """Stands in the header of each file, so that no other database is taken for one."""
 
-MOST = 7200
-_ANSWER_S = 2.0
-_JOIN_S = 5.0
+MAX_SNAPSHOTS = 7200
+_STATUS_TIMEOUT_S = 2.0
+_JOIN_TIMEOUT_S = 5.0
 
 
 class RunWriter:
@@ -49,19 +49,25 @@ class RunWriter:
         target: Where the service listens.
         token: The service's; None to look it up by the address.
         every_s: Seconds between two snapshots.
-        most: Snapshots in the file.
+        max_snapshots: Snapshots in the file.
 
     Raises:
         FailedPreconditionError: the file cannot be written, or is something else.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], target: str, token: str | None, *, every_s: float = 1.0, most: int = MOST
+        self,
+        path: str | os.PathLike[str],
+        target: str,
+        token: str | None,
+        *,
+        every_s: float = 1.0,
+        max_snapshots: int = MAX_SNAPSHOTS,
     ) -> None:
         self.path = os.path.abspath(path)
         self._target, self._token, self._every_s = target, token, every_s
-        self._most = most
-        self._why = ""
+        self._max_snapshots = max_snapshots
+        self._first_error = ""
         self.missing = 0
         """Snapshots that could not be written."""
         self._database = _create(self.path)
@@ -78,9 +84,9 @@ class RunWriter:
         if self._stop.is_set():
             return
         self._stop.set()
-        self._thread.join(_JOIN_S)
+        self._thread.join(_JOIN_TIMEOUT_S)
         if self.missing:
-            warn(f"{self.missing} snapshots of the run are missing in {self.path} ({self._why})", DsnbWarning)
+            warn(f"{self.missing} snapshots of the run are missing in {self.path} ({self._first_error})", DsnbWarning)
 
     def __enter__(self) -> Self:
         return self
@@ -95,35 +101,35 @@ class RunWriter:
 
     def _run(self) -> None:
         with closing(self._database):
-            self._look()
+            self._record_snapshot()
             while not self._stop.wait(self._every_s):
-                self._look()
-            self._look()
+                self._record_snapshot()
+            self._record_snapshot()
             with suppress(sqlite3.Error):  # one file is left, unless somebody reads it at this moment
                 self._database.executescript("PRAGMA busy_timeout=200; PRAGMA journal_mode=DELETE")
 
-    def _look(self) -> None:
+    def _record_snapshot(self) -> None:
         try:
-            snapshot = fetch_snapshot(self._target, self._token, _ANSWER_S)
+            snapshot = fetch_snapshot(self._target, self._token, _STATUS_TIMEOUT_S)
         except DsnbError:  # the service is away, and may come back
             return
         try:
-            self._keep(snapshot)
+            self._write(snapshot)
         except sqlite3.Error as error:  # the next snapshot may find room
-            self._miss(error)
+            self._note_failed_write(error)
 
-    def _keep(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot) -> None:
         with self._database:
             row = (snapshot.time, zlib.compress(encode(snapshot), 1))
             self._database.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", row)
             (count,) = self._database.execute("SELECT count(*) FROM snapshots").fetchone()
-            if count > self._most:
-                self._database.execute(_THIN, (self._most // 2,))
+            if count > self._max_snapshots:
+                self._database.execute(_THIN_OUT_SQL, (self._max_snapshots // 2,))
 
-    def _miss(self, error: sqlite3.Error) -> None:
+    def _note_failed_write(self, error: sqlite3.Error) -> None:
         self.missing += 1
         if self.missing == 1:
-            self._why = str(error)
+            self._first_error = str(error)
             with suppress(DsnbWarning):  # where warnings are errors, `stop` raises one too
                 warn(
                     f"a snapshot of the run could not be kept in {self.path} ({error}); dsnb tries again with each "
@@ -132,7 +138,7 @@ class RunWriter:
                 )
 
 
-_THIN = """
+_THIN_OUT_SQL = """
 DELETE FROM snapshots WHERE time IN (
     SELECT time FROM (SELECT time, row_number() OVER (ORDER BY time) AS number FROM snapshots ORDER BY time LIMIT ?)
     WHERE number % 2 = 0
@@ -164,12 +170,12 @@ class RunReader:
         try:
             self._database = sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True, check_same_thread=False)
         except sqlite3.Error as error:
-            raise explained(error) or _not_ours(self.path, str(error)) from error
+            raise limit_error(error) or _not_a_run_file_error(self.path, str(error)) from error
         try:
-            _check(self._database, self.path)
+            _check_header(self._database, self.path)
         except sqlite3.Error as error:
             self._database.close()
-            raise _not_ours(self.path, str(error)) from error
+            raise _not_a_run_file_error(self.path, str(error)) from error
 
     def check(self) -> None:
         """Look through the whole file for damage, but for that of single snapshots, which are left out.
@@ -177,9 +183,9 @@ class RunReader:
         Raises:
             DataLossError: the file is damaged.
         """
-        (found,) = self._asked("PRAGMA quick_check(1)")[0]
+        (found,) = self._query("PRAGMA quick_check(1)")[0]
         if found != "ok":
-            raise _damaged(self.path, " ".join(str(found).split()))
+            raise _damaged_error(self.path, " ".join(str(found).split()))
 
     def times(self) -> list[float]:
         """The times of all snapshots, in seconds since the epoch, the oldest first.
@@ -187,7 +193,7 @@ class RunReader:
         Raises:
             DataLossError: the file is damaged.
         """
-        rows = self._asked("SELECT time FROM snapshots ORDER BY time")
+        rows = self._query("SELECT time FROM snapshots ORDER BY time")
         return [time for (time,) in rows if isinstance(time, float)]
 
     def at(self, time: float) -> Snapshot:
@@ -200,15 +206,15 @@ class RunReader:
             DataLossError: the file is damaged.
         """
         there = False
-        for first, then in ((_NOT_AFTER, _BEFORE), (_FROM, _AFTER)):
-            row = self._row(first, time)
+        for first, then in ((_AT_OR_BEFORE_SQL, _BEFORE_SQL), (_AT_OR_AFTER_SQL, _AFTER_SQL)):
+            row = self._first_row(first, time)
             while row is not None:
                 there = True
-                if (snapshot := _unpacked(row)) is not None:
+                if (snapshot := _unpack(row)) is not None:
                     return snapshot
-                row = self._row(then, row[0])
+                row = self._first_row(then, row[0])
         if there:
-            raise _damaged(self.path, "none of its snapshots can be read")
+            raise _damaged_error(self.path, "none of its snapshots can be read")
         raise NotFoundError(f"nothing was kept in {self.path} yet", hint="wait for the first snapshot")
 
     def between(self, first: float, last: float) -> Iterator[Snapshot]:
@@ -220,14 +226,14 @@ class RunReader:
             DataLossError: the file is damaged.
         """
         damaged = 0
-        row = self._row(_FROM, first)
+        row = self._first_row(_AT_OR_AFTER_SQL, first)
         while row is not None and row[0] <= last:
-            snapshot = _unpacked(row)
+            snapshot = _unpack(row)
             if snapshot is None:
                 damaged += 1
             else:
                 yield snapshot
-            row = self._row(_AFTER, row[0])
+            row = self._first_row(_AFTER_SQL, row[0])
         if damaged:
             are = "snapshot of {} is" if damaged == 1 else "snapshots of {} are"
             warn(f"{damaged} {are.format(self.path)} damaged and left out", DataLossWarning)
@@ -245,25 +251,25 @@ class RunReader:
     ) -> None:
         self.close()
 
-    def _row(self, query: str, *given: float) -> tuple[float, Any] | None:
+    def _first_row(self, query: str, *parameters: float) -> tuple[float, Any] | None:
         """The first row that a query finds: its time and its packed snapshot."""
-        return next((row for row in self._asked(query, *given) if isinstance(row[0], float)), None)
+        return next((row for row in self._query(query, *parameters) if isinstance(row[0], float)), None)
 
-    def _asked(self, query: str, *given: float) -> list[tuple[Any, ...]]:
+    def _query(self, query: str, *parameters: float) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
-                return self._database.execute(query, given).fetchall()
+                return self._database.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
-            raise _damaged(self.path, str(error)) from error
+            raise _damaged_error(self.path, str(error)) from error
 
 
-_FROM = "SELECT time, data FROM snapshots WHERE time >= ? ORDER BY time LIMIT 1"
-_AFTER = "SELECT time, data FROM snapshots WHERE time > ? ORDER BY time LIMIT 1"
-_BEFORE = "SELECT time, data FROM snapshots WHERE time < ? ORDER BY time DESC LIMIT 1"
-_NOT_AFTER = "SELECT time, data FROM snapshots WHERE time <= ? ORDER BY time DESC LIMIT 1"
+_AT_OR_AFTER_SQL = "SELECT time, data FROM snapshots WHERE time >= ? ORDER BY time LIMIT 1"
+_AFTER_SQL = "SELECT time, data FROM snapshots WHERE time > ? ORDER BY time LIMIT 1"
+_BEFORE_SQL = "SELECT time, data FROM snapshots WHERE time < ? ORDER BY time DESC LIMIT 1"
+_AT_OR_BEFORE_SQL = "SELECT time, data FROM snapshots WHERE time <= ? ORDER BY time DESC LIMIT 1"
 
 
-def _unpacked(row: tuple[float, Any]) -> Snapshot | None:
+def _unpack(row: tuple[float, Any]) -> Snapshot | None:
     """The snapshot of a row; None where it is damaged."""
     try:
         return decode(Snapshot, zlib.decompress(row[1]))
@@ -271,9 +277,9 @@ def _unpacked(row: tuple[float, Any]) -> Snapshot | None:
         return None
 
 
-def _damaged(path: str, why: str) -> DataLossError:
+def _damaged_error(path: str, reason: str) -> DataLossError:
     return DataLossError(
-        f"the run file {path} is damaged: {why}",
+        f"the run file {path} is damaged: {reason}",
         did="it was left as it is",
         hint=f"`sqlite3 {os.path.basename(path)} .recover` saves what can still be read; or use a copy of it",
     )
@@ -285,9 +291,9 @@ def _create(path: str) -> sqlite3.Connection:
         database = sqlite3.connect(path, check_same_thread=False)
         try:
             if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                _check(database, path)
+                _check_header(database, path)
             database.executescript(
-                f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA application_id={APPLICATION};"
+                f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA application_id={APPLICATION_ID};"
                 f"PRAGMA user_version={VERSION};"
                 "CREATE TABLE IF NOT EXISTS snapshots (time REAL PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;"
             )
@@ -295,26 +301,26 @@ def _create(path: str) -> sqlite3.Connection:
             database.close()
             raise
     except sqlite3.Error as error:
-        raise explained(error) or _not_ours(path, str(error)) from error
+        raise limit_error(error) or _not_a_run_file_error(path, str(error)) from error
     return database
 
 
-def _check(database: sqlite3.Connection, path: str) -> None:
-    application, version = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in _HEADER)
-    if application != APPLICATION:
+def _check_header(database: sqlite3.Connection, path: str) -> None:
+    application, version = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in _HEADER_PRAGMAS)
+    if application != APPLICATION_ID:
         database.close()
-        raise _not_ours(path, "it is another program's database")
+        raise _not_a_run_file_error(path, "it is another program's database")
     if version > VERSION:
         database.close()
-        raise _not_ours(path, f"a newer dsnb wrote it (version {version}; this one knows {VERSION})")
+        raise _not_a_run_file_error(path, f"a newer dsnb wrote it (version {version}; this one knows {VERSION})")
 
 
-_HEADER = ("application_id", "user_version")
+_HEADER_PRAGMAS = ("application_id", "user_version")
 
 
-def _not_ours(path: str, why: str) -> FailedPreconditionError:
+def _not_a_run_file_error(path: str, reason: str) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"{path} cannot be used as the file of a run: {why}",
+        f"{path} cannot be used as the file of a run: {reason}",
         did="it was left as it is",
         hint='name a file that svc.record wrote, or a new one, as in svc.record("run.db")',
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dsnb.arguments import checked, text
 from dsnb.dataclass import dataclass
-from dsnb.wire.names import name_within
+from dsnb.wire.job_names import qualified_job_name
 
 VERSION = 1
 
@@ -34,13 +34,13 @@ class StageStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceStatus:
+class CursorStatus:
     """Where one trainer stands in one task's sequence.
 
     Attributes:
         offset: The first element of the task's sequence that the trainer has not consumed.
         lag: Newest produced element minus offset.
-        flight_ns: Time that something which had been sent to it was not consumed yet: if it waited meanwhile, that was
+        in_flight_ns: Time that something which had been sent to it was not consumed yet: if it waited meanwhile, that was
             under way.
     """
 
@@ -48,7 +48,7 @@ class PlaceStatus:
     worker: str
     offset: int
     lag: int
-    flight_ns: int = 0
+    in_flight_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,12 @@ class TrainerStatus:
         wait_ns: Time its `next()` calls spent waiting for data.
         decode_ns: Time that they spent making elements of what had arrived.
         active_ns: Time since it began to read; what is neither waiting nor decoding is its own loop.
-        places: Where it stands, task by task.
+        cursors: Where it stands, task by task.
         spilled: Elements sent to it that came from a worker's disk.
         lag_bytes: Bytes of what was produced and it has not consumed, over all tasks.
         on_lag: What happens when it falls behind: "skip", "wait" or "spill"; empty without the cache.
         rate: Elements a second that it consumes at present.
-        falls_off_s: Seconds until it misses elements, at the present rates; 0 if it does not.
+        eviction_in_s: Seconds until it misses elements, at the present rates; 0 if it does not.
     """
 
     trainer_id: str
@@ -83,18 +83,18 @@ class TrainerStatus:
     lost: int = 0
     wait_ns: int = 0
     active_ns: int = 0
-    places: tuple[PlaceStatus, ...] = ()
+    cursors: tuple[CursorStatus, ...] = ()
     spilled: int = 0
     lag_bytes: int = 0
     on_lag: str = ""
     rate: float = 0.0
-    falls_off_s: float = 0.0
+    eviction_in_s: float = 0.0
     decode_ns: int = 0
 
     @property
     def lag(self) -> int:
         """Elements that were produced and that this trainer has not consumed, over all tasks."""
-        return sum(place.lag for place in self.places)
+        return sum(cursor.lag for cursor in self.cursors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +134,12 @@ class LinkStatus:
 
     Attributes:
         transfer: "local" (by reference), "shared_memory" or "grpc".
-        why: What this way was chosen for.
-        pieces: Frames and parts of frames that went this way.
+        reason: What this way was chosen for.
+        frame_slices: Frames and parts of frames that went this way.
         fallbacks: Those of them that were large enough for shared memory and had no room there, so they went over its
             socket instead: slower, and in memory of the client's own.
         held_bytes: Shared memory that the client holds now: what it has not consumed, and views that it keeps.
-        note: Why there was no room, the last time.
+        fallback_reason: Why there was no room, the last time.
     """
 
     task_id: str
@@ -147,11 +147,11 @@ class LinkStatus:
     client_id: str
     trainer_id: str
     transfer: str
-    why: str = ""
-    pieces: int = 0
+    reason: str = ""
+    frame_slices: int = 0
     fallbacks: int = 0
     held_bytes: int = 0
-    note: str = ""
+    fallback_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,26 +179,26 @@ class GrantStatus:
     """A run of consecutive splits that was given to a task at once.
 
     Attributes:
-        source: Which split provider of the job, as its place in `JobStatus.splits`.
+        provider: Which split provider of the job, as its place in `JobStatus.splits`.
         first: The first split of the run; `end` is the one behind its last.
         state: "in hand", "done" (all its elements are consumed), "moved" (another worker takes it over), "lost" (its
             worker took it along) or "dropped" (its pass was given up).
-        given: When, in seconds since the epoch.
-        done: When it was done, moved, lost or dropped; 0 while it is in hand.
-        again: Whether some of it had been given before, and was moved or lost.
+        granted_at: When, in seconds since the epoch.
+        ended_at: When it was done, moved, lost or dropped; 0 while it is in hand.
+        reassigned: Whether some of it had been given before, and was moved or lost.
     """
 
     worker: str
     task_id: str
     iteration: int
-    source: int
+    provider: int
     repetition: int
     first: int
     end: int
     state: str
-    given: float
-    done: float = 0.0
-    again: bool = False
+    granted_at: float
+    ended_at: float = 0.0
+    reassigned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,14 +224,14 @@ class ConsumerStatus:
         state: "reading", "joining" (it has come and does not know yet where it begins), or "absent".
         client_id: The client that it is, or was; empty if none has come.
         round: The next round that it will take, as it last said.
-        since_s: Seconds since it took a round, came or went.
+        last_change_age_s: Seconds since it took a round, came or went.
     """
 
     index: int
     client_id: str
     state: str
     round: int
-    since_s: float
+    last_change_age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +326,7 @@ class WorkerStatus:
         clock_ns: By its own monotonic clock, when its counters had these values.
         late_ns: By how much a thread of it was late that had asked to be woken, all in all: where the interpreter or
             the processor is taken up by others. Measured in thread workers alone.
-        looks: How often that was measured.
+        latency_samples: How often that was measured.
         cpu_ns: Processor time of its process, which thread workers share with others.
         cpus: Processors that it may use; 0 where that is not known.
         idle_ns: Time that those processors had nothing to do, summed over them, whoever else uses them; 0 where that is
@@ -353,7 +353,7 @@ class WorkerStatus:
     stderr: tuple[str, ...] = ()
     clock_ns: int = 0
     late_ns: int = 0
-    looks: int = 0
+    latency_samples: int = 0
     cpu_ns: int = 0
     cpus: int = 0
     idle_ns: int = 0
@@ -419,5 +419,5 @@ class Snapshot:
     def job(self, name: str) -> JobStatus | None:
         """The job of that name, or the only one that has it within its dataset id; None if there is none."""
         found = [job for job in self.jobs if job.name == name]
-        within = [job for job in self.jobs if job.name == name_within(job.dataset_id, name)]
+        within = [job for job in self.jobs if job.name == qualified_job_name(job.dataset_id, name)]
         return found[0] if found else within[0] if len(within) == 1 else None

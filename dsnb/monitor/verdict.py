@@ -16,16 +16,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsnb.dataclass import dataclass
-from dsnb.monitor.case import Case, who
-from dsnb.monitor.causes import BUSY, CAUSES, Cause, decoding
+from dsnb.monitor.causes import CAUSES, SATURATED_SHARE, Cause, decode_bound
+from dsnb.monitor.evidence import Evidence, reader_label
+from dsnb.monitor.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    format_share,
+    plural,
+    wait_level,
+)
 from dsnb.monitor.rates import rates
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
-from dsnb.monitor.words import count, duration, level_of, plural, rate, share, size
 
-LEAST_SPAN_S = 1.0
+MIN_SPAN_S = 1.0
 """Two snapshots that are nearer to one another tell nothing reliable."""
 
-_SOON_S = 60.0
+_WARN_BEFORE_LOSS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +66,19 @@ class Verdict:
 def verdicts(before: Snapshot, after: Snapshot) -> tuple[Verdict, ...]:
     """What can be said of each job that is read, from two snapshots of one run, the older first; the worst first."""
     between = rates(before, after)
-    if between.span_s < LEAST_SPAN_S:
+    if between.span_s < MIN_SPAN_S:
         return ()
     found = [
         verdict
         for job in after.jobs
         if (was := before.job(job.name)) is not None
-        for verdict in _of_job(Case(before=was, job=job, now=after, between=between))
+        for verdict in _job_verdicts(Evidence(job_before=was, job=job, snapshot=after, rates=between))
     ]
     return tuple(sorted(found, key=lambda verdict: ("bad", "warn", "good").index(verdict.level)))
 
 
-def _of_job(case: Case) -> Iterator[Verdict]:
-    job = case.job
+def _job_verdicts(evidence: Evidence) -> Iterator[Verdict]:
+    job = evidence.job
     if job.paused_by:
         yield Verdict(
             level="warn",
@@ -80,107 +88,127 @@ def _of_job(case: Case) -> Iterator[Verdict]:
             remedy=f"svc.resume({job.name!r}) goes on.",
         )
         return
-    yield from _losses(case)
+    yield from _loss_verdicts(evidence)
     # Who came between the two snapshots has only begun: what it waited for is the start of a pipeline.
-    known = {trainer.trainer_id for trainer in case.before.trainers}
-    reading = [t for t in job.trainers if t.trainer_id in known and case.of(t).active_s >= LEAST_SPAN_S / 2]
+    known = {trainer.trainer_id for trainer in evidence.job_before.trainers}
+    reading = [
+        t for t in job.trainers if t.trainer_id in known and evidence.trainer_rates(t).active_s >= MIN_SPAN_S / 2
+    ]
     if not reading or job.state == "finished":
         return
-    waiter = max(reading, key=lambda trainer: case.of(trainer).wait_share or 0.0)
-    yield _input(Case(before=case.before, job=job, now=case.now, between=case.between, waiter=waiter))
+    waiter = max(reading, key=lambda trainer: evidence.trainer_rates(trainer).wait_share or 0.0)
+    yield _input_verdict(
+        Evidence(
+            job_before=evidence.job_before,
+            job=job,
+            snapshot=evidence.snapshot,
+            rates=evidence.rates,
+            waiting_reader=waiter,
+        )
+    )
 
 
-def _input(case: Case) -> Verdict:
+def _input_verdict(evidence: Evidence) -> Verdict:
     """Whether the job is held up by its input, and by what."""
-    assert case.waiter is not None
-    how = level_of(case.wait)
-    if how == "good":
-        cause = decoding(case)
-        return _not_bound(case) if cause is None else _held_up(case, "warn", "is held up by its reader", cause)
-    cause = next(found for rule in CAUSES if (found := rule(case)) is not None)
-    return _held_up(case, how, "is input-bound" if how == "bad" else "is a little input-bound", cause)
+    assert evidence.waiting_reader is not None
+    level = wait_level(evidence.wait_share)
+    if level == "good":
+        cause = decode_bound(evidence)
+        return (
+            _not_input_bound_verdict(evidence)
+            if cause is None
+            else _bottleneck_verdict(evidence, "warn", "is held up by its reader", cause)
+        )
+    cause = next(found for rule in CAUSES if (found := rule(evidence)) is not None)
+    return _bottleneck_verdict(
+        evidence, level, "is input-bound" if level == "bad" else "is a little input-bound", cause
+    )
 
 
-def _held_up(case: Case, level: str, how: str, cause: Cause) -> Verdict:
-    assert case.waiter is not None
+def _bottleneck_verdict(evidence: Evidence, level: str, condition: str, cause: Cause) -> Verdict:
+    assert evidence.waiting_reader is not None
     return Verdict(
         level=level,
         cause=cause.cause,
-        job=case.job.name,
-        text=f"Job {case.job.name!r} {how}: {who(case, case.waiter)} waits {share(case.wait)} of its time. "
+        job=evidence.job.name,
+        text=f"Job {evidence.job.name!r} {condition}: {reader_label(evidence, evidence.waiting_reader)} waits {format_share(evidence.wait_share)} of its time. "
         f"{cause.text}",
         remedy=cause.remedy,
         subject=cause.subject,
     )
 
 
-def _not_bound(case: Case) -> Verdict:
-    assert case.waiter is not None
-    own = max((case.of(trainer).own_share or 0.0 for trainer in case.job.trainers), default=0.0)
-    text = f"Job {case.job.name!r} is not input-bound: {who(case, case.waiter)} waits {share(case.wait)} of its time"
-    loop = f" and spends {share(own)} in its own loop, at {rate(case.of(case.waiter).consumed)}" if own > BUSY else ""
+def _not_input_bound_verdict(evidence: Evidence) -> Verdict:
+    assert evidence.waiting_reader is not None
+    own = max((evidence.trainer_rates(trainer).own_loop_share or 0.0 for trainer in evidence.job.trainers), default=0.0)
+    text = f"Job {evidence.job.name!r} is not input-bound: {reader_label(evidence, evidence.waiting_reader)} waits {format_share(evidence.wait_share)} of its time"
+    loop = (
+        f" and spends {format_share(own)} in its own loop, at {format_rate(evidence.trainer_rates(evidence.waiting_reader).consumed)}"
+        if own > SATURATED_SHARE
+        else ""
+    )
     return Verdict(
         level="good",
         cause="none",
-        job=case.job.name,
+        job=evidence.job.name,
         text=f"{text}{loop}.",
         remedy="More workers would change nothing." if loop else "",
-        subject=case.waiter.trainer_id if loop else "",
+        subject=evidence.waiting_reader.trainer_id if loop else "",
     )
 
 
 # ---- what is lost
 
 
-def _losses(case: Case) -> Iterator[Verdict]:
-    for trainer in case.job.trainers:
-        skipped = case.of(trainer).skipped
+def _loss_verdicts(evidence: Evidence) -> Iterator[Verdict]:
+    for trainer in evidence.job.trainers:
+        skipped = evidence.trainer_rates(trainer).skipped
         if skipped > 0:
-            yield _skips(case, trainer, skipped)
-        elif 0 < trainer.falls_off_s < _SOON_S:
-            yield _will_skip(case, trainer)
-    lost = case.job.lost_splits - case.before.lost_splits
+            yield _skipping_verdict(evidence, trainer, skipped)
+        elif 0 < trainer.eviction_in_s < _WARN_BEFORE_LOSS_S:
+            yield _will_skip_verdict(evidence, trainer)
+    lost = evidence.job.lost_splits - evidence.job_before.lost_splits
     if lost > 0:
         yield Verdict(
             level="bad",
             cause="loss",
-            job=case.job.name,
-            text=f"Job {case.job.name!r} lost {plural(lost, 'split')} with a worker within "
-            f"{duration(case.between.span_s)}.",
+            job=evidence.job.name,
+            text=f"Job {evidence.job.name!r} lost {plural(lost, 'split')} with a worker within "
+            f"{format_duration(evidence.rates.span_s)}.",
             remedy="The events tell which worker and why.",
         )
 
 
-def _skips(case: Case, trainer: TrainerStatus, skipped: float) -> Verdict:
+def _skipping_verdict(evidence: Evidence, trainer: TrainerStatus, skipped: float) -> Verdict:
     return Verdict(
         level="bad",
         cause="window",
-        job=case.job.name,
+        job=evidence.job.name,
         subject=trainer.trainer_id,
-        text=f"Trainer {trainer.trainer_id!r} loses {rate(skipped)} of job {case.job.name!r} ({count(trainer.skipped)} "
-        f"so far): it takes {rate(case.of(trainer).consumed)} of {rate(case.rates.produced)}, and the window keeps "
-        f"{_window(case)}.",
+        text=f"Trainer {trainer.trainer_id!r} loses {format_rate(skipped)} of job {evidence.job.name!r} ({format_count(trainer.skipped)} "
+        f"so far): it takes {format_rate(evidence.trainer_rates(trainer).consumed)} of {format_rate(evidence.job_rates.produced)}, and the window keeps "
+        f"{_window_text(evidence)}.",
         remedy='Let nothing be lost with CrossTrainerCache(on_lag="wait") or "spill", give it a job of its own, or, if '
         "it only pauses now and then, a larger window: start(cross_trainer_cache_size_bytes=...).",
     )
 
 
-def _will_skip(case: Case, trainer: TrainerStatus) -> Verdict:
+def _will_skip_verdict(evidence: Evidence, trainer: TrainerStatus) -> Verdict:
     return Verdict(
         level="warn",
         cause="window",
-        job=case.job.name,
+        job=evidence.job.name,
         subject=trainer.trainer_id,
-        text=f"Trainer {trainer.trainer_id!r} of job {case.job.name!r} is {count(trainer.lag)} elements behind and "
-        f"will begin to lose data in {duration(trainer.falls_off_s)}: the window keeps {_window(case)}.",
+        text=f"Trainer {trainer.trainer_id!r} of job {evidence.job.name!r} is {format_count(trainer.lag)} elements behind and "
+        f"will begin to lose data in {format_duration(trainer.eviction_in_s)}: the window keeps {_window_text(evidence)}.",
         remedy='CrossTrainerCache(on_lag="wait") or "spill" loses nothing; a larger window gives it more time.',
     )
 
 
-def _window(case: Case) -> str:
+def _window_text(evidence: Evidence) -> str:
     """What the windows of a job hold, in bytes, elements and time."""
-    tasks = [task for task in case.job.tasks if task.capacity_bytes]
+    tasks = [task for task in evidence.job.tasks if task.capacity_bytes]
     elements = sum(task.head - task.tail for task in tasks)
-    made = case.rates.produced
-    span = f", {duration(elements / made)}" if made else ""
-    return f"{plural(elements, 'element')} ({size(sum(task.window_bytes for task in tasks))}{span})"
+    made = evidence.job_rates.produced
+    span = f", {format_duration(elements / made)}" if made else ""
+    return f"{plural(elements, 'element')} ({format_bytes(sum(task.window_bytes for task in tasks))}{span})"

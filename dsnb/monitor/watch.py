@@ -10,7 +10,7 @@ from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import Empty, WatchRequest
 from dsnb.wire.methods import STATUS, WATCH
-from dsnb.wire.stopped import refuse_stopped
+from dsnb.wire.stopped_services import refuse_stopped
 
 
 def fetch_snapshot(target: str, token: str | None, timeout: float = 5.0) -> Snapshot:

@@ -10,21 +10,21 @@ from dataclasses import replace
 
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.server import DispatchServer
-from dsnb.notebook.replacing import Replacements
+from dsnb.notebook.restart_budget import RestartBudget
 from dsnb.notebook.settings import ClusterSettings
 from dsnb.wire import discovery
-from dsnb.wire.ending import Ending
-from dsnb.wire.stopped import note_stopped
+from dsnb.wire.lifecycle import StopOnce
+from dsnb.wire.stopped_services import note_stopped
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import WorkerProcess
 from dsnb.worker.server import WorkerServer
 
-_DRAIN_S = 5.0
-_STOP_S = 2.0
-_READY_S = 60.0
-_REPLACEMENTS = 5
-_SIZES = ("cross_trainer_cache_size_bytes", "max_readers", "shared_memory_bytes")
-_REPLACED_WITHIN_S = 60.0
+_DRAIN_WAIT_S = 5.0
+_STOP_TIMEOUT_S = 2.0
+_READY_TIMEOUT_S = 60.0
+_MAX_RESTARTS = 5
+_WORKER_SETTINGS = ("cross_trainer_cache_size_bytes", "max_readers", "shared_memory_bytes")
+_RESTART_WINDOW_S = 60.0
 
 
 class Cluster:
@@ -34,7 +34,7 @@ class Cluster:
         name: The service's name; its connection file is written.
         settings: Addresses and sizes.
         on_stop: Called once when it stops.
-        begun: Processes that wait to become its first workers.
+        prestarted: Processes that wait to become its first workers.
 
     Raises:
         AlreadyExistsError: another process has the name, or the port is taken.
@@ -45,16 +45,16 @@ class Cluster:
         name: str,
         settings: ClusterSettings,
         on_stop: Callable[[], None],
-        begun: Sequence[WorkerProcess] = (),
+        prestarted: Sequence[WorkerProcess] = (),
     ) -> None:
         self.settings = settings
         self.workers: list[WorkerServer | WorkerProcess] = []
-        self._leaving: list[WorkerServer | WorkerProcess] = []
-        self._begun = list(begun)
+        self._draining: list[WorkerServer | WorkerProcess] = []
+        self._prestarted = list(prestarted)
         self._lock = threading.RLock()
-        self._ending = Ending(self._lock)
-        self._scaling = threading.RLock()
-        self._replacements = Replacements(_REPLACEMENTS, _REPLACED_WITHIN_S)
+        self._stop_once = StopOnce(self._lock)
+        self._scale_lock = threading.RLock()
+        self._restart_budget = RestartBudget(_MAX_RESTARTS, _RESTART_WINDOW_S)
         self._on_stop = on_stop
         config = DispatcherConfig(
             port=settings.port, host=settings.host, token=settings.token, name=name, work_dir=settings.work_dir
@@ -62,7 +62,7 @@ class Cluster:
         if settings.consumer_timeout_ms is not None:
             config = replace(config, consumer_timeout_ms=settings.consumer_timeout_ms)
         self.dispatcher = DispatchServer(config)
-        self.dispatcher.owned_by(self)
+        self.dispatcher.set_worker_pool(self)
         try:
             self.connection = discovery.publish(
                 name, self.dispatcher.target, self.dispatcher.token, lasting=settings.work_dir is not None
@@ -75,36 +75,38 @@ class Cluster:
     @property
     def stopped(self) -> bool:
         """Whether it was stopped."""
-        return self._ending.begun.is_set()
+        return self._stop_once.requested.is_set()
 
     def scale(self, count: int) -> None:
         """Start or stop workers until there are `count`; those that go finish what they have."""
-        with self._scaling:
+        with self._scale_lock:
             started = self._start_workers(count - len(self.workers))
             with self._lock:
                 if self.stopped:  # by another thread, which does not know these
-                    _stop(started)
+                    _stop_workers(started)
                     return
                 self.workers += started
                 leaving = self.workers[count:]
                 del self.workers[count:]
-                self._leaving += leaving
+                self._draining += leaving
             if leaving:
-                farewell = threading.Thread(target=self._see_off, args=(leaving,), name="dsnb-drain", daemon=True)
-                farewell.start()
-                farewell.join(_DRAIN_S)  # their readers may be in this very thread: it must not wait for ever
+                drain_thread = threading.Thread(
+                    target=self._drain_and_stop, args=(leaving,), name="dsnb-drain", daemon=True
+                )
+                drain_thread.start()
+                drain_thread.join(_DRAIN_WAIT_S)  # their readers may be in this very thread: it must not wait for ever
 
     def stop(self) -> None:
         """Stop everything; a second call only waits for the first."""
-        self._ending.run(self._stop)
+        self._stop_once.run(self._stop)
 
     def _stop(self) -> None:
         with self._lock:
-            workers = [*self.workers, *self._leaving]
+            workers = [*self.workers, *self._draining]
             self.workers.clear()
         self._on_stop()
         atexit.unregister(self.stop)
-        _stop(workers)
+        _stop_workers(workers)
         self.dispatcher.stop()
         note_stopped(self.dispatcher.target, self.connection.name)
         discovery.retract(self.connection)
@@ -119,9 +121,9 @@ class Cluster:
                 started.append(self._new_process() if self.settings.isolation == "process" else self._new_thread())
             for worker in started:
                 if isinstance(worker, WorkerProcess):
-                    worker.wait_ready(_READY_S)
+                    worker.wait_ready(_READY_TIMEOUT_S)
         except BaseException:
-            _stop(started)
+            _stop_workers(started)
             raise
         return started
 
@@ -132,29 +134,29 @@ class Cluster:
             host=self.settings.host,
             isolation=self.settings.isolation,
         )
-        sizes = {name: getattr(self.settings, name) for name in _SIZES}
+        sizes = {name: getattr(self.settings, name) for name in _WORKER_SETTINGS}
         return replace(config, **{name: size for name, size in sizes.items() if size is not None})
 
     def _new_thread(self) -> WorkerServer:
         return WorkerServer(self._config())
 
     def _new_process(self, name: str | None = None) -> WorkerProcess:
-        process = self._begun.pop(0) if self._begun else WorkerProcess()
-        process.start(replace(self._config(), name=name), self._died)
+        process = self._prestarted.pop(0) if self._prestarted else WorkerProcess()
+        process.start(replace(self._config(), name=name), self._handle_worker_death)
         return process
 
-    def _see_off(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:
+    def _drain_and_stop(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:
         """Let workers finish what they have, however long their readers take, and stop them."""
         for worker in workers:
             worker.drain()
         while not self.stopped and not all(worker.idle for worker in workers):
             time.sleep(0.02)
-        self._send_off(workers)
+        self._stop_and_remove(workers)
 
-    def _send_off(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:
-        _stop(workers)
+    def _stop_and_remove(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:
+        _stop_workers(workers)
         with self._lock:
-            self._leaving = [worker for worker in self._leaving if worker not in workers]
+            self._draining = [worker for worker in self._draining if worker not in workers]
 
     def stderr_of(self, uid: str) -> tuple[str, ...]:
         """The last lines that a worker of that uid wrote to its standard error; none of one that is no process."""
@@ -162,37 +164,37 @@ class Cluster:
             workers = list(self.workers)
         return next((w.stderr for w in workers if isinstance(w, WorkerProcess) and w.uid == uid), ())
 
-    def let_go(self, uid: str, *, at_once: bool) -> None:
+    def release_worker(self, uid: str, *, at_once: bool) -> None:
         """Do without a worker, which is to finish what it has unless it goes `at_once`."""
         with self._lock:
             leaving = [worker for worker in self.workers if worker.uid == uid]
             self.workers = [worker for worker in self.workers if worker.uid != uid]
-            self._leaving += leaving
+            self._draining += leaving
         if leaving:
-            act = self._send_off if at_once else self._see_off
-            threading.Thread(target=act, args=(leaving,), name="dsnb-drain", daemon=True).start()
+            stop = self._stop_and_remove if at_once else self._drain_and_stop
+            threading.Thread(target=stop, args=(leaving,), name="dsnb-drain", daemon=True).start()
 
     # ---- deaths
 
-    def _died(self, process: WorkerProcess) -> None:
+    def _handle_worker_death(self, process: WorkerProcess) -> None:
         """Tell the readers of a worker that died, and put another in its place, unless too many died of late."""
         if self.stopped:
             return
-        self.dispatcher.worker_died(process.uid, process.obituary())
+        self.dispatcher.worker_died(process.uid, process.exit_reason())
         with self._lock:
             if self.stopped or process not in self.workers:
                 return
-            place = self.workers.index(process)
-            replaced = self._replacements.allow(time.monotonic())
+            index = self.workers.index(process)
+            replaced = self._restart_budget.try_spend(time.monotonic())
             # The next one has the name of the one that died: to its readers it is that worker, come back.
             # A process that died before it told its name has none.
-            self.workers[place : place + 1] = [self._new_process(process.name or None)] if replaced else []
-        self._tell_of_replacement(process.name or "that had just begun", replaced=replaced)
+            self.workers[index : index + 1] = [self._new_process(process.name or None)] if replaced else []
+        self._announce_replacement(process.name or "that had just begun", replaced=replaced)
 
-    def _tell_of_replacement(self, name: str, *, replaced: bool) -> None:
-        limit, seconds = self._replacements.limit, self._replacements.within_s
+    def _announce_replacement(self, name: str, *, replaced: bool) -> None:
+        limit, seconds = self._restart_budget.limit, self._restart_budget.window_s
         if replaced:
-            self.dispatcher.announce(f"worker {name} is being replaced ({self._replacements.recent} of {limit})")
+            self.dispatcher.announce(f"worker {name} is being replaced ({self._restart_budget.recent} of {limit})")
         else:
             self.dispatcher.announce(
                 f"worker {name} is not replaced: {limit} workers died within {seconds:g} s, so the cause lies in the "
@@ -201,12 +203,12 @@ class Cluster:
             )
 
 
-def _stop(workers: Sequence[WorkerServer | WorkerProcess]) -> None:
+def _stop_workers(workers: Sequence[WorkerServer | WorkerProcess]) -> None:
     """Stop workers; all together wait no longer than one for user code that does not return."""
     for worker in workers:
         if isinstance(worker, WorkerProcess):
             worker.ask_to_stop()
-    deadline = time.monotonic() + _STOP_S
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
     for worker in workers:
         if isinstance(worker, WorkerProcess):
             worker.stop()

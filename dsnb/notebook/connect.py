@@ -36,7 +36,7 @@ def connect(service: str | DataService | None = None, token: str | None = None) 
         True
     """
     assert not isinstance(service, DataService)  # by its rule
-    found = discovery.locate(service)
+    found = discovery.resolve(service)
     known = token if token is not None else found.token or None
     try:
         snapshot = fetch_snapshot(found.target, known)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from dsnb.dashboard.feed import Feed
 from dsnb.dashboard.source import INTERVAL_S
 from dsnb.errors import DsnbError
+from dsnb.monitor.formatting import LEVEL_SIGNS, format_bytes, html_table, plural
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
 from dsnb.monitor.verdict import Verdict
 from dsnb.monitor.watch import watch_snapshots
-from dsnb.monitor.words import SIGNS, html_table, plural, size
 
 if TYPE_CHECKING:
     from dsnb.dashboard.server import DashboardServer
 
-_MOST_JOBS = 8
-_BAR = 10
+_MAX_JOBS = 8
+_BAR_WIDTH = 10
 
 
-def head(name: str, target: str) -> str:
+def service_title(name: str, target: str) -> str:
     """Which service, and where."""
     return f"<b>dsnb</b> service <code>{escape(name)}</code> at <code>{escape(target)}</code>"
 
@@ -41,29 +41,29 @@ def summary(snapshot: Snapshot) -> str:
 
 def tables(snapshot: Snapshot) -> str:
     """Workers and jobs as they are now."""
-    return _workers(snapshot) + "".join(map(_job, snapshot.jobs[-1 : -_MOST_JOBS - 1 : -1])) + _older(snapshot)
+    return _workers(snapshot) + "".join(map(_job, snapshot.jobs[-1 : -_MAX_JOBS - 1 : -1])) + _older(snapshot)
 
 
-def sentences(found: Iterable[Verdict]) -> str:
+def verdicts_html(found: Iterable[Verdict]) -> str:
     """What limits each job, and what to change."""
-    return "".join(f"<p>{SIGNS[one.level]} <b>{escape(one.text)}</b> {escape(one.remedy)}</p>" for one in found)
+    return "".join(f"<p>{LEVEL_SIGNS[one.level]} <b>{escape(one.text)}</b> {escape(one.remedy)}</p>" for one in found)
 
 
-def unreachable(why: str) -> str:
+def unreachable_html(reason: str) -> str:
     """What to show of a service that does not answer."""
-    return f": <b>not reachable</b><br><code>{escape(why)}</code>"
+    return f": <b>not reachable</b><br><code>{escape(reason)}</code>"
 
 
-def told(error: DsnbError) -> str:
+def error_html(error: DsnbError) -> str:
     """An error in one line."""
     return escape(" – ".join(part for part in (error.what, error.hint) if part))
 
 
-def links(url: str) -> str:
+def dashboard_links(url: str) -> str:
     """The dashboard's address, and the one through Jupyter where that differs."""
-    seen = _seen_from_the_browser(url)
-    first = f'<a href="{escape(seen, quote=True)}" target="_blank">open the dashboard</a>'
-    if seen != url:
+    browser_url = _browser_url(url)
+    first = f'<a href="{escape(browser_url, quote=True)}" target="_blank">open the dashboard</a>'
+    if browser_url != url:
         return f'{first} (<a href="{escape(url, quote=True)}" target="_blank">on the kernel\'s machine</a>)'
     # Whether Jupyter itself is reached through another machine is known to the browser alone.
     port, _, path = url.rpartition(":")[2].partition("/")
@@ -72,7 +72,7 @@ def links(url: str) -> str:
 
 
 def _older(snapshot: Snapshot) -> str:
-    more = snapshot.job_count - min(len(snapshot.jobs), _MOST_JOBS)
+    more = snapshot.job_count - min(len(snapshot.jobs), _MAX_JOBS)
     return f"<p>and {more:,} older jobs: <code>svc.status().jobs</code></p>" if more > 0 else ""
 
 
@@ -80,7 +80,8 @@ def _workers(snapshot: Snapshot) -> str:
     if not snapshot.workers:
         return "<p>No workers: <code>svc.scale(2)</code> starts two.</p>"
     rows = [
-        [w.name, w.state, w.isolation, str(w.tasks), f"{w.produced:,}", size(w.cache_bytes)] for w in snapshot.workers
+        [w.name, w.state, w.isolation, str(w.tasks), f"{w.produced:,}", format_bytes(w.cache_bytes)]
+        for w in snapshot.workers
     ]
     return html_table(["worker", "state", "runs as", "tasks", "elements produced", "in memory"], rows)
 
@@ -92,7 +93,7 @@ def _job(job: JobStatus) -> str:
         f"{job.produced:,} elements produced once, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
     )
     rows = [
-        [t.trainer_id, f"{t.elements:,}", _wait(t), f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]
+        [t.trainer_id, f"{t.elements:,}", _wait_bar(t), f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]
         for t in job.trainers
     ]
     return title + (
@@ -100,13 +101,13 @@ def _job(job: JobStatus) -> str:
     )
 
 
-def _wait(trainer: TrainerStatus) -> str:
+def _wait_bar(trainer: TrainerStatus) -> str:
     """The share of its time that a trainer waited, as a bar of text: no style sheet or script reaches everywhere."""
     if not trainer.active_ns:
         return "–"
     part = min(1.0, trainer.wait_ns / trainer.active_ns)
-    full = round(part * _BAR)
-    return "█" * full + "░" * (_BAR - full) + f" {part * 100:.0f} %"
+    full = round(part * _BAR_WIDTH)
+    return "█" * full + "░" * (_BAR_WIDTH - full) + f" {part * 100:.0f} %"
 
 
 class LazyDashboard:
@@ -117,7 +118,7 @@ class LazyDashboard:
     """
 
     def __init__(self, target: str, token: str | None) -> None:
-        self._reach = target, token
+        self._address = target, token
         self.feed = Feed(lambda stop: watch_snapshots(target, token, INTERVAL_S, stop))
         self._server: DashboardServer | None = None
         self._lock = threading.RLock()
@@ -128,7 +129,7 @@ class LazyDashboard:
 
         with self._lock:
             if self._server is None:
-                self._server = start_in_thread(self.feed, reach=lambda: self._reach)
+                self._server = start_in_thread(self.feed, look_up_address=lambda: self._address)
             return self._server.url
 
     def stop(self) -> None:
@@ -160,10 +161,10 @@ class DashboardFrame:
 
 def dashboard_frame(url: str, height: int) -> Any:
     """The frame for a dashboard that is served at `url`; behind a Jupyter proxy, with the proxy's address."""
-    return DashboardFrame(_seen_from_the_browser(url), height)
+    return DashboardFrame(_browser_url(url), height)
 
 
-def _seen_from_the_browser(url: str) -> str:
+def _browser_url(url: str) -> str:
     template, prefix = os.environ.get("DSNB_DASHBOARD_URL"), os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
     port, _, path = url.rpartition(":")[2].partition("/")
     if template:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.verdict import Verdict, verdicts
-from dsnb.notebook.display import sentences
+from dsnb.notebook.display import verdicts_html
 
-_NOTHING = "No job was read long enough to say anything of it."
+_NO_VERDICT_TEXT = "No job was read long enough to say anything of it."
 
 
 class Explanation(tuple[Verdict, ...]):
@@ -23,13 +23,13 @@ class Explanation(tuple[Verdict, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "\n".join(map(str, self)) or _NOTHING
+        return "\n".join(map(str, self)) or _NO_VERDICT_TEXT
 
     def _repr_html_(self) -> str:
-        return sentences(self) or f"<p>{_NOTHING}</p>"
+        return verdicts_html(self) or f"<p>{_NO_VERDICT_TEXT}</p>"
 
 
-def watch_and_explain(status: Callable[[], Snapshot], seconds: float) -> Explanation:
+def explain_over(status: Callable[[], Snapshot], seconds: float) -> Explanation:
     """Look at a service twice, so many seconds apart, and say what happened between."""
     before = status()
     time.sleep(seconds)

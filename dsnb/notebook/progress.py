@@ -7,21 +7,21 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from dsnb.arguments import anything, checked, shown
+from dsnb.arguments import anything, checked, short_repr
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 
 
-def _elements(name: str, value: Any) -> Any:
+def _iterable(name: str, value: Any) -> Any:
     if not isinstance(value, Iterable):
         raise InvalidArgumentError(
-            f"`{name}` is {shown(value)} ({type(value).__name__}), which no loop can read",
+            f"`{name}` is {short_repr(value)} ({type(value).__name__}), which no loop can read",
             hint="pass a dataset, or an iterator over one",
         )
     return value
 
 
-@checked(elements=_elements, options=anything)
+@checked(elements=_iterable, options=anything)
 def progress(elements: Iterable[Any], **options: Any) -> Any:
     """The same elements with a bar that tells how many came and how fast: in a cell a widget, elsewhere text.
 
@@ -54,5 +54,5 @@ def progress(elements: Iterable[Any], **options: Any) -> Any:
         return bar(elements, **{"unit": "element", **known, **options})
     except Exception as error:
         raise InvalidArgumentError(
-            f"`options`: tqdm does not take {shown(options)}: {error}", hint="see the arguments of tqdm.auto.tqdm"
+            f"`options`: tqdm does not take {short_repr(options)}: {error}", hint="see the arguments of tqdm.auto.tqdm"
         ) from error

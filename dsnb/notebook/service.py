@@ -8,31 +8,31 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from dsnb.arguments import anything, checked, function_of, number, optional, path, text, whole
+from dsnb.arguments import anything, checked, function_of, integer, number, optional, path, text
 from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError, InvalidArgumentError
-from dsnb.monitor.controls import Controls, this_process
+from dsnb.monitor.controls import Controls, describe_caller
 from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster
-from dsnb.notebook.explaining import Explanation, watch_and_explain
-from dsnb.notebook.reporting import watched, write_report
+from dsnb.notebook.explaining import Explanation, explain_over
+from dsnb.notebook.reporting import recent_snapshots, write_report
 from dsnb.notebook.settings import ClusterSettings, worker_count
-from dsnb.notebook.whole import whole as uninterrupted
-from dsnb.notebook.widget import Card
+from dsnb.notebook.uninterruptible import run_uninterruptible as uninterrupted
+from dsnb.notebook.widget import ServiceCard
 from dsnb.wire import discovery, forks
 from dsnb.wire.addresses import target
 from dsnb.wire.addresses import token as token_rule
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ForgetRequest
 from dsnb.wire.methods import FORGET
-from dsnb.wire.stopped import refuse_stopped
+from dsnb.wire.stopped_services import refuse_stopped
 
 _TIMEOUT = number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9)
-_LOOK = number("pass a number of seconds, 1 or more, at most 3,600", above=0.0, most=3600.0)
-_EVERY = number("pass a number of seconds above 0, at most 86,400", above=0.0, most=86_400.0)
-_HEIGHT = whole(1, 100_000, "pass a number of pixels, 1 to 100,000")
+_EXPLAIN_SECONDS = number("pass a number of seconds, 1 or more, at most 3,600", above=0.0, most=3600.0)
+_INTERVAL = number("pass a number of seconds above 0, at most 86,400", above=0.0, most=86_400.0)
+_HEIGHT = integer(1, 100_000, "pass a number of pixels, 1 to 100,000")
 
 
 class DataService:
@@ -64,7 +64,7 @@ class DataService:
         token: str | None,
         cluster: Cluster | None = None,
         dashboard: display.LazyDashboard | None = None,
-        card: Card | None = None,
+        card: ServiceCard | None = None,
         writers: list[RunWriter] | None = None,
     ) -> None:
         self.name = name
@@ -72,10 +72,10 @@ class DataService:
         self.token = token or ""
         self._token = token or None
         self._cluster = cluster
-        self._lent = dashboard is not None
+        self._borrowed = dashboard is not None
         self._dashboard = dashboard or display.LazyDashboard(target, token)
         self._writers = writers if writers is not None else []
-        self._card = card or Card(name, target, self._dashboard.feed, self.scale, self._dashboard.url)
+        self._card = card or ServiceCard(name, target, self._dashboard.feed, self.scale, self._dashboard.url)
 
     @property
     def owned(self) -> bool:
@@ -126,7 +126,7 @@ class DataService:
                 )
             time.sleep(0.05)
 
-    @checked(seconds=_LOOK)
+    @checked(seconds=_EXPLAIN_SECONDS)
     def explain(self, seconds: float = 2.0) -> Explanation:
         """What limits the jobs that are read now, in sentences with numbers and remedies; the worst first.
 
@@ -145,9 +145,9 @@ class DataService:
             ...     print(svc.explain(1.0))
             No job was read long enough to say anything of it.
         """
-        return watch_and_explain(self.status, max(1.0, seconds))
+        return explain_over(self.status, max(1.0, seconds))
 
-    @checked(path=path, every=_EVERY)
+    @checked(path=path, every=_INTERVAL)
     def record(self, path: str | os.PathLike[str], every: float = 1.0) -> RunWriter:
         """Keep what the dashboard shows in a file, until the service or what this returns is stopped.
 
@@ -190,8 +190,8 @@ class DataService:
             FailedPreconditionError: it cannot be written.
             UnavailableError: the service does not answer.
         """
-        kept = self._writers[-1].path if self._writers else None
-        return write_report(path, watched(kept, self.status))
+        recorded_path = self._writers[-1].path if self._writers else None
+        return write_report(path, recent_snapshots(recorded_path, self.status))
 
     @checked(workers=worker_count)
     def scale(self, workers: int) -> None:
@@ -251,7 +251,7 @@ class DataService:
             channel.close()
 
     @checked(job_name=text, trainer_id=text)
-    def send_away(self, job_name: str, trainer_id: str) -> None:
+    def evict(self, job_name: str, trainer_id: str) -> None:
         """Keep nothing for a trainer of the cross-trainer cache any longer, and let nobody wait for it.
 
         If it reads on, it goes on with what is there, and what it missed is counted.
@@ -259,7 +259,7 @@ class DataService:
         Raises:
             NotFoundError: there is no such job, or it has no such trainer.
         """
-        self._controls("send_away").send_away(job_name, trainer_id)
+        self._controls("evict").evict(job_name, trainer_id)
 
     @checked(job_name=text)
     def pause(self, job_name: str) -> None:
@@ -325,9 +325,9 @@ class DataService:
         """
         self._controls("remove").remove(worker)
 
-    def _controls(self, what: str) -> Controls:
+    def _controls(self, action: str) -> Controls:
         self._check_running()
-        return Controls(self.target, self._token, by=this_process(f"svc.{what}()"))
+        return Controls(self.target, self._token, requested_by=describe_caller(f"svc.{action}()"))
 
     @checked(height=_HEIGHT)
     def dashboard(self, height: int = 760) -> Any:
@@ -352,7 +352,7 @@ class DataService:
 
         The second call does nothing, nor does one in a process that was forked from the service's.
         """
-        if not forks.cut_off():
+        if not forks.in_forked_child():
             uninterrupted(self._stop)
 
     def _stop(self) -> None:
@@ -364,7 +364,7 @@ class DataService:
             self._cluster.stop()
 
     @checked()
-    def lent(self) -> DataService:
+    def borrowed(self) -> DataService:
         """The same service for somebody who did not start it: leaving its `with` block does not stop it."""
         return DataService(
             self.name, self.target, self._token, self._cluster, self._dashboard, self._card, self._writers
@@ -387,7 +387,7 @@ class DataService:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._lent:
+        if not self._borrowed:
             self.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -402,17 +402,17 @@ class DataService:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         # A front end takes the richest kind that it knows: the live card in Jupyter, the HTML on a page without it.
-        shown = {} if self.stopped else self._card.bundle()
+        shown = {} if self.stopped else self._card.mime_bundle()
         return {**shown, "text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _repr_html_(self) -> str:
-        head = display.head(self.name, self.target)
+        head = display.service_title(self.name, self.target)
         if self.stopped:
             return f"{head}: stopped"
         try:
             return head + display.tables(self.status())
         except DsnbError as error:
-            return head + display.unreachable(error.what)
+            return head + display.unreachable_html(error.what)
 
 
 def _reconnect(name: str, target: str) -> DataService:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Final
 
-from dsnb.arguments import whole
+from dsnb.arguments import integer
 from dsnb.dataclass import dataclass
 
-worker_count: Final = whole(0, 1_000, "pass 0 to 1,000 workers")
+worker_count: Final = integer(0, 1_000, "pass 0 to 1,000 workers")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ import threading
 from dataclasses import fields
 from typing import TYPE_CHECKING, Literal
 
-from dsnb.arguments import checked, milliseconds, nbytes, one_of, optional, path, port, whole
+from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, port
 from dsnb.errors import FailedPreconditionError
-from dsnb.imports import uncollected
+from dsnb.imports import gc_paused
 from dsnb.notebook.settings import ClusterSettings, worker_count
-from dsnb.notebook.whole import whole as uninterrupted
+from dsnb.notebook.uninterruptible import run_uninterruptible as uninterrupted
 from dsnb.wire import discovery, forks
 from dsnb.wire.addresses import loopback, token
 from dsnb.wire.discovery import service_name
@@ -39,8 +39,8 @@ _lock = threading.RLock()
     token=optional(token),
     work_dir=optional(path),
     cross_trainer_cache_size_bytes=optional(nbytes),
-    max_readers=optional(whole(1, 1_000_000)),
-    shared_memory_bytes=optional(whole(0)),
+    max_readers=optional(integer(1, 1_000_000)),
+    shared_memory_bytes=optional(integer(0)),
     consumer_timeout_ms=optional(milliseconds),
 )
 def start(
@@ -114,42 +114,44 @@ def start(
         known = _running.get(name) if name is not None else next(iter(_running.values()), None)
         if known is None:
             return _start(name, workers, settings)
-        changed = _changed(known.settings, settings)
-        return _replace(known, workers, settings, changed, replace) if changed else _again(known, workers)
+        changed = _changed_settings(known.settings, settings)
+        return _replace(known, workers, settings, changed, replace) if changed else _reuse(known, workers)
 
 
 def _start(name: str | None, workers: int, settings: ClusterSettings) -> DataService:
     """A new service, or nothing of it."""
-    begun: list[WorkerProcess] = []
+    prestarted: list[WorkerProcess] = []
 
-    def begin() -> DataService:
+    def start_or_undo() -> DataService:
         try:
             if settings.isolation == "process":
-                _begin(begun, workers)
-            return _serve(name, workers, settings, begun)
+                _prestart_workers(prestarted, workers)
+            return _start_cluster(name, workers, settings, prestarted)
         except BaseException:
-            for process in begun:
+            for process in prestarted:
                 process.stop(0.0)
             raise
 
-    return uninterrupted(begin, undo=lambda service: service.stop())
+    return uninterrupted(start_or_undo, undo=lambda service: service.stop())
 
 
-def _begin(begun: list[WorkerProcess], count: int) -> None:
+def _prestart_workers(prestarted: list[WorkerProcess], count: int) -> None:
     """Begin worker processes: they import what they need while this one does."""
     for _ in range(count):
-        begun.append(WorkerProcess())
-        begun[-1].begin()
+        prestarted.append(WorkerProcess())
+        prestarted[-1].prestart()
 
 
-def _serve(name: str | None, workers: int, settings: ClusterSettings, begun: list[WorkerProcess]) -> DataService:
-    with uncollected():
+def _start_cluster(
+    name: str | None, workers: int, settings: ClusterSettings, prestarted: list[WorkerProcess]
+) -> DataService:
+    with gc_paused():
         from dsnb.notebook.cluster import Cluster
         from dsnb.notebook.service import DataService
 
     claimed = discovery.claim(name)
     try:
-        cluster = Cluster(claimed.name, settings, lambda: _forget(claimed.name), begun)
+        cluster = Cluster(claimed.name, settings, lambda: _forget(claimed.name), prestarted)
     except BaseException:
         discovery.retract(claimed)
         raise
@@ -170,38 +172,38 @@ def _forget(name: str) -> None:
 # ---- start again
 
 
-def _changed(running: ClusterSettings, asked: ClusterSettings) -> list[str]:
+def _changed_settings(running: ClusterSettings, requested: ClusterSettings) -> list[str]:
     """The settings that differ; any port and any token will do where none was named."""
     names = [field.name for field in fields(ClusterSettings)]
-    given = [name for name in names if name not in {"port", "token"} or getattr(asked, name)]
-    return [name for name in given if getattr(asked, name) != getattr(running, name)]
+    given = [name for name in names if name not in {"port", "token"} or getattr(requested, name)]
+    return [name for name in given if getattr(requested, name) != getattr(running, name)]
 
 
-def _again(service: DataService, workers: int) -> DataService:
+def _reuse(service: DataService, workers: int) -> DataService:
     """The service that runs already, scaled."""
     before = service.workers
     if workers != before:
         service.scale(workers)
     change = f"; now {workers} worker(s) instead of {before}" if workers != before else ""
     print(f"dsnb: the service {service.name!r} is running already{change}")
-    return service.lent()
+    return service.borrowed()
 
 
 def _replace(
     old: DataService, workers: int, settings: ClusterSettings, changed: list[str], forced: bool
 ) -> DataService:
     """A service with other settings in the place of one that runs, if nobody reads from that."""
-    others = " and ".join(changed)
+    changed_names = " and ".join(changed)
     readers = {} if forced else {job.name: job.clients for job in old.status().jobs if job.clients}
     if readers:
         jobs = ", ".join(map(repr, readers))
         raise FailedPreconditionError(
-            f"the service {old.name!r} runs in this process with another {others}, and {sum(readers.values())} "
+            f"the service {old.name!r} runs in this process with another {changed_names}, and {sum(readers.values())} "
             f"reader(s) read from it (job {jobs})",
             did="it was left as it is",
             hint="add replace=True to end them with it; or start another service under a name of its own",
         )
     old.stop()
     service = _start(old.name, workers, settings)
-    print(f"dsnb: the service {old.name!r} was stopped and started anew, with another {others}")
+    print(f"dsnb: the service {old.name!r} was stopped and started anew, with another {changed_names}")
     return service

@@ -21,10 +21,10 @@ from dsnb.monitor.verdict import verdicts
 from dsnb.notebook import display
 
 INTERVAL_S = 1.0
-MOST_WORKERS = 16
-_LOOKS_BACK_S = 6.0
+MAX_WORKERS = 16
+_VERDICT_SPAN_S = 6.0
 """Seconds over which the verdict is found."""
-_JOIN_S = 5.0
+_JOIN_TIMEOUT_S = 5.0
 
 _STYLE = (
     "<style>.dsnb-card p { margin: 6px 0 2px; line-height: 1.4 }"
@@ -35,14 +35,14 @@ _STYLE = (
 """A front end dresses the tables of a cell's output, and those of a widget not at all."""
 
 
-def in_a_notebook() -> bool:
+def can_show_widgets() -> bool:
     """Whether this process is a kernel whose front end may show widgets."""
     shell = sys.modules.get("IPython")
     running = shell.get_ipython() if shell is not None else None
     return hasattr(running, "kernel") and find_spec("ipywidgets") is not None
 
 
-class Card:
+class ServiceCard:
     """The live card of one service.
 
     Args:
@@ -61,19 +61,19 @@ class Card:
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._widgets: Widgets | None = None
+        self._widgets: CardWidgets | None = None
         self._link = ""
 
-    def bundle(self) -> dict[str, Any]:
+    def mime_bundle(self) -> dict[str, Any]:
         """What a cell shows of it, by kind of content; nothing where no widgets can be shown."""
-        if not in_a_notebook() or self._stop.is_set():
+        if not can_show_widgets() or self._stop.is_set():
             return {}
         with self._lock:
             if self._widgets is None:
-                self._widgets = Widgets(display.head(self._name, self._target), self._wish)
+                self._widgets = CardWidgets(display.service_title(self._name, self._target), self._scale_in_background)
                 self._thread = threading.Thread(target=self._follow, name="dsnb-card", daemon=True)
                 self._thread.start()
-            return self._widgets.bundle()
+            return self._widgets.mime_bundle()
 
     def stop(self) -> None:
         """Follow the service no longer, and say on the card that it stopped; the second call does nothing."""
@@ -81,11 +81,11 @@ class Card:
             self._stop.set()
             thread, widgets = self._thread, self._widgets
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_JOIN_S)
+            thread.join(_JOIN_TIMEOUT_S)
         if widgets is not None:
-            widgets.end(f"{display.head(self._name, self._target)}: stopped")
+            widgets.show_final(f"{display.service_title(self._name, self._target)}: stopped")
 
-    def _wish(self, workers: int) -> None:
+    def _scale_in_background(self, workers: int) -> None:
         """Scale in a thread: this one may be the kernel's, and a worker may take its time to leave."""
         threading.Thread(target=self._scale_to, args=(workers,), name="dsnb-card-scale", daemon=True).start()
 
@@ -93,9 +93,9 @@ class Card:
         assert self._widgets is not None
         try:
             self._scale(workers)
-            self._widgets.say("")
+            self._widgets.show_message("")
         except DsnbError as error:
-            self._widgets.say(display.told(error))
+            self._widgets.show_message(display.error_html(error))
 
     def _follow(self) -> None:
         assert self._widgets is not None
@@ -105,47 +105,49 @@ class Card:
             self._draw(self._widgets)
             self._stop.wait(INTERVAL_S)
 
-    def _draw(self, widgets: Widgets) -> None:
+    def _draw(self, widgets: CardWidgets) -> None:
         """Show the newest of the feed; nothing yet while that is on its way."""
-        moment, trouble = self._feed.latest(), self._feed.health().trouble
-        if trouble:
-            widgets.show(display.head(self._name, self._target) + display.unreachable(trouble), "", None)
-        elif moment is not None:
-            now = moment.snapshot
-            said = display.sentences(verdicts(self._feed.since(moment.at - _LOOKS_BACK_S)[0].snapshot, now))
-            widgets.show(self._head(now), said + display.tables(now), len(now.workers))
+        sample, error = self._feed.latest(), self._feed.health().error
+        if error:
+            widgets.show(display.service_title(self._name, self._target) + display.unreachable_html(error), "", None)
+        elif sample is not None:
+            now = sample.snapshot
+            verdict_markup = display.verdicts_html(
+                verdicts(self._feed.since(sample.arrived_at - _VERDICT_SPAN_S)[0].snapshot, now)
+            )
+            widgets.show(self._head(now), verdict_markup + display.tables(now), len(now.workers))
 
     def _head(self, snapshot: Snapshot) -> str:
-        return f"{display.head(self._name, self._target)}{self._link}<br>{display.summary(snapshot)}"
+        return f"{display.service_title(self._name, self._target)}{self._link}<br>{display.summary(snapshot)}"
 
     def _dashboard_link(self) -> str:
         if find_spec("panel") is None:
             return ""
         try:
-            return " · " + display.links(self._dashboard_url())
+            return " · " + display.dashboard_links(self._dashboard_url())
         except DsnbError as error:
-            return f" · {display.told(error)}"
+            return f" · {display.error_html(error)}"
 
 
-class Widgets:
+class CardWidgets:
     """The widgets themselves; all methods may be called from any thread."""
 
-    def __init__(self, head: str, wish: Callable[[int], None]) -> None:
+    def __init__(self, head: str, on_scale: Callable[[int], None]) -> None:
         widgets: Any = import_module("ipywidgets")  # half a second that only a shown card needs
-        self._wish = wish
-        self._shown: int | None = None
-        self._head, self._body, self._words = widgets.HTML(head), widgets.HTML(), widgets.HTML()
+        self._on_scale = on_scale
+        self._shown_workers: int | None = None
+        self._head, self._body, self._message = widgets.HTML(head), widgets.HTML(), widgets.HTML()
         # A slider that told of each step on its way would start and stop workers all along.
         self._slider = widgets.IntSlider(
-            min=0, max=MOST_WORKERS, description="workers", continuous_update=False, disabled=True
+            min=0, max=MAX_WORKERS, description="workers", continuous_update=False, disabled=True
         )
-        self._slider.observe(self._moved, names="value")
+        self._slider.observe(self._on_slider_change, names="value")
         for html in (self._head, self._body):
             html.add_class("dsnb-card")
-        row = widgets.HBox([self._slider, self._words])
+        row = widgets.HBox([self._slider, self._message])
         self._box = widgets.VBox([self._head, row, self._body])
 
-    def bundle(self) -> dict[str, Any]:
+    def mime_bundle(self) -> dict[str, Any]:
         """The view of the widgets, as a cell's output."""
         made: dict[str, Any] = self._box._repr_mimebundle_()
         return made
@@ -153,29 +155,29 @@ class Widgets:
     def show(self, head: str, body: str, workers: int | None) -> None:
         """Show what is so now; no number of workers where nobody answers."""
         self._slider.disabled = workers is None
-        if workers is not None and workers != self._shown:
-            self._shown = workers
-            self._slider.max = max(MOST_WORKERS, workers)
+        if workers is not None and workers != self._shown_workers:
+            self._shown_workers = workers
+            self._slider.max = max(MAX_WORKERS, workers)
             self._slider.value = workers
         _set(self._head, head)
         _set(self._body, _STYLE + body)
 
-    def say(self, words: str) -> None:
+    def show_message(self, message: str) -> None:
         """Say something beside the slider."""
-        _set(self._words, words)
+        _set(self._message, message)
 
-    def end(self, head: str) -> None:
+    def show_final(self, head: str) -> None:
         """Show for the last time."""
         self._slider.disabled = True
         _set(self._head, head)
         _set(self._body, "")
 
-    def _moved(self, change: dict[str, Any]) -> None:
+    def _on_slider_change(self, change: dict[str, Any]) -> None:
         # What a snapshot set is no wish of the user's.
-        if change["new"] != self._shown:
-            self._shown = change["new"]
-            _set(self._words, f"scaling to {change['new']} …")
-            self._wish(change["new"])
+        if change["new"] != self._shown_workers:
+            self._shown_workers = change["new"]
+            _set(self._message, f"scaling to {change['new']} …")
+            self._on_scale(change["new"])
 
 
 def _set(widget: Any, html: str) -> None:

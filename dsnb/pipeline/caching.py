@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from dsnb.arguments import checked, nbytes, optional, seconds, whole
-from dsnb.cache.memory import Memory
-from dsnb.cache.places import place_of, removes_by_itself, without_password
+from dsnb.arguments import checked, integer, nbytes, optional, seconds
+from dsnb.cache.locations import parse_location, supports_expiry, without_password
+from dsnb.cache.memory import RecordingMemory
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache
@@ -21,13 +21,13 @@ class Caching:
 
     operation: Operation
 
-    def _then(self, operation: Operation) -> Dataset:
+    def _derived(self, operation: Operation) -> Dataset:
         raise NotImplementedError
 
     @checked(
-        where=optional(place_of),
-        filename=optional(place_of),
-        limit_bytes=optional(whole(0)),
+        where=optional(parse_location),
+        filename=optional(parse_location),
+        limit_bytes=optional(integer(0)),
         expire_seconds=optional(seconds),
         chunk_bytes=nbytes,
         lease_seconds=seconds,
@@ -84,12 +84,12 @@ class Caching:
                 "`cache` was given both `where` and `filename`",
                 hint="pass one: they are two names of the same argument",
             )
-        place: Any = where if filename is None else filename
-        _check_expiry(place, expire_seconds)
+        location: Any = where if filename is None else filename
+        _check_expiry(location, expire_seconds)
         operation = Cache(
             inputs=(self.operation,),
-            where=place,
-            memory=Memory(limit_bytes, lasting=place is None),
+            where=location,
+            memory=RecordingMemory(limit_bytes, keep_between_passes=location is None),
             limit=limit_bytes,
             expire_s=expire_seconds,
             content=content,
@@ -97,19 +97,19 @@ class Caching:
             lease_s=lease_seconds,
         )
         operation.check()
-        return self._then(operation)
+        return self._derived(operation)
 
 
-def _check_expiry(place: str | None, seconds: float | None) -> None:
+def _check_expiry(location: str | None, seconds: float | None) -> None:
     if seconds is None:
         return
-    if place is None:
+    if location is None:
         raise InvalidArgumentError(
             "`expire_seconds` was given for a recording in memory, which goes with the dataset",
             hint="leave it out, or give `cache` a directory",
         )
-    if not removes_by_itself(place):
+    if not supports_expiry(location):
         raise InvalidArgumentError(
-            f"`expire_seconds` was given for {without_password(place)}, where dsnb cannot tell what is being read",
+            f"`expire_seconds` was given for {without_password(location)}, where dsnb cannot tell what is being read",
             hint="leave it out and let the store itself expire files, or use a directory or a Redis server",
         )

@@ -7,7 +7,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsnb.arguments import anything, checked, each, function, function_of, instance, optional, shown, takes, whole
+from dsnb.arguments import (
+    anything,
+    check_accepts,
+    checked,
+    each,
+    function,
+    function_of,
+    instance,
+    integer,
+    optional,
+    short_repr,
+)
 from dsnb.elements.spec import spec_rule
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
@@ -21,22 +32,22 @@ from dsnb.pipeline.operations.replicate import Replicate
 from dsnb.pipeline.operations.sample_from_datasets import SampleFromDatasets
 from dsnb.pipeline.operations.with_options import options_of
 from dsnb.pipeline.operations.zip import Zip
-from dsnb.pipeline.passes import Pass, PassNumbers
-from dsnb.pipeline.sources.arrays import column_of, taken_apart, tensor_of
-from dsnb.pipeline.sources.files import ListFiles, Pattern, matching, paths
+from dsnb.pipeline.position import DatasetIteration, IterationCounter
+from dsnb.pipeline.sources.arrays import column_of, flatten_input, tensor_of
+from dsnb.pipeline.sources.files import ListFiles, Pattern, matching_files, paths
 from dsnb.pipeline.sources.generator import Generator
 from dsnb.pipeline.sources.range import Range
 from dsnb.pipeline.sources.slices import Slices
 from dsnb.pipeline.sources.tensors import Tensors
 from dsnb.pipeline.transformations import Transformations
-from dsnb.pipeline.validate import dataset, datasets, of_one_kind, seed, shares, shares_of
+from dsnb.pipeline.validate import dataset, datasets, operations_of_one_spec, sampling_weights, seed, weights_or_equal
 
 AUTOTUNE: Final = validate.AUTOTUNE
 """For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
 
 
 _OPERATION = instance(Operation, hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files")
-_BOUND = whole()
+_BOUND = integer()
 _generator = partial(
     function,
     hint="pass the function, not its result: from_generator(rows), not from_generator(rows()); it is called anew for "
@@ -71,9 +82,9 @@ class Dataset(Transformations, Caching):
     @checked(operation=_OPERATION)
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
-        self._numbers = PassNumbers()
+        self._iterations = IterationCounter()
 
-    def _then(self, operation: Operation) -> Dataset:
+    def _derived(self, operation: Operation) -> Dataset:
         return Dataset(operation)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,7 +130,7 @@ class Dataset(Transformations, Caching):
             >>> list(Dataset.from_tensors([1, 2, 3]))
             [array([1, 2, 3])]
         """
-        structure, leaves = taken_apart(tensors, "tensors")
+        structure, leaves = flatten_input(tensors, "tensors")
         return Dataset(Tensors(structure=structure, leaves=tuple(tensor_of(leaf, "tensors") for leaf in leaves)))
 
     @staticmethod
@@ -141,7 +152,7 @@ class Dataset(Transformations, Caching):
             >>> list(Dataset.from_tensor_slices({"x": [1, 2], "y": ["a", "b"]}))
             [{'x': np.int64(1), 'y': 'a'}, {'x': np.int64(2), 'y': 'b'}]
         """
-        structure, leaves = taken_apart(tensors, "tensors")
+        structure, leaves = flatten_input(tensors, "tensors")
         columns = tuple(column_of(leaf, "tensors") for leaf in leaves)
         if not columns or any(not isinstance(column, tuple) and not column.ndim for column in columns):
             raise InvalidArgumentError(
@@ -151,7 +162,7 @@ class Dataset(Transformations, Caching):
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
             raise InvalidArgumentError(
-                f"`tensors` has leaves of the lengths {shown(lengths)}", hint="make their first dimensions equal"
+                f"`tensors` has leaves of the lengths {short_repr(lengths)}", hint="make their first dimensions equal"
             )
         return Dataset(Slices(structure=structure, columns=columns))
 
@@ -179,7 +190,7 @@ class Dataset(Transformations, Caching):
             >>> [int(x) for x in Dataset.from_generator(squares, args=(4,))]
             [0, 1, 4, 9]
         """
-        takes("generator", generator, len(args), f"`args` has {len(args)}")
+        check_accepts("generator", generator, len(args), f"`args` has {len(args)}")
         return Dataset(Generator(function=generator, arguments=tuple(args), spec=element_spec))
 
     @staticmethod
@@ -205,7 +216,7 @@ class Dataset(Transformations, Caching):
         """
         assert isinstance(file_pattern, tuple)  # by its rule
         operation = ListFiles(
-            files=matching(file_pattern),
+            files=matching_files(file_pattern),
             shuffle=shuffle is not False,
             seed=seed,
         )
@@ -263,11 +274,11 @@ class Dataset(Transformations, Caching):
             'abcabc'
         """
         choice = Replicate(inputs=(choice_dataset.operation,))
-        inputs = (choice, *of_one_kind(datasets))
+        inputs = (choice, *operations_of_one_spec(datasets))
         return Dataset(ChooseFromDatasets(inputs=inputs, stop_on_empty=stop_on_empty_dataset))
 
     @staticmethod
-    @checked(datasets=datasets, weights=optional(shares), seed=seed)
+    @checked(datasets=datasets, weights=optional(sampling_weights), seed=seed)
     def sample_from_datasets(
         datasets: Sequence[Dataset],
         weights: Sequence[float] | None = None,
@@ -294,8 +305,8 @@ class Dataset(Transformations, Caching):
             >>> sorted(int(x) for x in ds)
             [0, 1, 2, 10, 11, 12]
         """
-        sources = of_one_kind(datasets)
-        drawn = shares_of(weights, len(sources))
+        sources = operations_of_one_spec(datasets)
+        drawn = weights_or_equal(weights, len(sources))
         operation = SampleFromDatasets(
             inputs=tuple(source for source, share in zip(sources, drawn, strict=True) if share),
             weights=tuple(share for share in drawn if share),
@@ -366,7 +377,9 @@ class Dataset(Transformations, Caching):
     def __iter__(self) -> ElementIterator:
         """One pass. It begins with the first `next`, or with `start()`; `close()` it or drop it to stop early."""
         writable = options_of(self.operation).writable is True
-        return ElementIterator(writable=writable, origin=Pass(operation=self.operation, numbers=self._numbers))
+        return ElementIterator(
+            writable=writable, iteration=DatasetIteration(operation=self.operation, counter=self._iterations)
+        )
 
     @checked()
     def as_numpy_iterator(self) -> ElementIterator:

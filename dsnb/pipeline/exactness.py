@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from dsnb.elements.fingerprint import fingerprint
-from dsnb.pipeline.engine.bookmarks import no_position
+from dsnb.pipeline.engine.bookmarks import no_position_error
 from dsnb.pipeline.graph import inputs_first
 from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.operations.cache import Cache
@@ -22,14 +22,14 @@ Identity = list[list[str]]
 _known: WeakKeyDictionary[Operation, Identity] = WeakKeyDictionary()
 
 
-def inexact(operation: Operation, *, remembers: bool = True) -> str:
+def inexact_reason(operation: Operation, *, sources_have_positions: bool = True) -> str:
     """Why a pipeline may give other elements, or in another order, when it runs again; empty if it does not.
 
     Args:
         operation: The pipeline.
-        remembers: Whether sources that read from a service are remembered where it runs.
+        sources_have_positions: Whether sources that read from a service are remembered where it runs.
     """
-    return next(_obstacles(operation, remembers), "")
+    return next(_obstacles(operation, sources_have_positions), "")
 
 
 def refuse_inexact(operation: Operation) -> None:
@@ -38,9 +38,9 @@ def refuse_inexact(operation: Operation) -> None:
     Raises:
         FailedPreconditionError: naming the operation.
     """
-    obstacle = inexact(operation)
+    obstacle = inexact_reason(operation)
     if obstacle:
-        raise no_position(obstacle)
+        raise no_position_error(obstacle)
 
 
 def identity(operation: Operation) -> Identity:
@@ -66,22 +66,22 @@ def difference(mine: Identity, its: Identity) -> str:
     return ""
 
 
-def _obstacles(operation: Operation, remembers: bool) -> Iterator[str]:
+def _obstacles(operation: Operation, sources_have_positions: bool) -> Iterator[str]:
     ordered = options_of(operation).deterministic is not False
     for step in walk(operation):
-        if step.remembered:
-            if not remembers:
+        if step.has_source_position:
+            if not sources_have_positions:
                 yield f"{step.name} inside of a distributed pipeline hands out what is ready first"
         elif not step.repeatable_under(deterministic=ordered):
             yield f"{step.name} hands out what is ready first (deterministic=False)"
         if isinstance(step, Cache):
-            yield from _unrecorded(step)
+            yield from _not_replayable(step)
 
 
-def _unrecorded(cache: Cache) -> Iterator[str]:
+def _not_replayable(cache: Cache) -> Iterator[str]:
     """What a recording cannot give again, if it ends with its process."""
     for step in walk(cache.inputs[0]):
-        if step.remembered:
+        if step.has_source_position:
             yield f"{cache.name} keeps what {step.name} handed out, in an order that is not remembered"
         elif cache.where is None and step.draws_without_seed:
             yield (
@@ -92,25 +92,25 @@ def _unrecorded(cache: Cache) -> Iterator[str]:
 
 def _steps(operation: Operation) -> Iterator[Operation]:
     for step in inputs_first(operation):
-        behind = step.runs_elsewhere
-        if behind is not None:
-            yield from _steps(behind)
+        remote = step.remote_pipeline
+        if remote is not None:
+            yield from _steps(remote)
         yield step
 
 
 def _name(step: Operation) -> str:
     """What an operation is called, whatever its job and wherever its recording."""
-    if step.remembered:
+    if step.has_source_position:
         return "the service"
     return "cache" if isinstance(step, Cache) else step.name
 
 
 def _digest(step: Operation) -> str:
     own = step.position_identity
-    value = own if own is not None else [getattr(step, item.name) for item in fields(step) if _counts(item)]
+    value = own if own is not None else [getattr(step, item.name) for item in fields(step) if _is_compared(item)]
     found = fingerprint((type(step).__name__, len(step.inputs), value))
     return "" if found.unhashable else found.digest
 
 
-def _counts(item: Any) -> bool:
+def _is_compared(item: Any) -> bool:
     return bool(item.compare) and item.name != "inputs"

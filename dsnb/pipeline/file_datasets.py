@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dsnb.arguments import checked, optional, whole
+from dsnb.arguments import checked, integer, optional
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.flat_map import FlatMap
@@ -18,10 +18,10 @@ from dsnb.pipeline.sources.text_line import TextLines
 from dsnb.pipeline.sources.tfrecord import TFRecords
 from dsnb.pipeline.validate import AUTOTUNE, parallel_calls
 
-_BUFFER = optional(whole(1, 1 << 30))
+_BUFFER = optional(integer(1, 1 << 30))
 
 
-def _files(name: str, value: Any) -> Any:
+def _paths_or_dataset(name: str, value: Any) -> Any:
     """A path or several, or a dataset of paths."""
     return value if isinstance(value, Dataset) else paths(name, value)
 
@@ -93,7 +93,10 @@ class TFRecordDataset(Dataset):
     reads_files = True
 
     @checked(
-        filenames=_files, compression_type=compression_type_rule, buffer_size=_BUFFER, num_parallel_reads=parallel_calls
+        filenames=_paths_or_dataset,
+        compression_type=compression_type_rule,
+        buffer_size=_BUFFER,
+        num_parallel_reads=parallel_calls,
     )
     def __init__(
         self,
@@ -112,10 +115,10 @@ class TFRecordDataset(Dataset):
                 return
             names = ListFiles(files=files, shuffle=False)
         read = partial(TFRecordDataset, compression_type=compression_type, buffer_size=buffer_bytes)
-        super().__init__(_opening(names, read, num_parallel_reads))
+        super().__init__(_reading_operation(names, read, num_parallel_reads))
 
 
-def _opening(names: Operation, read: partial[TFRecordDataset], calls: int | None) -> Operation:
+def _reading_operation(names: Operation, read: partial[TFRecordDataset], calls: int | None) -> Operation:
     """The records of the files that a pipeline names."""
     if calls is None:
         return FlatMap(inputs=(names,), function=read)

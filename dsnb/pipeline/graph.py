@@ -13,13 +13,13 @@ import numpy as np
 from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.fingerprint_values import array_bytes
-from dsnb.elements.imports import Source, add_import_path, import_path
+from dsnb.elements.imports import ModuleSource, add_import_path, import_path
 from dsnb.elements.pickling import Pickler, Unpickler
 from dsnb.elements.spec import dtype_from_text, dtype_to_text
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
-from dsnb.pipeline.culprit import unpicklable
 from dsnb.pipeline.operation import Operation
-from dsnb.wire.blobs import digest_of
+from dsnb.pipeline.pickle_diagnosis import unpicklable_error
+from dsnb.wire.blobs import blob_digest
 
 Array = np.ndarray[Any, Any]
 
@@ -73,11 +73,11 @@ def serialise(operation: Operation) -> Graph:
     blobs = _Blobs()
     found = fingerprint(operation)
     try:
-        definition = _dump(operations, blobs.leave, tuple(file.read() for file in found.sources))
+        definition = _dump(operations, blobs.extract, tuple(file.read() for file in found.sources))
     except MemoryError:
         raise
     except Exception as error:
-        raise unpicklable(operations, error, _attempt) from error
+        raise unpicklable_error(operations, error, _try_pickle) from error
     header = _HEADER + _PYTHON.encode() + b"\n" + pickle.dumps(import_path())
     return Graph(definition=header + definition, blobs=blobs.all(), fingerprint=found)
 
@@ -101,7 +101,7 @@ def restore(definition: bytes, fetch: Callable[[str], Any]) -> Operation:
     file.seek(definition.index(b"\n") + 1)
     add_import_path(pickle.load(file))
     try:
-        operations = Unpickler(file, _Fetched(fetch).array).load_graph()
+        operations = Unpickler(file, _FetchedArrays(fetch).array).load_graph()
     except ModuleNotFoundError as error:
         raise FailedPreconditionError(
             f"the pipeline needs the module {error.name!r}, which this worker does not have",
@@ -139,13 +139,13 @@ def inputs_first(operation: Operation) -> tuple[Operation, ...]:
     return tuple(order.values())
 
 
-def _dump(value: Any, leave: Callable[[Array], Any], sources: tuple[Source, ...] = ()) -> bytes:
+def _dump(value: Any, extract_array: Callable[[Array], Any], sources: tuple[ModuleSource, ...] = ()) -> bytes:
     file = BytesIO()
-    Pickler(file, leave, sources=sources).dump_graph(value)
+    Pickler(file, extract_array, sources=sources).dump_graph(value)
     return file.getvalue()
 
 
-def _attempt(value: Any) -> Exception | None:
+def _try_pickle(value: Any) -> Exception | None:
     try:
         _dump(value, lambda _array: "left out")
     except MemoryError:
@@ -178,24 +178,24 @@ class _Blobs:
     """Collects the big arrays of one graph, equal ones once."""
 
     def __init__(self) -> None:
-        self._left: dict[int, tuple[Array, tuple[str, str, tuple[int, ...]]]] = {}
-        self._found: dict[str, Blob] = {}
+        self._extracted: dict[int, tuple[Array, tuple[str, str, tuple[int, ...]]]] = {}
+        self._blobs: dict[str, Blob] = {}
 
-    def leave(self, array: Array) -> tuple[str, str, tuple[int, ...]]:
-        if id(array) not in self._left:
+    def extract(self, array: Array) -> tuple[str, str, tuple[int, ...]]:
+        if id(array) not in self._extracted:
             in_order = np.ascontiguousarray(array)
             data = array_bytes(in_order)
-            digest = digest_of(data)
-            self._found.setdefault(digest, Blob(digest=digest, data=data, nbytes=data.nbytes))
+            digest = blob_digest(data)
+            self._blobs.setdefault(digest, Blob(digest=digest, data=data, nbytes=data.nbytes))
             # The array is kept: its id must not be given to another one meanwhile.
-            self._left[id(array)] = array, (digest, dtype_to_text(array.dtype), array.shape)
-        return self._left[id(array)][1]
+            self._extracted[id(array)] = array, (digest, dtype_to_text(array.dtype), array.shape)
+        return self._extracted[id(array)][1]
 
     def all(self) -> tuple[Blob, ...]:
-        return tuple(self._found.values())
+        return tuple(self._blobs.values())
 
 
-class _Fetched:
+class _FetchedArrays:
     """Gives the arrays of one graph, each fetched once."""
 
     def __init__(self, fetch: Callable[[str], Any]) -> None:

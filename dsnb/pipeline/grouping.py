@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from dsnb.arguments import anything, checked, each, function, function_of, optional, whole
+from dsnb.arguments import anything, checked, each, function, function_of, integer, optional
 from dsnb.elements.structure import flatten
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.padding import Padding
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
 
 
-_ROWS = whole(1)
+_ROWS = integer(1)
 
 
-def _rows(name: str, value: Any) -> tuple[int, ...]:
+def _batch_sizes(name: str, value: Any) -> tuple[int, ...]:
     """A number of rows, or several that are used by turns."""
     sizes: tuple[int, ...] = each(_ROWS)(name, value if isinstance(value, Iterable) else [value])
     if not sizes:
@@ -42,7 +42,7 @@ class Grouping:
 
     operation: Operation
 
-    def _then(self, operation: Operation) -> Dataset:
+    def _derived(self, operation: Operation) -> Dataset:
         raise NotImplementedError
 
     @checked(batch_size=_ROWS, num_parallel_calls=parallel_calls)
@@ -74,7 +74,7 @@ class Grouping:
             >>> list(Dataset.range(5).batch(2))
             [array([0, 1]), array([2, 3]), array([4])]
         """
-        return self._then(Batch(inputs=(self.operation,), size=batch_size, drop_remainder=drop_remainder))
+        return self._derived(Batch(inputs=(self.operation,), size=batch_size, drop_remainder=drop_remainder))
 
     @checked(batch_size=_ROWS, padded_shapes=anything, padding_values=anything)
     def padded_batch(
@@ -109,7 +109,7 @@ class Grouping:
             padding=Padding(shapes=padded_shapes, values=padding_values),
         )
         operation.check()
-        return self._then(operation)
+        return self._derived(operation)
 
     @checked()
     def unbatch(self) -> Dataset:
@@ -125,9 +125,9 @@ class Grouping:
             [0, 1, 2, 3, 4]
         """
         self._check_rows("unbatch")
-        return self._then(Unbatch(inputs=(self.operation,)))
+        return self._derived(Unbatch(inputs=(self.operation,)))
 
-    @checked(batch_size=_rows)
+    @checked(batch_size=_batch_sizes)
     def rebatch(self, batch_size: int | Iterable[int], drop_remainder: bool = False) -> Dataset:
         """Cut and join batches to another size, as `unbatch().batch(n)` would, by views and few copies (as in tf.data).
 
@@ -146,9 +146,9 @@ class Grouping:
         """
         assert isinstance(batch_size, tuple)  # by its rule
         self._check_rows("rebatch")
-        return self._then(Rebatch(inputs=(self.operation,), sizes=batch_size, drop_remainder=drop_remainder))
+        return self._derived(Rebatch(inputs=(self.operation,), sizes=batch_size, drop_remainder=drop_remainder))
 
-    @checked(size=whole(1), shift=optional(whole(1)), stride=whole(1))
+    @checked(size=integer(1), shift=optional(integer(1)), stride=integer(1))
     def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
         """Make datasets of `size` consecutive elements the elements (as in tf.data).
 
@@ -177,7 +177,7 @@ class Grouping:
             stride=stride,
             drop_remainder=drop_remainder,
         )
-        return self._then(operation)
+        return self._derived(operation)
 
     @checked(
         key_func=function,
@@ -224,7 +224,7 @@ class Grouping:
             reduce=reduce_func,
             window_size=size,
         )
-        return self._then(operation)
+        return self._derived(operation)
 
     @checked(
         element_length_func=function,
@@ -272,18 +272,18 @@ class Grouping:
             boundaries=tuple(bucket_boundaries),
             sizes=tuple(bucket_batch_sizes),
             padding=None if no_padding else Padding(shapes=padded_shapes, values=padding_values),
-            to_boundary=pad_to_bucket_boundary and not no_padding,
+            pad_to_boundary=pad_to_bucket_boundary and not no_padding,
             drop_remainder=drop_remainder,
         )
         buckets.check()
         operation = BucketBySequenceLength(
             inputs=(self.operation,),
-            key=buckets.of,
+            key=buckets.bucket_of,
             reduce=buckets.batch,
             window_size=buckets.size,
             buckets=buckets,
         )
-        return self._then(operation)
+        return self._derived(operation)
 
     def _check_rows(self, name: str) -> None:
         spec = self.operation.element_spec

@@ -10,45 +10,45 @@ from typing import Final
 from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
-STATIC: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
+STATIC_MODES: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
 """The modes in which worker i of n produces its shard, n being fixed when a pass begins."""
-MODES: Final = ("OFF", "DYNAMIC", *STATIC)
-UNKNOWN: Final = -1
+MODES: Final = ("OFF", "DYNAMIC", *STATIC_MODES)
+UNKNOWN_FILE_COUNT: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divisible:
+class ShardingSupport:
     """What a pipeline offers to the static modes.
 
     Attributes:
-        files: The number of files in the source that has the fewest; `UNKNOWN` where only reading could tell.
-        no_files: Why the pipeline cannot be divided by files; empty where it can.
-        hinted: Whether it holds a `shard(SHARD_HINT, ...)`.
+        file_count: The number of files in the source that has the fewest; `UNKNOWN` where only reading could tell.
+        no_files_reason: Why the pipeline cannot be divided by files; empty where it can.
+        has_shard_hint: Whether it holds a `shard(SHARD_HINT, ...)`.
     """
 
-    files: int = UNKNOWN
-    no_files: str = ""
-    hinted: bool = False
+    file_count: int = UNKNOWN_FILE_COUNT
+    no_files_reason: str = ""
+    has_shard_hint: bool = False
 
-    def by_files(self, mode: str) -> bool:
+    def shards_by_file(self, mode: str) -> bool:
         """Whether a mode divides this pipeline by its files."""
-        return mode in ("FILE", "FILE_OR_DATA") and not self.no_files
+        return mode in ("FILE", "FILE_OR_DATA") and not self.no_files_reason
 
 
-def check_mode(mode: str, offer: Divisible) -> None:
+def check_mode(mode: str, support: ShardingSupport) -> None:
     """Refuse a mode that a pipeline does not allow.
 
     Raises:
         NotFoundError: FILE, and there are no files.
         FailedPreconditionError: a hint, and another mode than HINT.
     """
-    if mode == "FILE" and offer.no_files:
+    if mode == "FILE" and support.no_files_reason:
         raise NotFoundError(
-            f"`processing_mode` FILE: {offer.no_files}",
+            f"`processing_mode` FILE: {support.no_files_reason}",
             did="nothing was read",
             hint="use ShardingPolicy.FILE_OR_DATA or DATA, or begin with list_files, TextLineDataset or the like",
         )
-    if offer.hinted and mode != "HINT":
+    if support.has_shard_hint and mode != "HINT":
         raise FailedPreconditionError(
             "the pipeline holds shard(SHARD_HINT, ...), which only the mode HINT fills in, and `processing_mode` is "
             f"{mode}",
@@ -57,7 +57,7 @@ def check_mode(mode: str, offer: Divisible) -> None:
         )
 
 
-def check_count(mode: str, offer: Divisible, count: int) -> None:
+def check_worker_count(mode: str, support: ShardingSupport, count: int) -> None:
     """Refuse to divide a pipeline among no workers, or fewer files than there are workers.
 
     Raises:
@@ -69,15 +69,15 @@ def check_count(mode: str, offer: Divisible, count: int) -> None:
             did="no pass was begun",
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )
-    if offer.by_files(mode) and offer.files != UNKNOWN and offer.files < count:
+    if support.shards_by_file(mode) and support.file_count != UNKNOWN_FILE_COUNT and support.file_count < count:
         raise InvalidArgumentError(
-            f"a source has {offer.files} file(s), which is not enough for the required {count} shards/workers",
+            f"a source has {support.file_count} file(s), which is not enough for the required {count} shards/workers",
             did="no pass was begun",
             hint="use ShardingPolicy.DATA or DYNAMIC, fewer workers, or more and smaller files",
         )
 
 
-def check_endless(cardinality: int) -> None:
+def require_endless(cardinality: int) -> None:
     """Refuse to read data in rounds that are known to end: some consumers would be left without a last round.
 
     Raises:

@@ -10,11 +10,11 @@ from dsnb.dataclass import dataclass
 from dsnb.errors import UnimplementedError
 
 if TYPE_CHECKING:
-    from dsnb.cache.opened import OpenedFiles
-    from dsnb.elements.room import Room
-    from dsnb.pipeline.engine.bookmarks import Bookmarks
+    from dsnb.cache.opened_files import OpenedFiles
+    from dsnb.elements.allocation import Allocator
+    from dsnb.pipeline.engine.bookmarks import SourcePositions
     from dsnb.pipeline.engine.stage import Stage
-    from dsnb.pipeline.passes import PassNumbers
+    from dsnb.pipeline.position import IterationCounter
     from dsnb.pipeline.splits import SplitProvider
 
 INFINITE_CARDINALITY = -1
@@ -45,52 +45,52 @@ class BuildContext:
 
     Attributes:
         entropy: The root of all unseeded randomness of this run.
-        passes: Which pass this is: the iteration, then the number of each `repeat` around. Shuffles draw anew for each.
+        iteration_path: Which pass this is: the iteration, then the number of each `repeat` around. Shuffles draw anew for each.
         splits: Where sources get their splits; None to read everything.
         provider: The number of the next split provider, counted over the sources of the tree from left to right.
-        prompt: Whether somebody waits for each element, as a worker's readers do: what exists is handed on within
+        low_latency: Whether somebody waits for each element, as a worker's readers do: what exists is handed on within
             milliseconds, though user code holds back what comes next. That takes a thread for each function.
         deterministic: What holds for operations that were not told whether order matters.
-        shared: Whether other tasks have to come to the same order, since each cuts its shard out of it. They have one
+        shared_order: Whether other tasks have to come to the same order, since each cuts its shard out of it. They have one
             entropy, and whoever draws one of his own takes a fixed one instead.
-        bookmarks: Where sources tell what a reading position has to know of them; None where nobody asks.
+        source_positions: Where sources tell what a reading position has to know of them; None where nobody asks.
         nested: Whether this is inside of a dataset that a function made.
         endless: Whether the passes go on for ever, so that one which is over already may be left out.
-        room: Where the elements are laid out that leave the pipeline, if they are laid out anew; None for anywhere, and
+        allocate: Where the elements are laid out that leave the pipeline, if they are laid out anew; None for anywhere, and
             for an operation whose elements others change or keep.
-        opened: Where sources note the files that they open; None where nobody asks.
+        opened_files: Where sources note the files that they open; None where nobody asks.
         copied_later: Whether the elements are copied before user code sees them. Then a source or a recording may hand
             out views of what it keeps; else it hands out copies.
     """
 
     entropy: int
-    passes: tuple[int, ...] = (0,)
+    iteration_path: tuple[int, ...] = (0,)
     splits: SplitFeed | None = None
     provider: int = 0
-    prompt: bool = False
+    low_latency: bool = False
     deterministic: bool = True
-    shared: bool = False
-    bookmarks: Bookmarks | None = None
+    shared_order: bool = False
+    source_positions: SourcePositions | None = None
     nested: bool = False
     endless: bool = False
-    room: Room | None = None
-    opened: OpenedFiles | None = None
+    allocate: Allocator | None = None
+    opened_files: OpenedFiles | None = None
     copied_later: bool = False
 
     def seed(self, seed: int | None) -> list[int]:
         """What to seed a generator of this pass with."""
-        return [self.entropy if seed is None else seed, *self.passes]
+        return [self.entropy if seed is None else seed, *self.iteration_path]
 
-    def in_pass(self, number: int, *, endless: bool = False) -> BuildContext:
+    def in_iteration(self, iteration: int, *, endless: bool = False) -> BuildContext:
         """The context of one more pass over the same inputs; `endless` if there is always another one."""
-        return replace(self, passes=(*self.passes, number), endless=endless)
+        return replace(self, iteration_path=(*self.iteration_path, iteration), endless=endless)
 
     def inner(self) -> BuildContext:
         """The context of a dataset that a function made: its sources are read whole, never split.
 
         Nor is it worth threads: there may be one for each element.
         """
-        return replace(self, splits=None, prompt=False, nested=True, room=None, copied_later=False)
+        return replace(self, splits=None, low_latency=False, nested=True, allocate=None, copied_later=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,10 +104,10 @@ class Operation:
     replicated: ClassVar[bool] = False
     """Whether each task of a DYNAMIC job reads all that is below by itself, instead of sharing its splits."""
 
-    remembered: ClassVar[bool] = False
+    has_source_position: ClassVar[bool] = False
     """Whether its stage keeps a bookmark, so that a reading position tells what does not follow from the pipeline."""
 
-    hands_on: ClassVar[bool] = False
+    passes_through: ClassVar[bool] = False
     """Whether its input's elements leave it as they are and soon, and no user code sees them meanwhile."""
 
     copies: ClassVar[bool] = False
@@ -137,7 +137,7 @@ class Operation:
         return False
 
     @property
-    def keeps_splits(self) -> bool:
+    def split_local(self) -> bool:
         """Whether each element is made of one split's alone, whatever the others are; sources apart."""
         return self.elementwise
 
@@ -151,7 +151,7 @@ class Operation:
         return True
 
     @property
-    def pass_numbers(self) -> PassNumbers | None:
+    def iteration_counter(self) -> IterationCounter | None:
         """Counts the passes of a source that several datasets may read; None where they are counted elsewhere."""
         return None
 
@@ -161,7 +161,7 @@ class Operation:
         return False
 
     @property
-    def runs_elsewhere(self) -> Operation | None:
+    def remote_pipeline(self) -> Operation | None:
         """The pipeline that a service runs to make this source's elements, where it is known."""
         return None
 
@@ -187,9 +187,11 @@ class Operation:
     def build_inputs(self, context: BuildContext) -> Sequence[Stage]:
         """The stages of the inputs, each with the numbers of its own split providers."""
         stages: list[Stage] = []
-        copied_later = self.copies or (context.copied_later and (self.hands_on or self.rearranges))
-        if copied_later != context.copied_later or (context.room is not None and not self.hands_on):
-            context = replace(context, copied_later=copied_later, room=context.room if self.hands_on else None)
+        copied_later = self.copies or (context.copied_later and (self.passes_through or self.rearranges))
+        if copied_later != context.copied_later or (context.allocate is not None and not self.passes_through):
+            context = replace(
+                context, copied_later=copied_later, allocate=context.allocate if self.passes_through else None
+            )
         try:
             for operation in self.inputs:
                 stages.append(operation.build(context.inner() if operation.replicated else context))
@@ -201,7 +203,7 @@ class Operation:
         return stages
 
 
-class SameKind(Operation):
+class SameSpec(Operation):
     """An operation whose elements are its input's: some of them, all of them, or all in another order."""
 
     @property
@@ -210,7 +212,7 @@ class SameKind(Operation):
         return self.inputs[0].element_spec
 
 
-class Unchanged(SameKind):
+class Unchanged(SameSpec):
     """An operation whose elements are exactly its input's; it says something about how they come."""
 
     @property

@@ -19,10 +19,10 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from dsnb.elements.bytecode import all_reads
-from dsnb.elements.reach import variables
+from dsnb.elements.references import variables
 from dsnb.elements.usercode import is_user_namespace
 from dsnb.errors import InvalidArgumentError, NotFoundError
-from dsnb.pipeline.modes import STATIC, UNKNOWN, Divisible, check_count, check_mode
+from dsnb.pipeline.modes import STATIC_MODES, UNKNOWN_FILE_COUNT, ShardingSupport, check_mode, check_worker_count
 from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.operations.flat_map import FlatMap
 from dsnb.pipeline.operations.interleave import Interleave
@@ -30,14 +30,14 @@ from dsnb.pipeline.operations.shard import Shard
 from dsnb.pipeline.splits import FileSource
 
 
-def divisible(operation: Operation) -> Divisible:
+def sharding_support(operation: Operation) -> ShardingSupport:
     """What a pipeline offers to the static modes."""
-    hinted = any(isinstance(step, Shard) and step.hinted for step in walk(operation))
+    hinted = any(isinstance(step, Shard) and step.is_hint for step in walk(operation))
     try:
-        known = [count for count in _file_counts(operation) if count != UNKNOWN]
+        known = [count for count in _file_counts(operation) if count != UNKNOWN_FILE_COUNT]
     except NotFoundError as error:
-        return Divisible(no_files=error.what, hinted=hinted)
-    return Divisible(files=min(known, default=UNKNOWN), hinted=hinted)
+        return ShardingSupport(no_files_reason=error.what, has_shard_hint=hinted)
+    return ShardingSupport(file_count=min(known, default=UNKNOWN_FILE_COUNT), has_shard_hint=hinted)
 
 
 def sharded(operation: Operation, mode: str, count: int, index: int) -> Operation:
@@ -53,43 +53,43 @@ def sharded(operation: Operation, mode: str, count: int, index: int) -> Operatio
         >>> [int(x) for x in Dataset(sharded(Dataset.range(10).operation, "DATA", 4, 1))]
         [1, 5, 9]
     """
-    if mode not in STATIC:
+    if mode not in STATIC_MODES:
         return operation
-    offer = divisible(operation)
-    check_mode(mode, offer)
-    check_count(mode, offer, count)
+    support = sharding_support(operation)
+    check_mode(mode, support)
+    check_worker_count(mode, support, count)
     if not 0 <= index < count:
         raise InvalidArgumentError(
             f"index should be >= 0 and < {count}, currently {index}", hint="workers are counted from 0"
         )
-    if offer.by_files(mode):
-        return _by_file(operation, count, index)
-    return (_by_hint if mode == "HINT" else _by_data)(_in_one_order(operation), count, index)
+    if support.shards_by_file(mode):
+        return _shard_by_file(operation, count, index)
+    return (_shard_by_hint if mode == "HINT" else _shard_by_data)(_made_deterministic(operation), count, index)
 
 
 # ---- by data
 
 
-def _by_data(operation: Operation, count: int, index: int) -> Operation:
+def _shard_by_data(operation: Operation, count: int, index: int) -> Operation:
     """Each n-th element, cut out before what only changes elements one by one."""
     if operation.elementwise:
         (source,) = operation.inputs
-        return replace(operation, inputs=(_by_data(source, count, index),))
+        return replace(operation, inputs=(_shard_by_data(source, count, index),))
     return Shard(inputs=(operation,), count=count, index=index)
 
 
-def _by_hint(operation: Operation, count: int, index: int) -> Operation:
-    if isinstance(operation, Shard) and operation.hinted:
+def _shard_by_hint(operation: Operation, count: int, index: int) -> Operation:
+    if isinstance(operation, Shard) and operation.is_hint:
         (source,) = operation.inputs
-        return Shard(inputs=(_by_hint(source, count, index),), count=count, index=index)
-    return _with_inputs(operation, lambda source: _by_hint(source, count, index))
+        return Shard(inputs=(_shard_by_hint(source, count, index),), count=count, index=index)
+    return _with_inputs(operation, lambda source: _shard_by_hint(source, count, index))
 
 
-def _in_one_order(operation: Operation) -> Operation:
+def _made_deterministic(operation: Operation) -> Operation:
     """The pipeline with everything in it deterministic."""
     if any(field.name == "deterministic" for field in fields(operation)):
         operation = replace(operation, deterministic=True)  # type: ignore[call-arg]  # of those that have the field
-    return _with_inputs(operation, _in_one_order)
+    return _with_inputs(operation, _made_deterministic)
 
 
 def _with_inputs(operation: Operation, change: Callable[[Operation], Operation]) -> Operation:
@@ -99,22 +99,22 @@ def _with_inputs(operation: Operation, change: Callable[[Operation], Operation])
 # ---- by file
 
 
-def _by_file(operation: Operation, count: int, index: int) -> Operation:
+def _shard_by_file(operation: Operation, count: int, index: int) -> Operation:
     """Each n-th file of every source."""
     if isinstance(operation, FileSource):
         return replace(operation, files=operation.files[index::count])
     if operation.replicated:
         return operation
     if _opens_files(operation) and not _has_files(operation.inputs[0]):
-        return replace(operation, inputs=(_names_cut(operation.inputs[0], count, index),))
-    return _with_inputs(operation, lambda source: _by_file(source, count, index))
+        return replace(operation, inputs=(_shard_file_names(operation.inputs[0], count, index),))
+    return _with_inputs(operation, lambda source: _shard_by_file(source, count, index))
 
 
-def _names_cut(operation: Operation, count: int, index: int) -> Operation:
+def _shard_file_names(operation: Operation, count: int, index: int) -> Operation:
     """Each n-th element of every source: they name the files that a function opens."""
     if not operation.inputs:
         return Shard(inputs=(operation,), count=count, index=index)
-    return _with_inputs(operation, lambda source: _names_cut(source, count, index))
+    return _with_inputs(operation, lambda source: _shard_file_names(source, count, index))
 
 
 def _file_counts(operation: Operation) -> Iterator[int]:
@@ -130,7 +130,7 @@ def _file_counts(operation: Operation) -> Iterator[int]:
     elif _opens_files(operation) and not _has_files(operation.inputs[0]):
         for source in walk(operation):
             if not source.inputs:
-                yield max(source.cardinality, UNKNOWN)
+                yield max(source.cardinality, UNKNOWN_FILE_COUNT)
     elif operation.inputs:
         for source in operation.inputs:
             yield from _file_counts(source)
@@ -158,11 +158,11 @@ def opens_files(function: Any) -> bool:
             return True
         if isinstance(value, FunctionType) and value not in seen and is_user_namespace(value.__globals__):
             seen.add(value)
-            waiting += _mentioned(value)
+            waiting += _referenced_values(value)
     return False
 
 
-def _mentioned(function: FunctionType) -> Iterator[Any]:
+def _referenced_values(function: FunctionType) -> Iterator[Any]:
     for variable in variables(function):
         yield variable.value
     for first, *names in all_reads(function.__code__):

@@ -25,7 +25,7 @@ def drop_dimension(spec: Any) -> Any:
     return map_leaves(lambda leaf: TensorSpec(leaf.shape[1:], leaf.dtype), spec)
 
 
-def can_follow(first: Any, second: Any) -> bool:
+def are_compatible(first: Any, second: Any) -> bool:
     """Whether elements of two specs can be of one dataset: one structure, and leaves of equal dtype and rank."""
     if structure_of(first) != structure_of(second):
         return False
@@ -33,33 +33,33 @@ def can_follow(first: Any, second: Any) -> bool:
     return all(a.dtype == b.dtype and len(a.shape) == len(b.shape) for a, b in pairs)
 
 
-def merged(first: Any, second: Any) -> Any:
+def merge_specs(first: Any, second: Any) -> Any:
     """A spec that elements of two specs that can follow each other both fit: sizes that differ become unknown."""
     if first is None or second is None:
         return None
     pairs = zip(flatten(first), flatten(second), strict=True)
-    return rebuild(structure_of(first), (_merged_leaf(a, b) for a, b in pairs))
+    return rebuild(structure_of(first), (_merge_leaf(a, b) for a, b in pairs))
 
 
-def _merged_leaf(first: TensorSpec, second: TensorSpec) -> TensorSpec:
+def _merge_leaf(first: TensorSpec, second: TensorSpec) -> TensorSpec:
     sizes = zip(first.shape, second.shape, strict=True)
     return TensorSpec((a if a == b else None for a, b in sizes), first.dtype)
 
 
-def total(cardinalities: Sequence[int]) -> int:
+def total_cardinality(cardinalities: Sequence[int]) -> int:
     """The cardinality of datasets one after the other."""
     if INFINITE_CARDINALITY in cardinalities:
         return INFINITE_CARDINALITY
     return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in cardinalities else sum(cardinalities)
 
 
-def shortest(cardinalities: Sequence[int]) -> int:
+def shortest_cardinality(cardinalities: Sequence[int]) -> int:
     """The cardinality of datasets side by side."""
     if UNKNOWN_CARDINALITY in cardinalities:
         return UNKNOWN_CARDINALITY
     return min((c for c in cardinalities if c != INFINITE_CARDINALITY), default=INFINITE_CARDINALITY)
 
 
-def scaled(cardinality: int, function: Callable[[int], int]) -> int:
+def map_cardinality(cardinality: int, function: Callable[[int], int]) -> int:
     """A known, finite cardinality changed; infinite and unknown ones stay."""
     return function(cardinality) if cardinality >= 0 else cardinality

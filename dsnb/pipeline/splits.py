@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.resume_point import Marks, ResumePoint
+from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
@@ -68,7 +68,7 @@ def split_providers(operation: Operation) -> tuple[SplitProvider, ...]:
     return tuple(found for source in operation.inputs for found in split_providers(source))
 
 
-class Positions:
+class SplitCursor:
     """Which splits one source has to read in this pass: all of them, or what the feed hands out.
 
     Making one opens the next repetition of the source's split provider, read or not, so that the passes of all tasks
@@ -76,10 +76,10 @@ class Positions:
     """
 
     def __init__(self, context: BuildContext, count: int) -> None:
-        whole: list[tuple[int, int]] = [(0, count)]
+        everything: list[tuple[int, int]] = [(0, count)]
         feed = context.splits
         self._feed, self._provider = feed, context.provider
-        self._pieces: Iterator[tuple[int, int]] = iter(whole) if feed is None else feed.open(context.provider)
+        self._ranges: Iterator[tuple[int, int]] = iter(everything) if feed is None else feed.open(context.provider)
         self.taken = 0
         """How many positions were taken since the source began."""
         self._repetition = feed.repetition(context.provider) if feed is not None else 0
@@ -98,7 +98,7 @@ class Positions:
     def take(self, most: int) -> range:
         """The next consecutive positions, at least one and at most `most`; an empty range at the end."""
         while self._first >= self._end:
-            piece = self._next_piece()
+            piece = self._next_range()
             if piece is None:
                 return range(0)
             self._first, self._end = piece
@@ -106,32 +106,34 @@ class Positions:
         self.taken += self._first - first
         return range(first, self._first)
 
-    def resume_point(self, at: int, splits: int, skip: int) -> ResumePoint:
+    def resume_point(self, skipped: int, finished_splits: int, skip: int) -> ResumePoint:
         """Where a source goes on that is done with so many positions since it began.
 
         Args:
-            at: Positions that were left out when it began; only of a source that reads everything.
-            splits: Positions that it is done with since.
+            skipped: Positions that were left out when it began; only of a source that reads everything.
+            finished_splits: Positions that it is done with since.
             skip: Elements to leave out behind those.
         """
         if self._feed is None:
-            return ResumePoint(at=at + splits, skip=skip)
-        return ResumePoint(skip=skip, provider=self._provider, repetition=self._repetition, splits=splits)
+            return ResumePoint(counter=skipped + finished_splits, skip=skip)
+        return ResumePoint(
+            skip=skip, provider=self._provider, repetition=self._repetition, finished_splits=finished_splits
+        )
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin there. Splits that are handed out come without those that are done with."""
         if self._feed is None:
-            self.skip(point.at)
+            self.skip(point.counter)
         elif point.repetition:
-            self._pieces = self._feed.open(self._provider, point.repetition)
+            self._ranges = self._feed.open(self._provider, point.repetition)
             self._repetition = point.repetition
         self.taken = 0
 
-    def _next_piece(self) -> tuple[int, int] | None:
+    def _next_range(self) -> tuple[int, int] | None:
         waited, began = self._waited[0], perf_counter_ns()
         self._waited = waited, began
         try:
-            return next(self._pieces, None)
+            return next(self._ranges, None)
         finally:
             self._waited = waited + perf_counter_ns() - began, None
 
@@ -151,38 +153,38 @@ class SourceStage(Stage):
         count: How many there are in all.
     """
 
-    element_each = False
+    one_element_per_split = False
     """Whether each position is one element."""
 
     def __init__(self, name: str, context: BuildContext, count: int) -> None:
         super().__init__(name)
-        self._positions = Positions(context, count)
-        self._resume_marks = None if self.element_each else Marks()
+        self._splits = SplitCursor(context, count)
+        self._resumable_positions = None if self.one_element_per_split else ResumablePositions()
 
     def skip(self, count: int) -> int:
         """Counted, where each position is one element."""
-        return self._positions.skip(count) if self.element_each else super().skip(count)
+        return self._splits.skip(count) if self.one_element_per_split else super().skip(count)
 
     def resume_point(self, count: int) -> ResumePoint:
         """Behind the positions that it is done with, and the elements of the next one that it gave."""
-        begun = self._begun
-        if self.element_each:
-            return self._positions.resume_point(begun.at, count, 0)
-        mark = self._resume_marks.before(count) if self._resume_marks is not None else None
-        if mark is None:
-            return self._positions.resume_point(begun.at, 0, begun.skip + count)
-        given, _, positions = mark
-        return self._positions.resume_point(begun.at, positions, count - given)
+        begun = self._start_point
+        if self.one_element_per_split:
+            return self._splits.resume_point(begun.counter, count, 0)
+        position = self._resumable_positions.last_before(count) if self._resumable_positions is not None else None
+        if position is None:
+            return self._splits.resume_point(begun.counter, 0, begun.skip + count)
+        given, _, finished_splits = position
+        return self._splits.resume_point(begun.counter, finished_splits, count - given)
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin there."""
-        self._positions.begin_at(point)
+        self._splits.begin_at(point)
         super().begin_at(point)
 
-    def done_with_positions(self, unseen: int = 0) -> None:
+    def note_splits_finished(self, undelivered: int = 0) -> None:
         """Note that all elements of the positions that were taken are out.
 
         Args:
-            unseen: How many of them are about to be given by the pull that goes on.
+            undelivered: How many of them are about to be given by the pull that goes on.
         """
-        self.mark(self._positions.taken, unseen)
+        self.note_resumable_position(self._splits.taken, undelivered)

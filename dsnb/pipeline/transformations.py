@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dsnb.arguments import anything, checked, function, function_of, optional, whole
+from dsnb.arguments import anything, checked, function, function_of, integer, optional
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.grouping import Grouping
 from dsnb.pipeline.operations.concatenate import Concatenate
@@ -28,8 +28,8 @@ from dsnb.pipeline.operations.take import Take
 from dsnb.pipeline.operations.take_while import TakeWhile
 from dsnb.pipeline.operations.unique import Unique
 from dsnb.pipeline.operations.with_options import Options, WithOptions, options_of, options_rule
-from dsnb.pipeline.sources.arrays import taken_apart, tensor_of
-from dsnb.pipeline.specs import can_follow
+from dsnb.pipeline.sources.arrays import flatten_input, tensor_of
+from dsnb.pipeline.specs import are_compatible
 from dsnb.pipeline.validate import (
     AUTOTUNE,
     called_with_elements,
@@ -82,7 +82,7 @@ class Transformations(Grouping):
             calls=num_parallel_calls,
             deterministic=deterministic,
         )
-        return self._then(operation)
+        return self._derived(operation)
 
     @checked(predicate=function)
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
@@ -97,7 +97,7 @@ class Transformations(Grouping):
             [0, 2, 4]
         """
         called_with_elements("predicate", predicate, self.operation)
-        return self._then(Filter(inputs=(self.operation,), predicate=predicate))
+        return self._derived(Filter(inputs=(self.operation,), predicate=predicate))
 
     @checked(initial_state=anything, scan_func=function_of("the state", "an element"))
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
@@ -119,14 +119,14 @@ class Transformations(Grouping):
             >>> [int(x) for x in sums]
             [0, 1, 3, 6, 10]
         """
-        structure, leaves = taken_apart(initial_state, "initial_state")
+        structure, leaves = flatten_input(initial_state, "initial_state")
         operation = Scan(
             inputs=(self.operation,),
             structure=structure,
             leaves=tuple(tensor_of(leaf, "initial_state") for leaf in leaves),
             function=scan_func,
         )
-        return self._then(operation)
+        return self._derived(operation)
 
     @checked()
     def unique(self) -> Dataset:
@@ -139,9 +139,9 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()]
             [1, 37, 2]
         """
-        return self._then(Unique(inputs=(self.operation,)))
+        return self._derived(Unique(inputs=(self.operation,)))
 
-    @checked(buffer_size=whole(1), seed=seed)
+    @checked(buffer_size=integer(1), seed=seed)
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = True
     ) -> Dataset:
@@ -169,9 +169,9 @@ class Transformations(Grouping):
             seed=seed,
             reshuffle=reshuffle_each_iteration is not False,
         )
-        return self._then(operation)
+        return self._derived(operation)
 
-    @checked(count=optional(whole(-1, hint="pass a count of 0 or more, or None for ever")))
+    @checked(count=optional(integer(-1, hint="pass a count of 0 or more, or None for ever")))
     def repeat(self, count: int | None = None) -> Dataset:
         """Go through the dataset `count` times; for ever with None or -1 (as in tf.data).
 
@@ -185,7 +185,7 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(2).repeat(3)]
             [0, 1, 0, 1, 0, 1]
         """
-        return self._then(Repeat(inputs=(self.operation,), count=None if count == -1 else count))
+        return self._derived(Repeat(inputs=(self.operation,), count=None if count == -1 else count))
 
     @checked(count=count_or_all)
     def take(self, count: int) -> Dataset:
@@ -199,7 +199,7 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(10).take(3)]
             [0, 1, 2]
         """
-        return self._then(Take(inputs=(self.operation,), count=count))
+        return self._derived(Take(inputs=(self.operation,), count=count))
 
     @checked(predicate=function)
     def take_while(self, predicate: Callable[..., Any]) -> Dataset:
@@ -214,7 +214,7 @@ class Transformations(Grouping):
             [0, 1, 2, 3]
         """
         called_with_elements("predicate", predicate, self.operation)
-        return self._then(TakeWhile(inputs=(self.operation,), predicate=predicate))
+        return self._derived(TakeWhile(inputs=(self.operation,), predicate=predicate))
 
     @checked(count=count_or_all)
     def skip(self, count: int) -> Dataset:
@@ -228,9 +228,9 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(5).skip(3)]
             [3, 4]
         """
-        return self._then(Skip(inputs=(self.operation,), count=count))
+        return self._derived(Skip(inputs=(self.operation,), count=count))
 
-    @checked(num_shards=whole(), index=whole())
+    @checked(num_shards=integer(), index=integer())
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keep the elements at `index`, `index + num_shards`, and so on (as in tf.data).
 
@@ -251,10 +251,10 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(10).shard(4, 1)]
             [1, 5, 9]
         """
-        count, place = checked_shard(num_shards, index)
-        return self._then(Shard(inputs=(self.operation,), count=count, index=place))
+        count, position_in_cycle = checked_shard(num_shards, index)
+        return self._derived(Shard(inputs=(self.operation,), count=count, index=position_in_cycle))
 
-    @checked(buffer_size=whole(AUTOTUNE, hint="pass a number of elements, or dsnb.AUTOTUNE"))
+    @checked(buffer_size=integer(AUTOTUNE, hint="pass a number of elements, or dsnb.AUTOTUNE"))
     def prefetch(self, buffer_size: int) -> Dataset:
         """Have up to `buffer_size` elements made ready on a thread while the reader works (as in tf.data).
 
@@ -270,7 +270,7 @@ class Transformations(Grouping):
             >>> [int(x) for x in Dataset.range(3).prefetch(2)]
             [0, 1, 2]
         """
-        return self._then(Prefetch(inputs=(self.operation,), size=buffer_size))
+        return self._derived(Prefetch(inputs=(self.operation,), size=buffer_size))
 
     @checked(options=options_rule)
     def with_options(self, options: Options) -> Dataset:
@@ -292,7 +292,7 @@ class Transformations(Grouping):
         operation = WithOptions(
             inputs=(self.operation,), deterministic=options.deterministic, writable=options.writable
         )
-        return self._then(operation)
+        return self._derived(operation)
 
     @checked()
     def options(self) -> Options:
@@ -319,14 +319,14 @@ class Transformations(Grouping):
         """
         second = dataset.operation
         mine, its = self.operation.element_spec, second.element_spec
-        if mine is not None and its is not None and not can_follow(mine, its):
+        if mine is not None and its is not None and not are_compatible(mine, its):
             raise InvalidArgumentError(
                 f"`dataset` has elements of the spec {its}, which cannot follow elements of the spec {mine}",
                 hint="give both the same structure, dtypes and numbers of dimensions with `map`",
             )
-        return self._then(Concatenate(inputs=(self.operation, second)))
+        return self._derived(Concatenate(inputs=(self.operation, second)))
 
-    @checked(start=whole(-(1 << 62), 1 << 62))
+    @checked(start=integer(-(1 << 62), 1 << 62))
     def enumerate(self, start: int = 0) -> Dataset:
         """Pair each element with its number, an int64 that counts from `start` (as in tf.data).
 
@@ -335,12 +335,12 @@ class Transformations(Grouping):
             >>> [(int(i), x) for i, x in Dataset.from_tensor_slices(["a", "b"]).enumerate(5)]
             [(5, 'a'), (6, 'b')]
         """
-        return self._then(Enumerate(inputs=(self.operation,), start=start))
+        return self._derived(Enumerate(inputs=(self.operation,), start=start))
 
     @checked(
         map_func=function,
         cycle_length=cycle_length,
-        block_length=optional(whole(1)),
+        block_length=optional(integer(1)),
         num_parallel_calls=parallel_calls,
     )
     def interleave(
@@ -381,7 +381,7 @@ class Transformations(Grouping):
             calls=num_parallel_calls,
             deterministic=deterministic,
         )
-        return self._then(operation)
+        return self._derived(operation)
 
     @checked(map_func=function)
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
@@ -396,4 +396,4 @@ class Transformations(Grouping):
             [0, 0, 1, 0, 1, 2]
         """
         called_with_elements("map_func", map_func, self.operation)
-        return self._then(FlatMap(inputs=(self.operation,), function=map_func))
+        return self._derived(FlatMap(inputs=(self.operation,), function=map_func))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dsnb.arguments import Rule, each, number, optional, shown, takes, whole
+from dsnb.arguments import Rule, check_accepts, each, integer, number, optional, short_repr
 from dsnb.elements.structure import structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.sources.elements import Elements
-from dsnb.pipeline.specs import can_follow
+from dsnb.pipeline.specs import are_compatible
 
 if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
@@ -37,22 +37,24 @@ def datasets(name: str, value: Any) -> tuple[Dataset, ...]:
     return found
 
 
-seed: Final = optional(whole())
-count_or_all: Final = whole(-1, hint="pass a count of 0 or more, or -1 for all")
+seed: Final = optional(integer())
+count_or_all: Final = integer(-1, hint="pass a count of 0 or more, or -1 for all")
 
 
-shares: Final = each(number("pass one number for each dataset: 0 or more, at most 1e100", least=0.0, most=1e100))
+sampling_weights: Final = each(
+    number("pass one number for each dataset: 0 or more, at most 1e100", least=0.0, most=1e100)
+)
 
 
-def _autotuned(most: int) -> Rule:
+def _count_or_autotune(most: int) -> Rule:
     """None, AUTOTUNE, or 1 and more."""
     hint = f"pass None, dsnb.AUTOTUNE, or 1 to {most:,}"
-    given = whole(1, most, hint)
+    given = integer(1, most, hint)
     return optional(lambda name, value: AUTOTUNE if type(value) is int and value == AUTOTUNE else given(name, value))
 
 
-parallel_calls: Final = _autotuned(MOST_THREADS)
-cycle_length: Final = _autotuned(100_000)
+parallel_calls: Final = _count_or_autotune(MOST_THREADS)
+cycle_length: Final = _count_or_autotune(100_000)
 
 
 def called_with_elements(name: str, value: Callable[..., Any], source: Operation) -> Callable[..., Any]:
@@ -66,17 +68,17 @@ def called_with_elements(name: str, value: Callable[..., Any], source: Operation
     structure = structure_of(spec)
     count = len(structure.children) if structure.kind == "tuple" else 1
     parts = f"{count} component{'' if count == 1 else 's'}"
-    return takes(name, value, count, f"elements have {parts}")
+    return check_accepts(name, value, count, f"elements have {parts}")
 
 
-def of_one_kind(given: Sequence[Dataset]) -> tuple[Operation, ...]:
+def operations_of_one_spec(given: Sequence[Dataset]) -> tuple[Operation, ...]:
     """The operations of `datasets` of which each element is taken from one: at least one, of one kind."""
     found = tuple(one.operation for one in given)
     if not found:
         raise InvalidArgumentError("`datasets` is empty", hint="pass a list of one dataset or more")
     known = [source.element_spec for source in found if source.element_spec is not None]
     for spec in known:
-        if not can_follow(known[0], spec):
+        if not are_compatible(known[0], spec):
             raise InvalidArgumentError(
                 f"`datasets` have elements of the specs {known[0]} and {spec}, which cannot be in one dataset",
                 hint="give all datasets the same structure, dtypes and numbers of dimensions with `map`",
@@ -84,14 +86,14 @@ def of_one_kind(given: Sequence[Dataset]) -> tuple[Operation, ...]:
     return found
 
 
-def shares_of(weights: Sequence[float] | None, count: int) -> list[float]:
+def weights_or_equal(weights: Sequence[float] | None, count: int) -> list[float]:
     """The weights of `count` datasets; None for all alike."""
     if weights is None:
         return [1.0] * count
-    shares = list(weights)
-    if len(shares) != count or not any(shares):
+    given = list(weights)
+    if len(given) != count or not any(given):
         raise InvalidArgumentError(
-            f"`weights` is {shown(shares)} for {count} dataset(s)",
+            f"`weights` is {short_repr(given)} for {count} dataset(s)",
             hint="pass one number for each dataset: 0 or more, and at least one of them above 0",
         )
-    return shares
+    return given

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from dsnb.arguments import shown, text
+from dsnb.arguments import short_repr, text
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.wire.security import check_token
 
 
-def split_target(target: str, name: str = "") -> str:
+def target_address(target: str, name: str = "") -> str:
     """The "host:port" of a target, whose "grpc://" may be left out; localhost is 127.0.0.1.
 
     What else "localhost" may mean ([::1]) can be another user's server, and must not be shown a token.
@@ -38,7 +38,7 @@ def split_target(target: str, name: str = "") -> str:
     return f"127.0.0.1:{port}" if host == "localhost" else rest
 
 
-def address_of(host: str, port: int | str) -> str:
+def format_address(host: str, port: int | str) -> str:
     """The "host:port" of a host and a port; an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
@@ -46,7 +46,7 @@ def address_of(host: str, port: int | str) -> str:
 def target(name: str, value: Any) -> str:
     """An address to call, "host:port" or "grpc://host:port", as it was given."""
     given = text(name, value)
-    split_target(given, name)
+    target_address(given, name)
     return given
 
 
@@ -61,7 +61,9 @@ def loopback(name: str, value: Any) -> str:
     try:
         inside = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        raise InvalidArgumentError(f"`{name}`: {shown(host)} is not an IP address", hint='use "127.0.0.1"') from None
+        raise InvalidArgumentError(
+            f"`{name}`: {short_repr(host)} is not an IP address", hint='use "127.0.0.1"'
+        ) from None
     if not inside:
         raise FailedPreconditionError(
             f"`{name}`: dsnb does not listen on {host}: whoever can call a service can run code on its workers",

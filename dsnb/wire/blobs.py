@@ -14,33 +14,33 @@ import xxhash
 from dsnb.errors import DataLossError
 from dsnb.wire.messages import BlobPiece
 
-PIECE: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 20
 
 
-def digest_of(data: Any) -> str:
+def blob_digest(data: Any) -> str:
     """xxh3-128 of some bytes, in 32 hexadecimal digits; of an array's or another buffer's, too."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def parts_of(data: Any) -> Iterator[bytes]:
-    """Bytes in parts of at most `PIECE`."""
+def split_bytes(data: Any) -> Iterator[bytes]:
+    """Bytes in parts of at most `PIECE_BYTES`."""
     view = memoryview(data).cast("B")
-    for at in range(0, len(view), PIECE):
-        yield bytes(view[at : at + PIECE])
+    for at in range(0, len(view), PIECE_BYTES):
+        yield bytes(view[at : at + PIECE_BYTES])
 
 
-def pieces_of(digest: str, data: Any) -> Iterator[BlobPiece]:
+def blob_pieces(digest: str, data: Any) -> Iterator[BlobPiece]:
     """A blob in pieces; each says how long all of it is.
 
     The first one is empty: it leaves before the receiver has proven itself.
     """
     nbytes = memoryview(data).nbytes
     yield BlobPiece(digest=digest, nbytes=nbytes)
-    for part in parts_of(data):
+    for part in split_bytes(data):
         yield BlobPiece(digest=digest, nbytes=nbytes, data=part)
 
 
-def received(pieces: Iterable[BlobPiece]) -> tuple[str, bytearray]:
+def join_pieces(pieces: Iterable[BlobPiece]) -> tuple[str, bytearray]:
     """A blob that was put together from its pieces, after its digest.
 
     Raises:
@@ -56,11 +56,11 @@ def received(pieces: Iterable[BlobPiece]) -> tuple[str, bytearray]:
         raise DataLossError(
             f"a blob of {expected:,} bytes arrived with {len(data):,}", did="it was not used", hint="try again"
         )
-    check(digest, data, "arrived")
+    check_digest(digest, data, "arrived")
     return digest, data
 
 
-def check(digest: str, data: Any, how: str) -> None:
+def check_digest(digest: str, data: Any, how: str) -> None:
     """Compare bytes with the digest that they are known by.
 
     Args:
@@ -71,7 +71,7 @@ def check(digest: str, data: Any, how: str) -> None:
     Raises:
         DataLossError: they are not the ones that were given that digest.
     """
-    if digest_of(data) != digest:
+    if blob_digest(data) != digest:
         raise DataLossError(
             f"the blob {digest} {how} damaged: its {len(data):,} bytes are not the ones that were registered",
             did="it was not used",

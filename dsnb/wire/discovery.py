@@ -19,17 +19,17 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from dsnb.arguments import shown, text
+from dsnb.arguments import short_repr, text
 from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.processes import start_time
 from dsnb.wire import forks
-from dsnb.wire.addresses import split_target
-from dsnb.wire.security import token_of_environment
+from dsnb.wire.addresses import target_address
+from dsnb.wire.security import token_from_environment
 
 _LOCK_S = 5.0
-_ASIDE = ".dsnb-connection-"
-_LONGEST_NAME = 200
+_TEMPORARY_PREFIX = ".dsnb-connection-"
+_MAX_NAME_BYTES = 200
 """Bytes; a file's name has at most 255."""
 
 
@@ -50,7 +50,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class ResolvedService:
     """A service as a caller needs it; its name is its address where nothing else is known of it."""
 
     name: str
@@ -79,9 +79,9 @@ def service_name(name: str, value: Any) -> str:
         InvalidArgumentError: for an empty name, or one with characters that a file name should not have.
     """
     given = text(name, value)
-    if not all(c.isalnum() or c in "-_." for c in given) or given[0] == "." or len(given.encode()) > _LONGEST_NAME:
+    if not all(c.isalnum() or c in "-_." for c in given) or given[0] == "." or len(given.encode()) > _MAX_NAME_BYTES:
         raise InvalidArgumentError(
-            f"`{name}`: {shown(given)} cannot be the name of a service",
+            f"`{name}`: {short_repr(given)} cannot be the name of a service",
             hint="use letters, digits, '-', '_' and '.', not too many of them",
         )
     return given
@@ -99,14 +99,14 @@ def claim(name: str | None = None) -> Connection:
         InvalidArgumentError: a service cannot be called that.
         AlreadyExistsError: another service has the name.
     """
-    folder = _made_folder()
+    folder = _ensure_folder()
     with _locked(folder):
-        taken = {connection.name: connection for connection in _living(folder)}
+        taken = {connection.name: connection for connection in _live_connections(folder)}
         if name is None:
             candidates = ["default", *(f"default-{number}" for number in range(2, len(taken) + 3))]
             name = next(candidate for candidate in candidates if candidate not in taken)
         elif service_name("name", name) in taken:
-            raise _taken(taken[name])
+            raise _name_taken_error(taken[name])
         return _write(folder, name, "", "")
 
 
@@ -116,11 +116,16 @@ def publish(name: str, target: str, token: str, *, lasting: bool = False) -> Con
     Raises:
         AlreadyExistsError: another service has the name.
     """
-    folder = _made_folder()
+    folder = _ensure_folder()
     with _locked(folder):
         there = _parse(folder / f"{name}.json")
-        if there is not None and _lives(there) and there.target != target and not (_own(there) and not there.target):
-            raise _taken(there)
+        if (
+            there is not None
+            and _is_alive(there)
+            and there.target != target
+            and not (_is_own(there) and not there.target)
+        ):
+            raise _name_taken_error(there)
         return _write(folder, name, target, token, lasting=lasting)
 
 
@@ -134,33 +139,33 @@ def retract(connection: Connection) -> None:
 def read(name: str) -> Connection | None:
     """The connection of that name, or None; a file that was left behind is removed."""
     connection = _parse(_path(name))
-    if connection is not None and not _lives(connection):
-        sweep()
+    if connection is not None and not _is_alive(connection):
+        remove_stale()
         return None
     return connection
 
 
 def running() -> list[Connection]:
     """The connections of all services of this user on this host, by name; what was left behind is removed."""
-    sweep()
-    return [connection for connection in _living(runtime_dir()) if connection.target]
+    remove_stale()
+    return [connection for connection in _live_connections(runtime_dir()) if connection.target]
 
 
-def sweep() -> list[Connection]:
+def remove_stale() -> list[Connection]:
     """Remove what killed processes left behind; returns whose connection files that were."""
     folder, removed = runtime_dir(), []
     with suppress(OSError, DeadlineExceededError), _locked(folder):  # where we may not, somebody else will
-        for path in folder.glob(f"{_ASIDE}*.tmp"):  # who writes one holds the lock
+        for path in folder.glob(f"{_TEMPORARY_PREFIX}*.tmp"):  # who writes one holds the lock
             path.unlink(missing_ok=True)
         for path in sorted(folder.glob("*.json")):
             connection = _parse(path)
-            if connection is not None and not _lives(connection):
+            if connection is not None and not _is_alive(connection):
                 path.unlink(missing_ok=True)
                 removed.append(connection)
     return removed
 
 
-def _made_folder() -> Path:
+def _ensure_folder() -> Path:
     folder = runtime_dir()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
@@ -176,7 +181,7 @@ def _locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     deadline = time.monotonic() + _LOCK_S
     try:
-        while not _lock_now(handle):
+        while not _try_lock(handle):
             if time.monotonic() > deadline:
                 raise DeadlineExceededError(
                     f"another process has had {folder} locked for {_LOCK_S:g} seconds",
@@ -190,7 +195,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock_now(handle: int) -> bool:
+def _try_lock(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -202,7 +207,7 @@ def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = 
     pid, started = os.getpid(), start_time(os.getpid())
     connection = Connection(name=name, target=target, token=token, pid=pid, started=started, lasting=lasting)
     # Written aside with the right mode and renamed, so nobody sees half a file or a readable token.
-    handle, path = tempfile.mkstemp(dir=folder, prefix=_ASIDE, suffix=".tmp")
+    handle, path = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY_PREFIX, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(asdict(connection), file)
     os.replace(path, folder / f"{name}.json")
@@ -225,24 +230,24 @@ def _parse(path: Path) -> Connection | None:
     return connection if connection.name == path.stem else None  # else a copy under another name
 
 
-def _living(folder: Path) -> list[Connection]:
+def _live_connections(folder: Path) -> list[Connection]:
     try:
         paths = sorted(folder.glob("*.json"))
     except OSError:
         return []
-    return [found for found in map(_parse, paths) if found is not None and _lives(found)]
+    return [found for found in map(_parse, paths) if found is not None and _is_alive(found)]
 
 
-def _lives(connection: Connection) -> bool:
+def _is_alive(connection: Connection) -> bool:
     return start_time(connection.pid) == connection.started
 
 
-def _own(connection: Connection) -> bool:
-    return connection.pid == os.getpid() and _lives(connection)
+def _is_own(connection: Connection) -> bool:
+    return connection.pid == os.getpid() and _is_alive(connection)
 
 
-def _taken(there: Connection) -> AlreadyExistsError:
-    whose = "this process" if _own(there) else f"process {there.pid}"
+def _name_taken_error(there: Connection) -> AlreadyExistsError:
+    whose = "this process" if _is_own(there) else f"process {there.pid}"
     return AlreadyExistsError(
         f"a service named {there.name!r} runs in {whose} at {there.target or 'an address to come'}",
         did="nothing was started",
@@ -261,19 +266,19 @@ def find(service: str | None = None) -> Connection:
     """
     found = running()
     if service is not None:
-        address = _address(service)
-        fitting = [c for c in found if service == c.name or address == split_target(c.target)]
+        address = _address_or_empty(service)
+        fitting = [c for c in found if service == c.name or address == target_address(c.target)]
         if fitting:
             return fitting[0]
-        raise NotFoundError(f"no service {service!r} runs here", hint=_list(found))
+        raise NotFoundError(f"no service {service!r} runs here", hint=_services_hint(found))
     if len(found) == 1:
         return found[0]
     if not found:
         raise NotFoundError("no dsnb service of this user runs here", hint="start one: svc = dsnb.start()")
-    raise NotFoundError(f"{len(found)} services run here and none was named", hint=_list(found))
+    raise NotFoundError(f"{len(found)} services run here and none was named", hint=_services_hint(found))
 
 
-def locate(service: str | None = None) -> Reached:
+def resolve(service: str | None = None) -> ResolvedService:
     """Where a service is and what to show it; an address need not be one of this user's own: it may be elsewhere.
 
     Args:
@@ -287,46 +292,46 @@ def locate(service: str | None = None) -> Reached:
     except NotFoundError:
         if service is None or ":" not in service:
             raise
-        address = split_target(service)
-        return Reached(name=address, target=f"grpc://{address}", token=token_for(address))
-    return Reached(name=found.name, target=found.target, token=found.token)
+        address = target_address(service)
+        return ResolvedService(name=address, target=f"grpc://{address}", token=token_for(address))
+    return ResolvedService(name=found.name, target=found.target, token=found.token)
 
 
-def serving(target: str) -> Connection | None:
+def connection_at(target: str) -> Connection | None:
     """The connection of the service at an address, if it is one of this user on this host."""
-    address = split_target(target)
-    return next((c for c in _living(runtime_dir()) if c.target and split_target(c.target) == address), None)
+    address = target_address(target)
+    return next((c for c in _live_connections(runtime_dir()) if c.target and target_address(c.target) == address), None)
 
 
-def ending(connection: Connection) -> str:
+def stop_reason(connection: Connection) -> str:
     """How a service ended, as in "its process 123 is gone"; empty while it runs or may come back."""
     if connection.lasting:
         return ""
-    if not _lives(connection):
+    if not _is_alive(connection):
         return f"its process {connection.pid} is gone"
     return "" if _parse(_path(connection.name)) == connection else "it was stopped"
 
 
 _lock = threading.Lock()
-_here: dict[str, list[str]] = {}
+_tokens: dict[str, list[str]] = {}
 """The tokens of dispatchers that live in this process or have a worker here, by address."""
 
 
-def remember(target: str, token: str) -> None:
+def remember_token(target: str, token: str) -> None:
     """Know a dispatcher's token in this process, until `forget` is called as often."""
     with _lock:
-        _here.setdefault(split_target(target), []).append(token)
+        _tokens.setdefault(target_address(target), []).append(token)
 
 
-def forget(target: str, token: str) -> None:
-    """Take back one `remember`; harmless where there was none."""
-    address = split_target(target)
+def forget_token(target: str, token: str) -> None:
+    """Take back one `remember_token`; harmless where there was none."""
+    address = target_address(target)
     with _lock:
-        tokens = _here.get(address, [])
+        tokens = _tokens.get(address, [])
         if token in tokens:
             tokens.remove(token)
         if not tokens:
-            _here.pop(address, None)
+            _tokens.pop(address, None)
 
 
 def token_for(target: str) -> str:
@@ -335,24 +340,24 @@ def token_for(target: str) -> str:
     Raises:
         InvalidArgumentError: `DSNB_TOKEN` is set, and empty.
     """
-    address = split_target(target)
+    address = target_address(target)
     forks.check_grpc()
     with _lock:
-        if address in _here:
-            return _here[address][-1]
-    connection = serving(address)
-    return connection.token if connection is not None else token_of_environment() or ""
+        if address in _tokens:
+            return _tokens[address][-1]
+    connection = connection_at(address)
+    return connection.token if connection is not None else token_from_environment() or ""
 
 
-def _address(service: str) -> str:
+def _address_or_empty(service: str) -> str:
     """The address that a service's target has; empty if what is given is none."""
     try:
-        return split_target(service)
+        return target_address(service)
     except DsnbError:
         return ""
 
 
-def _list(found: list[Connection]) -> str:
+def _services_hint(found: list[Connection]) -> str:
     if not found:
         return "none runs; start one: svc = dsnb.start()"
     return "running: " + ", ".join(f"{c.name} ({c.target})" for c in found)

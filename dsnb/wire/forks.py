@@ -28,33 +28,33 @@ import time
 from contextlib import suppress
 
 from dsnb.errors import FailedPreconditionError
-from dsnb.limits import check_files
 from dsnb.processes import start_time
+from dsnb.system_limits import check_files
 
-_LOOK_S = 0.5
-_OURS = "dsnb-"
+_POLL_INTERVAL_S = 0.5
+_THREAD_PREFIX = "dsnb-"
 """How the names of dsnb's threads begin."""
 
 _generation = 0
-_owner = 0
+_owner_pid = 0
 """The process in one of whose threads of dsnb's this one was forked; 0 for other processes."""
 _pid = 0
-_armed = False
-_grpc: int | None = None
+_hook_registered = False
+_grpc_generation: int | None = None
 """The generation in which gRPC was first used."""
 
 _ports: set[int] = set()
 _peers: set[tuple[str, int]] = set()
-_kept: set[int] = set()
+_fds: set[int] = set()
 """Descriptors that are not for children."""
 
 
 def generation() -> int:
     """How many forks lie between this process and the one that imported dsnb; from now on they are counted."""
-    global _armed, _pid
-    if not _armed:
-        _armed, _pid = True, os.getpid()
-        os.register_at_fork(after_in_child=_in_child)
+    global _hook_registered, _pid
+    if not _hook_registered:
+        _hook_registered, _pid = True, os.getpid()
+        os.register_at_fork(after_in_child=_after_fork_in_child)
     return _generation
 
 
@@ -63,32 +63,32 @@ def forked_since(made: int) -> bool:
     return made != _generation
 
 
-def end_stranded(made: int) -> None:
+def exit_stranded_child(made: int) -> None:
     """End this process if it is a child that a user's function forked in one of dsnb's threads, and left.
 
     Args:
         made: The generation in which what called the function was made.
     """
-    if made != _generation and _owner:
+    if made != _generation and _owner_pid:
         os._exit(0)
 
 
-def uses_grpc() -> None:
+def prepare_for_grpc() -> None:
     """To be called before a server or a channel is made.
 
     Raises:
         FailedPreconditionError: see `check_grpc`.
     """
-    global _grpc
+    global _grpc_generation
     check_grpc()
-    if _grpc is None:
+    if _grpc_generation is None:
         check_files()
-        _grpc = generation()
+        _grpc_generation = generation()
 
 
-def cut_off() -> bool:
+def in_forked_child() -> bool:
     """Whether this process was forked from one that used gRPC: its servers and channels are the parent's."""
-    return _grpc is not None and _grpc != _generation
+    return _grpc_generation is not None and _grpc_generation != _generation
 
 
 def check_grpc() -> None:
@@ -97,11 +97,11 @@ def check_grpc() -> None:
     Raises:
         FailedPreconditionError: this process was forked from one that used gRPC.
     """
-    if cut_off():
-        raise inherited("a service cannot be used in this process")
+    if in_forked_child():
+        raise inherited_error("a service cannot be used in this process")
 
 
-def inherited(what: str) -> FailedPreconditionError:
+def inherited_error(what: str) -> FailedPreconditionError:
     """The error for a handle that came here by a fork."""
     return FailedPreconditionError(
         f"{what}: it was forked (id {os.getpid()}) from one that uses dsnb, and threads and connections stay behind",
@@ -111,62 +111,62 @@ def inherited(what: str) -> FailedPreconditionError:
     )
 
 
-def listens(port: int) -> None:
+def register_port(port: int) -> None:
     """Let a child close its copies of the sockets of a port that this process listens on."""
     _ports.add(port)
 
 
-def calls(address: str) -> None:
+def register_peer(address: str) -> None:
     """Let a child close its copies of connections to a "host:port"."""
     host, _, port = address.rpartition(":")
     _peers.add((host.strip("[]"), int(port)))
 
 
-def keep_from_children(descriptor: int) -> None:
+def register_fd(descriptor: int) -> None:
     """Let a child close its copy of a descriptor."""
     generation()
-    _kept.add(descriptor)
+    _fds.add(descriptor)
 
 
-def leave_to_children(descriptor: int) -> None:
+def unregister_fd(descriptor: int) -> None:
     """Learn that a descriptor is about to be closed, and its number may soon be another's."""
-    _kept.discard(descriptor)
+    _fds.discard(descriptor)
 
 
-def _in_child() -> None:
-    global _generation, _owner, _pid
+def _after_fork_in_child() -> None:
+    global _generation, _owner_pid, _pid
     _generation += 1
     parent, _pid = _pid, os.getpid()
-    if threading.current_thread().name.startswith(_OURS):
-        _owner = _owner or parent  # a child's child may be without a parent on purpose, as daemons are
+    if threading.current_thread().name.startswith(_THREAD_PREFIX):
+        _owner_pid = _owner_pid or parent  # a child's child may be without a parent on purpose, as daemons are
         with suppress(RuntimeError):  # no thread can be started
-            threading.Thread(target=_end_with, args=(_owner,), name="dsnb-watch-owner", daemon=True).start()
-    if cut_off():
+            threading.Thread(target=_exit_with_owner, args=(_owner_pid,), name="dsnb-watch-owner", daemon=True).start()
+    if in_forked_child():
         gc.freeze()
-        _let_go_of_sockets()
+        _replace_inherited_fds()
 
 
-def _end_with(owner: int) -> None:
+def _exit_with_owner(owner: int) -> None:
     began = start_time(owner)
     while began and start_time(owner) == began:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _let_go_of_sockets() -> None:
+def _replace_inherited_fds() -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in _kept:
+    for descriptor in _fds:
         os.dup2(null, descriptor, inheritable=False)
-    _kept.clear()
+    _fds.clear()
     for entry in os.listdir("/dev/fd"):
         descriptor = int(entry)
         with suppress(OSError):  # the descriptor of this very listing, closed since
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _of_dsnb(descriptor):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _is_our_socket(descriptor):
                 os.dup2(null, descriptor, inheritable=False)
     os.close(null)
 
 
-def _of_dsnb(descriptor: int) -> bool:
+def _is_our_socket(descriptor: int) -> bool:
     probe = socket.socket(fileno=descriptor)
     try:
         if probe.family not in (socket.AF_INET, socket.AF_INET6):

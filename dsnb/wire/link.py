@@ -7,12 +7,12 @@ from dsnb.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
-    client: str = ""
+    client_id: str = ""
     trainer_id: str = ""
     transfer: str = ""
-    why: str = ""
-    pieces: int = 0
+    reason: str = ""
+    frame_slices: int = 0
     fallbacks: int = 0
     held_bytes: int = 0
-    note: str = ""
+    fallback_reason: str = ""
     sent: int = 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dsnb.dataclass import dataclass
-from dsnb.wire.lineup import ConsumerReport, RoundsUpdate
+from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.link import LinkReport
-from dsnb.wire.manner import Manner
+from dsnb.wire.schedule import ConsumerReport, RoundsUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +30,19 @@ class RegisterRequest:
     compression: str = ""
     pipeline: str = ""
     providers: tuple[SplitProvider, ...] = ()
-    unsplittable: str = ""
-    files: int = 0
-    no_files: str = ""
-    hinted: bool = False
-    inexact: str = ""
+    unsplittable_reason: str = ""
+    num_files: int = 0
+    no_file_sharding_reason: str = ""
+    has_shard_hint: bool = False
+    inexact_reason: str = ""
     nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterReply:
     dataset_id: str = ""
-    missing: tuple[str, ...] = ()
-    kept: str = ""
+    missing_blobs: tuple[str, ...] = ()
+    difference: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,10 @@ class DatasetReply:
     cardinality: int = 0
     compression: str = ""
     pipeline: str = ""
-    unsplittable: str = ""
-    files: int = 0
-    no_files: str = ""
-    hinted: bool = False
+    unsplittable_reason: str = ""
+    num_files: int = 0
+    no_file_sharding_reason: str = ""
+    has_shard_hint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,14 @@ class JoinRequest:
     trainer_id: str = ""
     compression: str = ""
     target_workers: str = ""
-    repetition: int = 0
-    whole: bool = False
-    position: PassPosition | None = None
-    consumers: int = 0
-    consumer: int = 0
-    unfinished: bool = False
-    rejoins: str = ""
     iteration: int = 0
+    complete_only: bool = False
+    position: IterationPosition | None = None
+    num_consumers: int = 0
+    consumer_index: int = 0
+    skip_finished: bool = False
+    previous_client_id: str = ""
+    previous_iteration: int = 0
     holdings: tuple[TaskHolding, ...] = ()
 
 
@@ -103,11 +103,11 @@ class PositionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassPosition:
+class IterationPosition:
     tasks: tuple[TaskPosition, ...] = ()
     providers: tuple[ProviderPosition, ...] = ()
-    shards: int = 0
-    inexact: str = ""
+    num_shards: int = 0
+    inexact_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +116,13 @@ class TaskPosition:
     incarnation: int = 0
     entropy: int = 0
     skip: int = 0
-    failed: bool = False
+    skipped_errors: bool = False
     ended: bool = False
     shard: int = 0
-    runs: tuple[SplitRun, ...] = ()
+    splits: tuple[SplitRange, ...] = ()
     taken_over: bool = False
-    first: int = 0
-    resume: str = ""
+    first_index: int = 0
+    pipeline_position: str = ""
     trainers: tuple[TrainerPosition, ...] = ()
 
 
@@ -154,11 +154,11 @@ class TaskHolding:
     received: int = 0
     consumed: tuple[IndexRange, ...] = ()
     held: tuple[IndexRange, ...] = ()
-    untold: int = 0
+    unacked: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRun:
+class SplitRange:
     provider: int = 0
     repetition: int = 0
     first: int = 0
@@ -179,9 +179,9 @@ class TaskInfo:
     address: str = ""
     incarnation: int = 0
     ended: bool = False
-    halted: bool = False
+    unassigned: bool = False
     needed_from: int = 0
-    sequence: int = 0
+    sequence_incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +191,10 @@ class JoinReply:
     iteration: int = 0
     tasks: tuple[TaskInfo, ...] = ()
     finished: bool = False
-    readers: int = 0
-    absent: tuple[str, ...] = ()
-    losses: int = 0
-    report_ms: int = 0
+    other_clients: int = 0
+    missing_shards: tuple[str, ...] = ()
+    loss_count: int = 0
+    report_interval_ms: int = 0
     instance: str = ""
     paused_by: str = ""
     consumer_timeout_ms: int = 0
@@ -210,7 +210,7 @@ class ClientReport:
     lost: int = 0
     seq: int = 0
     leaving: bool = False
-    losses_heard: int = 0
+    losses_received: int = 0
     instance: str = ""
     decode_ns: int = 0
     consumer: ConsumerReport | None = None
@@ -222,12 +222,12 @@ class ClientUpdate:
     tasks: tuple[TaskInfo, ...] = ()
     finished: bool = False
     losses: tuple[Loss, ...] = ()
-    collect: int = 0
-    state: bool = False
+    report_seq: int = 0
+    has_state: bool = False
     cancelled_by: str = ""
     rounds: RoundsUpdate | None = None
     paused: bool = False
-    losing: bool = False
+    skipping: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Loss:
     reason: str = ""
     elements: int = 0
     trainer_id: str = ""
-    again: bool = False
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,7 @@ class EndedTask:
 class EndRequest:
     client_id: str = ""
     ended: tuple[EndedTask, ...] = ()
-    farewell: ClientReport | None = None
+    final_report: ClientReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +260,8 @@ class EndReply:
     finished: bool = False
     tasks: tuple[TaskInfo, ...] = ()
     cancelled_by: str = ""
-    position: PassPosition | None = None
-    sole: bool = False
+    position: IterationPosition | None = None
+    sole_client: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +274,7 @@ class ForgetRequest:
 class ControlRequest:
     action: str = ""
     name: str = ""
-    by: str = ""
+    requested_by: str = ""
     workers: int = 0
 
 
@@ -308,21 +308,21 @@ class TrainerReport:
     lag_bytes: int = 0
     on_lag: str = ""
     rate: float = 0.0
-    falls_off_s: float = 0.0
-    flight_ns: int = 0
+    eviction_in_s: float = 0.0
+    in_flight_ns: int = 0
     consumed_beyond: tuple[IndexRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResume:
+class ResumePosition:
     index: int = 0
-    point: str = ""
-    splits: tuple[SplitsBehind, ...] = ()
+    pipeline_position: str = ""
+    splits: tuple[FinishedSplits, ...] = ()
     repeated_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsBehind:
+class FinishedSplits:
     provider: int = 0
     repetition: int = 0
     count: int = 0
@@ -359,9 +359,9 @@ class TaskReport:
     partial: bool = False
     compression: str = ""
     links: tuple[LinkReport, ...] = ()
-    resume: TaskResume | None = None
+    resume_position: ResumePosition | None = None
     exhausted: bool = False
-    short_by: int = 0
+    missing_elements: int = 0
     incarnation: int = 0
     repeated: int = 0
 
@@ -382,11 +382,11 @@ class WorkerReport:
     draining: bool = False
     clock_ns: int = 0
     late_ns: int = 0
-    looks: int = 0
+    latency_samples: int = 0
     cpu_ns: int = 0
     cpus: int = 0
     idle_ns: int = 0
-    released: int = 0
+    last_release: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,14 +398,14 @@ class TaskOrder:
     incarnation: int = 0
     mode: str = ""
     cached: bool = False
-    providers: int = 0
-    shards: int = 0
+    num_providers: int = 0
+    num_shards: int = 0
     shard: int = 0
     entropy: int = 0
     endless: bool = False
     paused: bool = False
     position: TaskPosition | None = None
-    consumers: int = 0
+    num_consumers: int = 0
     definition: str = ""
 
 
@@ -414,9 +414,9 @@ class WorkerOrder:
     name: str = ""
     start: tuple[TaskOrder, ...] = ()
     drop: tuple[str, ...] = ()
-    collect: int = 0
+    report_seq: int = 0
     welcome: bool = False
-    dismiss: tuple[Dismissal, ...] = ()
+    evict_trainers: tuple[TrainerEviction, ...] = ()
     instance: str = ""
     drain: bool = False
     releases: tuple[ClientRelease, ...] = ()
@@ -430,13 +430,13 @@ class ClientRelease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dismissal:
+class TrainerEviction:
     task_id: str = ""
     trainer_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DismissRequest:
+class EvictTrainerRequest:
     job_name: str = ""
     trainer_id: str = ""
 
@@ -479,14 +479,14 @@ class ReadRequest:
     max_bytes: int = 0
     recall: bool = False
     leave: bool = False
-    manner: Manner | None = None
+    cache_policy: CachePolicy | None = None
     instance: str = ""
     compression: str = ""
     codecs: tuple[str, ...] = ()
     checksum: bool = False
     why: str = ""
-    taken: int = 0
-    had: tuple[int, ...] = ()
-    had_count: int = 0
-    client_before: str = ""
+    dequeued: int = 0
+    consumed_before: tuple[int, ...] = ()
+    consumed_before_count: int = 0
+    previous_client_id: str = ""
     incarnation: int = 0

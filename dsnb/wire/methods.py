@@ -33,7 +33,7 @@ class Method(Generic[Request, Reply]):
         return f"/{self.service}/{self.name}"
 
 
-MESSAGE_BYTES: Final = 4 << 20
+MAX_MESSAGE_BYTES: Final = 4 << 20
 """Bytes of a message that a server takes; what is larger goes in pieces."""
 
 _DISPATCHER = "dsnb.v1.Dispatcher"
@@ -45,10 +45,10 @@ GET_DATASET = Method(_DISPATCHER, "GetDataset", m.DatasetRequest, m.DatasetReply
 PUT_BLOB = Method(_DISPATCHER, "PutBlob", m.BlobPiece, m.Empty, "stream_unary")
 GET_BLOB = Method(_DISPATCHER, "GetBlob", m.BlobRequest, m.BlobPiece, "unary_stream")
 JOIN = Method(_DISPATCHER, "Join", m.JoinRequest, m.JoinReply)
-POSITION = Method(_DISPATCHER, "Position", m.PositionRequest, m.PassPosition)
+POSITION = Method(_DISPATCHER, "Position", m.PositionRequest, m.IterationPosition)
 FOLLOW = Method(_DISPATCHER, "Follow", m.ClientReport, m.ClientUpdate, "stream_stream")
 CONFIRM_END = Method(_DISPATCHER, "ConfirmEnd", m.EndRequest, m.EndReply)
-DISMISS = Method(_DISPATCHER, "Dismiss", m.DismissRequest, m.Empty)
+EVICT_TRAINER = Method(_DISPATCHER, "Dismiss", m.EvictTrainerRequest, m.Empty)
 CONTROL = Method(_DISPATCHER, "Control", m.ControlRequest, m.ControlReply)
 FORGET = Method(_DISPATCHER, "Forget", m.ForgetRequest, m.Empty)
 SESSION = Method(_DISPATCHER, "Session", m.WorkerReport, m.WorkerOrder, "stream_stream")

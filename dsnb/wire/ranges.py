@@ -105,17 +105,17 @@ class Ranges:
             >>> Ranges([(0, 3), (5, 8)]).gap(1)
             (3, 5)
         """
-        place = bisect_right(self._firsts, at)
-        if place and at < self._ends[place - 1]:
-            at = self._ends[place - 1]
-        return at, self._firsts[place] if place < len(self._firsts) else None
+        index = bisect_right(self._firsts, at)
+        if index and at < self._ends[index - 1]:
+            at = self._ends[index - 1]
+        return at, self._firsts[index] if index < len(self._firsts) else None
 
     def within(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of the ranges that lie between two numbers."""
-        for place in range(bisect_right(self._ends, first), len(self._firsts)):
-            if self._firsts[place] >= end:
+        for index in range(bisect_right(self._ends, first), len(self._firsts)):
+            if self._firsts[index] >= end:
                 return
-            yield max(first, self._firsts[place]), min(end, self._ends[place])
+            yield max(first, self._firsts[index]), min(end, self._ends[index])
 
     def drop_below(self, number: int) -> None:
         """Remove the numbers below one."""
@@ -125,7 +125,7 @@ class Ranges:
             self._firsts[0] = number
 
 
-def prefix(pairs: Iterable[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def split_ranges(pairs: Iterable[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Cut a list of ranges behind its first `count` numbers, in the list's own order.
 
     Example:

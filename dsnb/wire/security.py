@@ -86,15 +86,15 @@ PROOF_HEADER: Final = "dsnb-proof-bin"
 TAG_BYTES: Final = 16
 """By how much a signed message is longer."""
 
-VARIABLE: Final = "DSNB_TOKEN"
-_HINT: Final = (
+TOKEN_VARIABLE: Final = "DSNB_TOKEN"
+_TOKEN_HINT: Final = (
     "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with --token-file; "
     "the process that started the service shows it as `svc.token`"
 )
 
 # ---- tokens
 
-_LONGEST: Final = 4096
+_MAX_TOKEN_BYTES: Final = 4096
 """Bytes of a token file; what is longer is something else."""
 
 
@@ -124,23 +124,23 @@ def check_token(token: str, where: str) -> str:
             did="nothing was started and nothing was sent",
             hint="leave it out: a service makes a token, and its owner's other processes find it by its address",
         )
-    if len(given) > _LONGEST or not given.isprintable():
+    if len(given) > _MAX_TOKEN_BYTES or not given.isprintable():
         raise InvalidArgumentError(
-            f"{where} has characters that cannot be printed, or more than {_LONGEST:,}",
+            f"{where} has characters that cannot be printed, or more than {_MAX_TOKEN_BYTES:,}",
             did="nothing was started and nothing was sent",
             hint="`svc.token` shows the token where the service was started",
         )
     return given
 
 
-def token_of_environment() -> str | None:
+def token_from_environment() -> str | None:
     """The token in `DSNB_TOKEN`; None where the variable is not set.
 
     Raises:
         InvalidArgumentError: the variable is set, and empty.
     """
-    given = os.environ.get(VARIABLE)
-    return None if given is None else check_token(given, f"the environment variable {VARIABLE}")
+    given = os.environ.get(TOKEN_VARIABLE)
+    return None if given is None else check_token(given, f"the environment variable {TOKEN_VARIABLE}")
 
 
 def read_token_file(path: str | os.PathLike[str]) -> str:
@@ -152,7 +152,7 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
     """
     try:
         with open(path, "rb") as file:
-            data = file.read(_LONGEST + 1)
+            data = file.read(_MAX_TOKEN_BYTES + 1)
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except OSError as error:
         raise NotFoundError(
@@ -161,17 +161,19 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
             hint="check the path",
         ) from error
     token = data.decode(errors="surrogateescape").strip()  # which is not printable
-    if not token or len(data) > _LONGEST or not token.isprintable():
-        raise _no_token(os.fspath(path), data, regular=regular)
+    if not token or len(data) > _MAX_TOKEN_BYTES or not token.isprintable():
+        raise _invalid_token_file_error(os.fspath(path), data, regular=regular)
     return token
 
 
-def _no_token(path: str, data: bytes, *, regular: bool) -> FailedPreconditionError:
+def _invalid_token_file_error(path: str, data: bytes, *, regular: bool) -> FailedPreconditionError:
     if not data.strip():
         what = "is empty" if regular else "is no file, and nothing can be read from it"
     else:
-        what = "holds no token" if len(data) > _LONGEST or b"\0" not in data else "is damaged: it holds null bytes"
-    lost = regular and len(data) <= _LONGEST
+        what = (
+            "holds no token" if len(data) > _MAX_TOKEN_BYTES or b"\0" not in data else "is damaged: it holds null bytes"
+        )
+    lost = regular and len(data) <= _MAX_TOKEN_BYTES
     return FailedPreconditionError(
         f"the token file {path!r} {what}",
         did="nothing was started: without a token everybody could run code here",
@@ -182,7 +184,7 @@ def _no_token(path: str, data: bytes, *, regular: bool) -> FailedPreconditionErr
     )
 
 
-def kept_token(path: str | os.PathLike[str]) -> str:
+def load_or_create_token(path: str | os.PathLike[str]) -> str:
     """The token that a file holds; a new one is written where there is none, for its owner's eyes alone.
 
     The file is there with its whole content or not at all, whenever this process or the machine stops.
@@ -240,9 +242,9 @@ def _link(aside: str, path: str) -> None:
 _NONCE = struct.Struct(">I12sQ")
 _DIGEST_BYTES: Final = 32
 _NO_DIGEST: Final = bytes(_DIGEST_BYTES)
-_SHOWN = struct.Struct(f"{_NONCE.size}s{_DIGEST_BYTES}s32s")
-_ANSWER = struct.Struct(">32sI")
-_LONGEST_INSTANCE: Final = 64
+_CLIENT_PROOF = struct.Struct(f"{_NONCE.size}s{_DIGEST_BYTES}s32s")
+_SERVER_PROOF = struct.Struct(">32sI")
+_MAX_INSTANCE_BYTES: Final = 64
 
 Metadata = tuple[tuple[str, Any], ...]
 """Names with text, or with bytes where the name ends in "-bin"."""
@@ -260,7 +262,7 @@ def _mac(token: str, *parts: bytes) -> bytes:
     return mac.digest()
 
 
-def digest_of(request: bytes) -> bytes:
+def request_digest(request: bytes) -> bytes:
     """What a call says of its unary request."""
     return hashlib.sha256(request).digest()
 
@@ -288,7 +290,7 @@ class Signer:
         """
         body, tag = message[:-TAG_BYTES], message[-TAG_BYTES:]
         if not hmac.compare_digest(self._tag(body), tag):
-            raise changed_on_its_way()
+            raise altered_message_error()
         return body
 
     def _tag(self, message: bytes) -> bytes:
@@ -297,7 +299,7 @@ class Signer:
         return tag.digest()
 
 
-def changed_on_its_way() -> DataLossError:
+def altered_message_error() -> DataLossError:
     """The error for a message that is not what was sent."""
     return DataLossError(
         "a message was damaged or changed on its way",
@@ -325,13 +327,13 @@ class Proof:
         self._path = path
 
     @property
-    def client(self) -> bytes:
+    def client_mac(self) -> bytes:
         """What shows that the caller knows the token."""
         instance = self.instance.encode()
         return _mac(self._token, b"client", self._path.encode(), instance, self.nonce, self.digest)
 
     @property
-    def server(self) -> bytes:
+    def server_mac(self) -> bytes:
         """What shows that the callee does."""
         return _mac(self._token, b"server", self.instance.encode(), self.nonce)
 
@@ -362,24 +364,27 @@ class Caller:
         The answer to a Hello tells its instance, which is then the proof's.
         """
         shown = dict(answer or ()).get(PROOF_HEADER)
-        if not isinstance(shown, bytes) or not _ANSWER.size <= len(shown) <= _ANSWER.size + _LONGEST_INSTANCE:
+        if (
+            not isinstance(shown, bytes)
+            or not _SERVER_PROOF.size <= len(shown) <= _SERVER_PROOF.size + _MAX_INSTANCE_BYTES
+        ):
             return False
-        server, generation = _ANSWER.unpack_from(shown)
+        server, generation = _SERVER_PROOF.unpack_from(shown)
         hello = not proof.instance
         if hello:
-            proof.instance = shown[_ANSWER.size :].decode(errors="replace")
-        if not proof.instance or not hmac.compare_digest(proof.server, server):
+            proof.instance = shown[_SERVER_PROOF.size :].decode(errors="replace")
+        if not proof.instance or not hmac.compare_digest(proof.server_mac, server):
             proof.instance = "" if hello else proof.instance
             return False
         self._generation = generation
         return True
 
 
-def shown_by_caller(proof: Proof | None) -> Metadata:
+def call_metadata(proof: Proof | None) -> Metadata:
     """The metadata of a call; of one who knows no token without a proof."""
     if proof is None:
         return ((VERSION_HEADER, PROTOCOL_VERSION),)
-    shown = _SHOWN.pack(proof.nonce, proof.digest, proof.client) + proof.instance.encode()
+    shown = _CLIENT_PROOF.pack(proof.nonce, proof.digest, proof.client_mac) + proof.instance.encode()
     return ((VERSION_HEADER, PROTOCOL_VERSION), (PROOF_HEADER, shown))
 
 
@@ -390,14 +395,14 @@ class Refusal(Exception):
     """Why a call is refused.
 
     Attributes:
-        page: What the caller is told.
-        answer: The initial metadata; with the server's proof if the caller's was right.
+        error: What the caller is told.
+        initial_metadata: The initial metadata; with the server's proof if the caller's was right.
     """
 
-    def __init__(self, page: DsnbError, answer: Metadata = ()) -> None:
-        super().__init__(page.what)
-        self.page = page
-        self.answer = answer
+    def __init__(self, error: DsnbError, initial_metadata: Metadata = ()) -> None:
+        super().__init__(error.what)
+        self.error = error
+        self.initial_metadata = initial_metadata
 
 
 class Guard:
@@ -411,51 +416,53 @@ class Guard:
 
     def __init__(self, token: str | Callable[[], str], instance: str = "") -> None:
         self.instance = instance or secrets.token_hex(8)
-        self.hello = "" if instance else HELLO_PATH
+        self.hello_path = "" if instance else HELLO_PATH
         self._token = token if callable(token) else lambda: token
         self._nonces = Nonces()
         self._lock = threading.Lock()
 
-    def admit(self, path: str, shown: Mapping[str, Any]) -> tuple[Proof, Metadata]:
+    def admit(self, path: str, metadata: Mapping[str, Any]) -> tuple[Proof, Metadata]:
         """The proof of a call that is let in, and the initial metadata to answer it with.
 
         Raises:
             Refusal: it is not.
         """
-        version, header = shown.get(VERSION_HEADER), shown.get(PROOF_HEADER)
+        version, header = metadata.get(VERSION_HEADER), metadata.get(PROOF_HEADER)
         if version != PROTOCOL_VERSION and (version, header) != (None, None):
-            raise Refusal(_other_version(str(version)))
-        if not isinstance(header, bytes) or len(header) < _SHOWN.size:
-            raise Refusal(_denied("the service wants a token and none was given"))
-        nonce, digest, client = _SHOWN.unpack_from(header)
-        named = header[_SHOWN.size :].decode(errors="replace")
-        if named != ("" if path == self.hello else self.instance):
+            raise Refusal(_version_error(str(version)))
+        if not isinstance(header, bytes) or len(header) < _CLIENT_PROOF.size:
+            raise Refusal(_denied_error("the service wants a token and none was given"))
+        nonce, digest, client = _CLIENT_PROOF.unpack_from(header)
+        named = header[_CLIENT_PROOF.size :].decode(errors="replace")
+        if named != ("" if path == self.hello_path else self.instance):
             raise Refusal(UnavailableError("the call is for another instance of this service"))
         token = self._token()
         if not token:
             raise Refusal(UnavailableError("this worker has not joined its service yet"))
-        if not hmac.compare_digest(Proof(token, path, named, nonce, digest).client, client):
-            raise Refusal(_denied("the token is wrong"))
+        if not hmac.compare_digest(Proof(token, path, named, nonce, digest).client_mac, client):
+            raise Refusal(_denied_error("the token is wrong"))
         proof = Proof(token, path, self.instance, nonce, digest)
         with self._lock:
-            fate = FRESH if path == self.hello else self._nonces.take(nonce)
+            freshness = FRESH if path == self.hello_path else self._nonces.record(nonce)
             generation = self._nonces.generation
-        answer = ((PROOF_HEADER, _ANSWER.pack(proof.server, generation) + self.instance.encode()),)
-        if fate == OLD:
+        answer = ((PROOF_HEADER, _SERVER_PROOF.pack(proof.server_mac, generation) + self.instance.encode()),)
+        if freshness == OLD:
             raise Refusal(UnavailableError("the call's nonce is too old; a new one is taken"), answer)
-        if fate == SEEN:
-            raise Refusal(_denied("this call was made before, with the same nonce"), answer)
+        if freshness == SEEN:
+            raise Refusal(_denied_error("this call was made before, with the same nonce"), answer)
         return proof, answer
 
 
-def _denied(what: str) -> PermissionDeniedError:
-    return PermissionDeniedError(what, did="nothing was changed", hint=_HINT)
+def _denied_error(what: str) -> PermissionDeniedError:
+    return PermissionDeniedError(what, did="nothing was changed", hint=_TOKEN_HINT)
 
 
-def _other_version(version: str) -> FailedPreconditionError:
-    told = version if len(version) < 6 and version.isalnum() else "(unknown)"  # an older one's words may hold its token
+def _version_error(version: str) -> FailedPreconditionError:
+    quoted = (
+        version if len(version) < 6 and version.isalnum() else "(unknown)"
+    )  # an older one's words may hold its token
     return FailedPreconditionError(
-        f"the caller speaks version {told} of the protocol, this server {PROTOCOL_VERSION}",
+        f"the caller speaks version {quoted} of the protocol, this server {PROTOCOL_VERSION}",
         did="nothing was changed",
         hint="install the same version of dsnb on both sides",
     )
@@ -465,11 +472,11 @@ FRESH: Final = "fresh"
 SEEN: Final = "seen"
 OLD: Final = "old"
 
-_CALLERS: Final = 1024
-_WIDTH: Final = 1024
+_MAX_CALLERS: Final = 1024
+_WINDOW_BITS: Final = 1024
 
 
-class _Window:
+class _ReplayWindow:
     """The counts of one caller that were seen: its highest, and a bit for each of those below it."""
 
     __slots__ = ("highest", "seen")
@@ -478,13 +485,13 @@ class _Window:
         self.highest = 0
         self.seen = 0
 
-    def take(self, number: int) -> str:
+    def record(self, number: int) -> str:
         above = number - self.highest
         if above > 0:
-            self.seen = (self.seen << min(above, _WIDTH) | 1) & ((1 << _WIDTH) - 1)
+            self.seen = (self.seen << min(above, _WINDOW_BITS) | 1) & ((1 << _WINDOW_BITS) - 1)
             self.highest = number
             return FRESH
-        if -above >= _WIDTH:
+        if -above >= _WINDOW_BITS:
             return OLD
         if self.seen >> -above & 1:
             return SEEN
@@ -503,24 +510,24 @@ class Nonces:
 
     def __init__(self) -> None:
         self.generation = 1
-        self._now: dict[bytes, _Window] = {}
-        self._before: dict[bytes, _Window] = {}
+        self._current: dict[bytes, _ReplayWindow] = {}
+        self._previous: dict[bytes, _ReplayWindow] = {}
 
-    def take(self, nonce: bytes) -> str:
+    def record(self, nonce: bytes) -> str:
         """Note a nonce whose proof was right; whether it is fresh, was seen, or is too old to tell."""
         generation, caller, number = _NONCE.unpack(nonce)
         if generation == self.generation:
-            windows = self._now
+            windows = self._current
         elif generation == self.generation - 1:
-            windows = self._before
+            windows = self._previous
         else:
             return OLD
         window = windows.get(caller)
         if window is None:
-            if len(windows) >= _CALLERS:
-                if windows is self._now:
+            if len(windows) >= _MAX_CALLERS:
+                if windows is self._current:
                     self.generation += 1
-                    self._before, self._now = self._now, {}
+                    self._previous, self._current = self._current, {}
                 return OLD
-            window = windows[caller] = _Window()
-        return window.take(number)
+            window = windows[caller] = _ReplayWindow()
+        return window.record(number)

@@ -1,6 +1,6 @@
 """A gRPC server with our habits: no shared ports, proofs, errors as pages, threads on demand.
 
-gRPC asks `_Calls` for the handler of each call, on its one thread and before it reads any message. A caller that has
+gRPC asks `_Router` for the handler of each call, on its one thread and before it reads any message. A caller that has
 not proven that it knows the token is refused there, by the metadata alone. It costs no memory beyond the window of its
 connection, and a thread only for the moment in which a refusal says why.
 """
@@ -14,14 +14,14 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError
-from dsnb.limits import check_files
+from dsnb.system_limits import check_files
 from dsnb.wire import forks
-from dsnb.wire.addresses import address_of, loopback
+from dsnb.wire.addresses import format_address, loopback
 from dsnb.wire.codec import decode, encode
+from dsnb.wire.grpc_errors import abort, abort_unexpected
 from dsnb.wire.messages import Empty
-from dsnb.wire.methods import HELLO, MESSAGE_BYTES, Method
-from dsnb.wire.security import Guard, Metadata, Proof, Refusal, changed_on_its_way, digest_of
-from dsnb.wire.status import abort, abort_unexpected
+from dsnb.wire.methods import HELLO, MAX_MESSAGE_BYTES, Method
+from dsnb.wire.security import Guard, Metadata, Proof, Refusal, altered_message_error, request_digest
 from dsnb.wire.threads import OnDemandExecutor
 
 Request = TypeVar("Request")
@@ -30,7 +30,7 @@ Handlers = Mapping[Method[Any, Any], Handler]
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server on a taken port starts, and the kernel deals out connections
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     # What anybody may have this server hold: calls that wait to be looked at, each with its metadata and the beginning
     # of a message. One call too many is turned away, and made again. A message that is read may be larger: then its
@@ -46,7 +46,7 @@ _OPTIONS = (
 )
 
 
-_REFUSALS: Final = 32
+_MAX_REFUSALS: Final = 32
 """Refusals that are told at a time, for each takes a thread for a moment; of more gRPC tells no reason."""
 
 
@@ -60,7 +60,7 @@ class GrpcServer:
     """
 
     def __init__(self, name: str, handlers: Handlers, token: str | Guard) -> None:
-        forks.uses_grpc()
+        forks.prepare_for_grpc()
         self._name = name
         self._executor = OnDemandExecutor(f"dsnb-{name}")
         # Any executor serves; the stubs know the standard library's only.
@@ -69,9 +69,9 @@ class GrpcServer:
             options=_OPTIONS,
         )
         guard = token if isinstance(token, Guard) else Guard(token)
-        self._server.add_generic_rpc_handlers((_Calls(handlers, guard),))
+        self._server.add_generic_rpc_handlers((_Router(handlers, guard),))
         self.port = 0
-        self._beginning = threading.Lock()
+        self._start_lock = threading.Lock()
         self._stopped = False
 
     def start(self, host: str, port: int) -> None:
@@ -84,30 +84,30 @@ class GrpcServer:
         try:
             # Ctrl-C may strike between any two lines of the main thread, and no other; gRPC waits for ever for the end
             # of a server that was half begun.
-            self._executor.submit(self._begin, host, port).result()
+            self._executor.submit(self._bind_and_start, host, port).result()
         except BaseException:
             self.stop(0)
             raise
 
-    def _begin(self, host: str, port: int) -> None:
-        with self._beginning:
+    def _bind_and_start(self, host: str, port: int) -> None:
+        with self._start_lock:
             if self._stopped:  # nobody waits for it any more
                 return
             try:
-                self.port = self._server.add_insecure_port(address_of(host, port))
+                self.port = self._server.add_insecure_port(format_address(host, port))
             except RuntimeError as error:
                 check_files()  # gRPC does not say why
                 raise AlreadyExistsError(
-                    f"the {self._name} cannot listen on {address_of(host, port)}: the port is taken or not permitted",
+                    f"the {self._name} cannot listen on {format_address(host, port)}: the port is taken or not permitted",
                     did="nothing was started",
                     hint="leave the port out (a free one is chosen), or stop what listens there",
                 ) from error
-            forks.listens(self.port)
+            forks.register_port(self.port)
             self._server.start()
 
     def stop(self, grace: float) -> None:
         """Take no more calls, wait `grace` seconds for those that run, then end them."""
-        with self._beginning:
+        with self._start_lock:
             self._stopped = True
         self._server.stop(grace).wait(grace + 5.0)
         self._executor.shutdown()
@@ -123,15 +123,15 @@ def until_broken(requests: Iterator[Request]) -> Iterator[Request]:
         yield request
 
 
-class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the class takes no arguments when it runs
+class _Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the class takes no arguments when it runs
     """Finds the handler of each call, for those whose callers have proven to know the token."""
 
     def __init__(self, handlers: Handlers, guard: Guard) -> None:
         self._guard = guard
         self._handlers = {method.path: (method, handler) for method, handler in handlers.items()}
-        if guard.hello:
-            self._handlers[guard.hello] = HELLO, lambda _request, _context: Empty()
-        self._refusing = threading.BoundedSemaphore(_REFUSALS)
+        if guard.hello_path:
+            self._handlers[guard.hello_path] = HELLO, lambda _request, _context: Empty()
+        self._refusal_slots = threading.BoundedSemaphore(_MAX_REFUSALS)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         path = handler_call_details.method
@@ -139,26 +139,26 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the class tak
         try:
             proof, answer = self._guard.admit(path, dict(handler_call_details.invocation_metadata))
             if found is None:
-                raise Refusal(_unknown_call(path), answer)
+                raise Refusal(_unknown_call_error(path), answer)
         except Refusal as refusal:
-            return self._refused(refusal) if found is not None or refusal.answer else None
+            return self._refuse(refusal) if found is not None or refusal.initial_metadata else None
         method, handler = found
         make = getattr(grpc, f"{method.kind}_rpc_method_handler")
         call = _Call(method, handler, proof, answer)
-        made: grpc.RpcMethodHandler[Any, Any] = make(call.stream if method.kind.endswith("stream") else call.single)
+        made: grpc.RpcMethodHandler[Any, Any] = make(call.stream if method.kind.endswith("stream") else call.unary)
         return made
 
-    def _refused(self, refusal: Refusal) -> grpc.RpcMethodHandler[Any, Any] | None:
-        if not self._refusing.acquire(blocking=False):
+    def _refuse(self, refusal: Refusal) -> grpc.RpcMethodHandler[Any, Any] | None:
+        if not self._refusal_slots.acquire(blocking=False):
             return None
 
         def refuse(_requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
             try:
-                if refusal.answer:
-                    context.send_initial_metadata(refusal.answer)
-                abort(context, refusal.page)
+                if refusal.initial_metadata:
+                    context.send_initial_metadata(refusal.initial_metadata)
+                abort(context, refusal.error)
             finally:
-                self._refusing.release()
+                self._refusal_slots.release()
             raise AssertionError
 
         # Of this kind whatever the call's is: one that takes a stream has nothing read for it.
@@ -175,40 +175,40 @@ class _Call:
         self._answer = answer
         self._signer = None if method.bulk else proof.signer(to_server=False)
 
-    def single(self, request: Any, context: grpc.ServicerContext) -> bytes:
+    def unary(self, request: Any, context: grpc.ServicerContext) -> bytes:
         """Give one reply."""
         try:
             context.send_initial_metadata(self._answer)
-            return self._written(self._handler(self._read(request), context))
+            return self._encode_reply(self._handler(self._decode_request(request), context))
         except Exception as error:  # the caller must learn of whatever happened
-            _give_up(context, error, self._method.name)
+            _abort_call(context, error, self._method.name)
             raise
 
     def stream(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Give replies as they come."""
         try:
             context.send_initial_metadata(self._answer)
-            for reply in self._handler(self._read(request), context):
-                yield self._written(reply)
+            for reply in self._handler(self._decode_request(request), context):
+                yield self._encode_reply(reply)
         except Exception as error:  # the caller must learn of whatever happened
-            _give_up(context, error, self._method.name)
+            _abort_call(context, error, self._method.name)
             raise
 
-    def _read(self, request: Any) -> Any:
+    def _decode_request(self, request: Any) -> Any:
         """The request, or the stream of them, as the handler takes it."""
         if self._method.kind.startswith("stream"):
             signer = self._proof.signer(to_server=True)
             return (decode(self._method.request, signer.check(each)) for each in request)
-        if digest_of(request) != self._proof.digest:
-            raise changed_on_its_way()
+        if request_digest(request) != self._proof.digest:
+            raise altered_message_error()
         return decode(self._method.request, request)
 
-    def _written(self, reply: Any) -> bytes:
+    def _encode_reply(self, reply: Any) -> bytes:
         data: bytes = reply if self._method.reply is bytes else encode(reply)
         return data if self._signer is None else self._signer.sign(data)
 
 
-def _unknown_call(path: str) -> FailedPreconditionError:
+def _unknown_call_error(path: str) -> FailedPreconditionError:
     return FailedPreconditionError(
         f"the server does not know this call, {path.rpartition('/')[2][:40]}",
         did="nothing was changed",
@@ -216,7 +216,7 @@ def _unknown_call(path: str) -> FailedPreconditionError:
     )
 
 
-def _give_up(context: grpc.ServicerContext, error: Exception, name: str) -> None:
+def _abort_call(context: grpc.ServicerContext, error: Exception, name: str) -> None:
     """Tell the caller of an error; does nothing where the call is over, which gRPC tells handlers by exceptions."""
     if isinstance(error, DsnbError):
         abort(context, error)

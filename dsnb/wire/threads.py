@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from dsnb.limits import start
+from dsnb.system_limits import start_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class OnDemandExecutor(Executor):
                 self._idle -= 1  # taken by this work, though its thread has yet to wake up
             else:
                 thread = threading.Thread(target=self._run, name=f"{self._name}-{self._made + 1}", daemon=True)
-                start(thread)
+                start_thread(thread)
                 self._made += 1
                 self._threads.add(thread)
             # Under the lock, so that it stands in front of the word to end that a shutdown puts behind it.
@@ -134,25 +134,25 @@ class _Shielded(Generic[T]):
         self._undo = undo
         self._done: list[T] = []
         self._error: BaseException | None = None
-        self._over = threading.Lock()
+        self._finished = threading.Lock()
         """Taken until the work is over."""
-        self._taken = threading.Lock()
+        self._claimed = threading.Lock()
         """Taken by the work when its caller shall have the result, or by the caller when it wants it no more."""
-        self._over.acquire()
+        self._finished.acquire()
 
     def run(self) -> None:
         try:
             self._done.append(self._act())
         except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
             self._error = error
-        if self._taken.acquire(blocking=False):
-            self._over.release()
+        if self._claimed.acquire(blocking=False):
+            self._finished.release()
         else:
-            self._take_back()
+            self._undo_result()
 
     def result(self) -> T:
         try:
-            self._over.acquire()
+            self._finished.acquire()
         except BaseException:
             self.abandon()
             raise
@@ -162,9 +162,9 @@ class _Shielded(Generic[T]):
 
     def abandon(self) -> None:
         """Want the result no more."""
-        if not self._taken.acquire(blocking=False):
-            self._take_back()
+        if not self._claimed.acquire(blocking=False):
+            self._undo_result()
 
-    def _take_back(self) -> None:
+    def _undo_result(self) -> None:
         for result in self._done:
             self._undo(result)

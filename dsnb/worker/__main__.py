@@ -17,13 +17,13 @@ import sys
 from types import FrameType
 from typing import Any, BinaryIO
 
-from dsnb.elements.imports import keep_modules
+from dsnb.elements.imports import keep_received_modules
 from dsnb.errors import DsnbError
 from dsnb.worker.config import WorkerConfig
-from dsnb.worker.host import die_with_parent, keep_freed_memory, take_turns_quickly
+from dsnb.worker.host import die_with_parent, keep_freed_memory, set_switch_interval
 from dsnb.worker.server import WorkerServer
 
-_LOOK_S = 1.0
+_PARENT_POLL_S = 1.0
 """How often it looks for its parent: a forked child of the parent may hold standard input open."""
 _END_S = 10.0
 
@@ -31,17 +31,17 @@ _END_S = 10.0
 def main() -> int:
     """Serve until the owner is done or gone; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _on_sigterm)
     parent = int(sys.argv[-1])
     die_with_parent(parent)
-    orders, answers = _private_ends()
-    told = orders.readline()
-    if not told:  # whoever began it changed its mind
+    orders, answers = _claim_standard_streams()
+    line = orders.readline()
+    if not line:  # whoever began it changed its mind
         return 0
-    settings = json.loads(told)
+    settings = json.loads(line)
     keep_freed_memory()
-    take_turns_quickly()
-    keep_modules()
+    set_switch_interval()
+    keep_received_modules()
     try:
         server = WorkerServer(WorkerConfig(**settings))
     except DsnbError as error:
@@ -57,7 +57,7 @@ def main() -> int:
     return 0
 
 
-def _private_ends() -> tuple[BinaryIO, BinaryIO]:
+def _claim_standard_streams() -> tuple[BinaryIO, BinaryIO]:
     """Take standard input and output for the owner: user code prints to standard error, and has nothing to read."""
     orders = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -78,7 +78,7 @@ def _serve(server: WorkerServer, orders: BinaryIO, parent: int) -> None:
     draining = False
     while os.getppid() == parent and not server.stopped and not (draining and server.idle):
         # While it drains it only waits for its readers, who look every few hundredths of a second.
-        ready, _, _ = select.select([orders], [], [], 0.05 if draining else _LOOK_S)
+        ready, _, _ = select.select([orders], [], [], 0.05 if draining else _PARENT_POLL_S)
         if ready:
             if orders.readline() != b"drain\n":
                 return
@@ -86,7 +86,7 @@ def _serve(server: WorkerServer, orders: BinaryIO, parent: int) -> None:
             server.drain()
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
+def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 

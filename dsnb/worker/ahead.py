@@ -5,14 +5,14 @@ from __future__ import annotations
 _FIRST = 128 << 10
 
 
-class Ahead:
+class ReadAhead:
     """Bytes to keep ready: few at first, twice as many whenever a reader starves and the producer had stopped there.
 
     Args:
         most: What it may grow to.
 
     Attributes:
-        now: What it is at present.
+        limit: What it is at present.
 
     Example:
         >>> ahead = Ahead(300_000)
@@ -25,15 +25,15 @@ class Ahead:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.now = min(most, _FIRST)
+        self.limit = min(most, _FIRST)
         self._stopped = False
 
-    def stop(self) -> None:
+    def producer_stopped(self) -> None:
         """Learn that the producer stops with what is ready now."""
         self._stopped = True
 
-    def starve(self) -> None:
+    def reader_starved(self) -> None:
         """Learn that a reader found nothing."""
         if self._stopped:
             self._stopped = False
-            self.now = min(self.most, 2 * self.now)
+            self.limit = min(self.most, 2 * self.limit)

@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dsnb.elements.exclusive import read_only_copy
-from dsnb.wire.transfer.shared_memory.memory import Bytes, Mapping, Memory, supported
-from dsnb.wire.transfer.shared_memory.slabs import FreeList, whole_pages
+from dsnb.elements.copying import read_only_copy
+from dsnb.wire.transfer.shared_memory.free_list import FreeList, round_up_to_pages
+from dsnb.wire.transfer.shared_memory.memory import ByteArray, PrivateMapping, SharedMemory, supported
 
 _MOST_MAPPINGS: Final = 16
 
@@ -42,16 +42,16 @@ class Arena:
     """
 
     def __init__(self, size: int) -> None:
-        self._size = whole_pages(size)
+        self._size = round_up_to_pages(size)
         self._free = FreeList(self._size)
         self._lock = threading.Lock()
-        self._memory: Memory | None = None
-        self._lenders: list[_Lender] = []
-        self._pieces: dict[int, weakref.ref[Bytes]] = {}
+        self._memory: SharedMemory | None = None
+        self._mappings: list[_PrivateMapping] = []
+        self._pieces: dict[int, weakref.ref[ByteArray]] = {}
         self._gone: deque[tuple[int, int]] = deque()
         """Pieces that nothing refers to any more. Filled in the midst of anything: no lock."""
 
-    def hold(self, buffers: Sequence[Any], nbytes: int) -> Held | None:
+    def store(self, buffers: Sequence[Any], nbytes: int) -> ArenaBuffer | None:
         """Write a buffer, given in parts; None where there is no room for it."""
         with self._lock:
             at = self._take(nbytes)
@@ -59,91 +59,91 @@ class Arena:
         if at is None or memory is None:
             return None
         memory.write(at, buffers, nbytes)  # without the lock: nobody else knows of the piece
-        root = memory.root(at, nbytes)
+        root = memory.base_array(at, nbytes)
         gone = self._gone
         self._pieces[at] = weakref.ref(root, lambda _: gone.append((at, nbytes)))
-        return Held(self, root, at)
+        return ArenaBuffer(self, root, at)
 
-    def private(self, held: Held) -> Bytes:
+    def private(self, held: ArenaBuffer) -> ByteArray:
         """A view of a piece, or a copy where the system has no mapping to spare."""
-        for lender in list(self._lenders):
-            if (lent := lender.lend(held)) is not None:
-                return lent
-        another = self._another_lender()
-        lent = another.lend(held) if another is not None else None
-        return read_only_copy(held.root) if lent is None else lent
+        for mapping in list(self._mappings):
+            if (view := mapping.view(held)) is not None:
+                return view
+        another = self._add_mapping()
+        view = another.view(held) if another is not None else None
+        return read_only_copy(held.base_array) if view is None else view
 
     def _take(self, nbytes: int) -> int | None:
         while self._gone:
             piece = self._gone.popleft()
             del self._pieces[piece[0]]
-            self._free.give(*piece)
-        at = self._free.take(nbytes)
+            self._free.free(*piece)
+        at = self._free.allocate(nbytes)
         if at is None:
             return None
         try:
             self._memory = self._memory or self._made()
-            self._memory.reserve(at + whole_pages(nbytes))
+            self._memory.reserve(at + round_up_to_pages(nbytes))
         except OSError:  # the system has less: what there is goes on being used
-            self._free.give(at, nbytes)
-            self._free.end_at(self._memory.reserved if self._memory is not None else 0)
+            self._free.free(at, nbytes)
+            self._free.truncate(self._memory.reserved if self._memory is not None else 0)
             return None
         return at
 
-    def _made(self) -> Memory:
+    def _made(self) -> SharedMemory:
         if not supported():
             raise OSError
-        memory = Memory(self._size)
+        memory = SharedMemory(self._size)
         weakref.finalize(self, memory.close).atexit = False
         return memory
 
-    def _another_lender(self) -> _Lender | None:
+    def _add_mapping(self) -> _PrivateMapping | None:
         memory = self._memory
-        if memory is None or len(self._lenders) >= _MOST_MAPPINGS:
+        if memory is None or len(self._mappings) >= _MOST_MAPPINGS:
             return None
         try:
-            lender = _Lender(Mapping(memory.descriptor, memory.size))
+            mapping = _PrivateMapping(PrivateMapping(memory.descriptor, memory.size))
         except OSError:
             return None
-        self._lenders.append(lender)
-        return lender
+        self._mappings.append(mapping)
+        return mapping
 
 
-class Held:
+class ArenaBuffer:
     """A piece of an arena.
 
     Attributes:
-        root: The buffer, as it was written; what is handed out must not be a view of it.
+        base_array: The buffer, as it was written; what is handed out must not be a view of it.
         at: Where it lies.
     """
 
-    __slots__ = ("_arena", "at", "root")
+    __slots__ = ("_arena", "at", "base_array")
 
-    def __init__(self, arena: Arena, root: Bytes, at: int) -> None:
+    def __init__(self, arena: Arena, base_array: ByteArray, at: int) -> None:
         self._arena = arena
-        self.root = root
+        self.base_array = base_array
         self.at = at
 
-    def private(self) -> Bytes:
+    def private_view(self) -> ByteArray:
         """The buffer as memory of the caller's own, read-only for NumPy."""
         return self._arena.private(self)
 
 
-class _Lender:
+class _PrivateMapping:
     """One mapping, each piece of which is looked at by one reader at a time."""
 
-    def __init__(self, mapping: Mapping) -> None:
+    def __init__(self, mapping: PrivateMapping) -> None:
         self._mapping = mapping
-        self._lent: dict[int, Bytes] = {}
+        self._in_use: dict[int, ByteArray] = {}
         """The pieces that are looked at, by where they begin: they must not be written to meanwhile."""
 
-    def lend(self, held: Held) -> Bytes | None:
+    def view(self, held: ArenaBuffer) -> ByteArray | None:
         """A view of a piece; None while there is another one."""
-        root = held.root[:]  # an object that is this call's alone
-        if self._lent.setdefault(held.at, root) is not root:
+        root = held.base_array[:]  # an object that is this call's alone
+        if self._in_use.setdefault(held.at, root) is not root:
             return None
-        return self._mapping.view(held.at, len(root), self._returned)
+        return self._mapping.tracked_array(held.at, len(root), self._returned)
 
     def _returned(self, at: int, nbytes: int) -> None:
-        self._mapping.clean(at, nbytes)
-        del self._lent[at]
+        self._mapping.discard_private_pages(at, nbytes)
+        del self._in_use[at]

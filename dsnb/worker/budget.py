@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def share(total: int, wants: Sequence[int | None]) -> list[int]:
+def fair_share(total: int, wants: Sequence[int | None]) -> list[int]:
     """Give each task what it wants, as far as that is less than an equal share; the others divide what is left.
 
     Args:
@@ -21,8 +21,8 @@ def share(total: int, wants: Sequence[int | None]) -> list[int]:
     """
     shares = [1] * len(wants)
     left, order = total, sorted(range(len(wants)), key=lambda i: (wants[i] is None, wants[i] or 0))
-    for place, task in enumerate(order):
-        equal = left // (len(order) - place)
+    for rank, task in enumerate(order):
+        equal = left // (len(order) - rank)
         want = wants[task]
         shares[task] = max(1, equal if want is None else min(want, equal))
         left = max(0, left - shares[task])

@@ -6,14 +6,14 @@ import os
 from dataclasses import KW_ONLY, field
 from typing import Any
 
-from dsnb.arguments import checked, milliseconds, nbytes, one_of, optional, path, port, text, whole
+from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, port, text
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.addresses import loopback, split_target, target, token
+from dsnb.wire.addresses import loopback, target, target_address, token
 from dsnb.worker.host import memory_bytes
 
 MIB = 1 << 20
-_SHARED_MEMORY = 256 * MIB
+_DEFAULT_SHARED_MEMORY_BYTES = 256 * MIB
 
 
 def _dispatcher_address(name: str, value: Any) -> str:
@@ -26,7 +26,7 @@ def _dispatcher_address(name: str, value: Any) -> str:
 
 
 def _shared_memory(name: str, value: Any) -> int:
-    size: int = whole(0, hint="pass 0 for none, or leave it out")(name, value)
+    size: int = integer(0, hint="pass 0 for none, or leave it out")(name, value)
     there = memory_bytes()
     if size > there > 0:
         raise InvalidArgumentError(
@@ -40,7 +40,7 @@ def _shared_memory(name: str, value: Any) -> int:
 def _worker_address(name: str, value: Any) -> str:
     """What others are told: "host:port", where the port may be "%port%"."""
     given = text(name, value)
-    split_target(given.replace("%port%", "1"), name)
+    target_address(given.replace("%port%", "1"), name)
     return given
 
 
@@ -67,7 +67,7 @@ def _existing_folder(name: str, value: Any) -> str:
     spill_size_bytes=nbytes,
     shared_memory_bytes=optional(_shared_memory),
     read_ahead_bytes=nbytes,
-    max_readers=whole(1, 1_000_000),
+    max_readers=integer(1, 1_000_000),
     isolation=one_of("thread", "process"),
 )
 @dataclass(frozen=True)
@@ -129,4 +129,4 @@ class WorkerConfig:
         """Most bytes of shared memory, whether they were given or not."""
         if self.shared_memory_bytes is not None:
             return self.shared_memory_bytes
-        return min(_SHARED_MEMORY, (memory_bytes() or 4 * _SHARED_MEMORY) // 4)
+        return min(_DEFAULT_SHARED_MEMORY_BYTES, (memory_bytes() or 4 * _DEFAULT_SHARED_MEMORY_BYTES) // 4)

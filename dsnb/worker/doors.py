@@ -12,12 +12,12 @@ from dsnb.wire.methods import READ, Method
 from dsnb.wire.security import Guard
 from dsnb.wire.transfer.admission import Admission
 from dsnb.wire.transfer.grpc import ReadService
-from dsnb.wire.transfer.handover import Endpoint
-from dsnb.wire.transfer.shared_memory.service import SharedMemoryService
+from dsnb.wire.transfer.protocol import Endpoint
+from dsnb.wire.transfer.shared_memory.server import SharedMemoryServer
 from dsnb.worker.config import WorkerConfig
 
 
-class Doors:
+class TransferServers:
     """Lets readers in by all ways together as many as the worker is set to.
 
     Args:
@@ -29,7 +29,7 @@ class Doors:
     def __init__(self, endpoint: Endpoint, config: WorkerConfig, guard: Guard) -> None:
         self.admission = Admission(config.max_readers)
         self._grpc = ReadService(endpoint, self.admission)
-        self._shared_memory = SharedMemoryService(endpoint, guard, config.shared_memory_size, self.admission)
+        self._shared_memory = SharedMemoryServer(endpoint, guard, config.shared_memory_size, self.admission)
 
     @property
     def handlers(self) -> dict[Method[Any, Any], Callable[[Iterator[ReadRequest], grpc.ServicerContext], Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from dsnb.pipeline.engine.stage import Run, as_list
 
 
-def joined(runs: list[Run]) -> Run:
+def concat_runs(runs: list[Run]) -> Run:
     """Several runs as one, by a copy where they are arrays."""
     if len(runs) == 1 and not _is_text(runs[0]):
         return runs[0]
@@ -22,10 +22,10 @@ def joined(runs: list[Run]) -> Run:
     return _listed(runs)
 
 
-def handed_over(runs: list[Run]) -> Iterator[Run]:
+def runs_for_local_readers(runs: list[Run]) -> Iterator[Run]:
     """Several runs as a few, for readers in this process."""
     if not any(isinstance(run, np.ndarray) and run.ndim > 1 for run in runs):
-        yield joined(runs)  # scalars are copies whatever they come from, and lists hold references
+        yield concat_runs(runs)  # scalars are copies whatever they come from, and lists hold references
         return
     for run in runs:
         yield as_list(run) if _is_text(run) else run

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dsnb.errors import DeadlineExceededError
-from dsnb.worker.places import Trainer
+from dsnb.worker.places import TrainerCursor
 
 
-class Gathering:
+class StartBarrier:
     """Whether all are there who wanted to start together; once they were, it stays so.
 
     Attributes:
@@ -19,13 +19,13 @@ class Gathering:
         self.complete = False
         self._since: float | None = None
 
-    def count(self, trainers: Collection[Trainer], wanted: int) -> None:
+    def update(self, trainers: Collection[TrainerCursor], wanted: int) -> None:
         """Look who is there, when one comes who waits for so many."""
         self.complete |= sum(bool(trainer.readers) for trainer in trainers) >= wanted
 
-    def overdue(self, trainers: Collection[Trainer], now: float) -> bool:
+    def timed_out(self, trainers: Collection[TrainerCursor], now: float) -> bool:
         """Whether those who are there have waited for as long as they wanted to; the wait begins anew then."""
-        timeouts = [t.manner.timeout_s for t in trainers if t.readers and t.manner.timeout_s]
+        timeouts = [t.cache_policy.timeout_s for t in trainers if t.readers and t.cache_policy.timeout_s]
         if self.complete or not timeouts:
             self._since = None
         elif self._since is None:
@@ -36,7 +36,7 @@ class Gathering:
         return False
 
 
-def incomplete(job: str, here: Sequence[str]) -> DeadlineExceededError:
+def start_barrier_timeout(job: str, here: Sequence[str]) -> DeadlineExceededError:
     """What those who came are told when the others did not come in time."""
     return DeadlineExceededError(
         f"not all trainers that were to start together have come to job {job!r}; here are {', '.join(map(repr, here))}",

@@ -12,11 +12,11 @@ import sys
 import time
 
 _MIB = 1 << 20
-_TURN_S = 0.001
+_SWITCH_INTERVAL_S = 0.001
 # From glibc's malloc.h and Linux's prctl.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _SET_PARENT_DEATH_SIGNAL = 1
-_NAP_S = 0.0005
+_PROBE_SLEEP_S = 0.0005
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -32,13 +32,13 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, 256 * _MIB)
 
 
-def take_turns_quickly() -> None:
+def set_switch_interval() -> None:
     """Let threads that wait for the interpreter have it after a millisecond instead of five.
 
     A function in pure Python keeps it for the whole interval, each time one of the threads that send wants it: two or
     three times for each message.
     """
-    sys.setswitchinterval(_TURN_S)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def die_with_parent(parent: int) -> None:
@@ -99,24 +99,24 @@ def rss_bytes() -> int:
         return 0
 
 
-class Turns:
+class LatencyProbe:
     """How late a thread of this process gets its turn: where something else holds the interpreter.
 
     Attributes:
         late_ns: By how much it was late, all in all.
-        looks: How often that was measured.
+        samples: How often that was measured.
     """
 
     def __init__(self) -> None:
-        self.late_ns = self.looks = 0
+        self.late_ns = self.samples = 0
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Ask for a turn, and see when it comes. What the system kept it waiting for a processor does not count."""
         queued, began = _queued_ns(), time.perf_counter_ns()
-        time.sleep(_NAP_S)
-        took = time.perf_counter_ns() - began - int(_NAP_S * 1e9)
+        time.sleep(_PROBE_SLEEP_S)
+        took = time.perf_counter_ns() - began - int(_PROBE_SLEEP_S * 1e9)
         self.late_ns += max(0, took - (_queued_ns() - queued))
-        self.looks += 1
+        self.samples += 1
 
 
 def _queued_ns() -> int:

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 
 from dsnb.elements.frame import Array, Frame
 from dsnb.wire.messages import TaskOrder
-from dsnb.wire.transfer.handover import Piece, Sink
+from dsnb.wire.transfer.protocol import FrameSlice, Sink
 
 
-def keeps(order: TaskOrder) -> bool:
+def keeps_frames(order: TaskOrder) -> bool:
     """Whether a task's frames stay for other readers when their elements have been handed out to one."""
-    return order.cached or order.consumers > 0
+    return order.cached or order.num_consumers > 0
 
 
-def room_among(sinks: Iterable[Sink], nbytes: int) -> Array | None:
+def allocate_in_one(sinks: Iterable[Sink], nbytes: int) -> Array | None:
     """Where one of the readers would see an element of so many bytes; None if that holds for no place."""
-    return next((place for sink in sinks if (place := sink.room(nbytes)) is not None), None)
+    return next((memory for sink in sinks if (memory := sink.allocate(nbytes)) is not None), None)
 
 
-def prepare(sinks: Iterable[Sink], frames: Sequence[Frame], index: int, incarnation: int) -> None:
+def prepare_frames(sinks: Iterable[Sink], frames: Sequence[Frame], index: int, incarnation: int) -> None:
     """Have readers do what takes long before frames that may be delivered soon; not under the task's lock.
 
     Args:
@@ -30,7 +30,7 @@ def prepare(sinks: Iterable[Sink], frames: Sequence[Frame], index: int, incarnat
     """
     pieces = []
     for frame in frames:
-        pieces.append(Piece(frame, index, 0, frame.count, incarnation))
+        pieces.append(FrameSlice(frame, index, 0, frame.count, incarnation))
         index += frame.count
     for sink in sinks:
         for piece in pieces:

@@ -6,10 +6,10 @@ import threading
 import time
 from typing import Protocol
 
-_LOOK_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
-class Leaver(Protocol):
+class Drainable(Protocol):
     """What can finish what it has and stop."""
 
     @property
@@ -29,13 +29,13 @@ class Leaver(Protocol):
         """End, whatever there is."""
 
 
-def leave_when_idle(worker: Leaver) -> None:
+def stop_when_idle(worker: Drainable) -> None:
     """Have a worker stop, in a thread, when nobody needs it any more; harmless twice."""
     worker.drain()
-    threading.Thread(target=_see_off, args=(worker,), name="dsnb-leave", daemon=True).start()
+    threading.Thread(target=_wait_and_stop, args=(worker,), name="dsnb-leave", daemon=True).start()
 
 
-def _see_off(worker: Leaver) -> None:
+def _wait_and_stop(worker: Drainable) -> None:
     while not worker.stopped and not worker.idle:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     worker.stop()

@@ -6,10 +6,10 @@ import signal
 from collections.abc import Sequence
 
 _NATIVE_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
-_WORDS = 5
+_TAIL_LINES = 5
 
 
-def obituary(returncode: int, *, memory_ran_out: bool) -> str:
+def exit_reason(returncode: int, *, memory_ran_out: bool) -> str:
     """What a return code says of a process that nobody had asked to end.
 
     Args:
@@ -35,7 +35,7 @@ def obituary(returncode: int, *, memory_ran_out: bool) -> str:
     return f"was ended by {name} from outside"
 
 
-def last_words(lines: Sequence[str]) -> str:
+def output_tail(lines: Sequence[str]) -> str:
     """What a process said last, on one line: of a crash, where the thread that crashed stood.
 
     Example:
@@ -44,9 +44,9 @@ def last_words(lines: Sequence[str]) -> str:
     """
     crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     if crash is None:
-        return _joined(lines[-_WORDS:])
+        return _joined(lines[-_TAIL_LINES:])
     thread = next((at for at in range(crash, len(lines)) if lines[at].startswith("Current thread")), len(lines))
-    return _joined([*lines[max(0, crash - 1) : crash + 1], *lines[thread + 1 : thread + 1 + _WORDS]])
+    return _joined([*lines[max(0, crash - 1) : crash + 1], *lines[thread + 1 : thread + 1 + _TAIL_LINES]])
 
 
 def _joined(lines: Sequence[str]) -> str:

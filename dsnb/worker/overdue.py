@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
-class Overdue(threading.Thread):
+class FlushTimer(threading.Thread):
     """Does something a while after it was told that there is something to do. Started when it is first told.
 
     Without it, what was produced in the last moment before a function takes long, or a source waits for its next
@@ -23,26 +23,26 @@ class Overdue(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._after_s = after_s
         self._act = act
-        self._told = threading.Event()
+        self._armed = threading.Event()
         self._ended = threading.Event()
 
-    def tell(self) -> None:
+    def arm(self) -> None:
         """Have it done soon. From one thread only."""
         if self.ident is None:
             with suppress(RuntimeError):  # the system starts no more threads: what is due waits for the pipeline
                 self.start()
-        self._told.set()
+        self._armed.set()
 
     def end(self) -> None:
         """Do nothing more, and wait for the thread."""
         self._ended.set()
-        self._told.set()
+        self._armed.set()
         if self.ident is not None:
             self.join()
 
     def run(self) -> None:
         while not self._ended.is_set():
-            self._told.wait()
-            self._told.clear()
+            self._armed.wait()
+            self._armed.clear()
             while not self._ended.wait(self._after_s) and self._act():
                 pass

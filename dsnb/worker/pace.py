@@ -9,7 +9,7 @@ _SETTLES_S = 2.0
 _NOW_S = 0.01
 
 
-class Pace:
+class RateMeter:
     """Rates of counters that only grow, smoothed over a few seconds.
 
     Example:
@@ -24,7 +24,7 @@ class Pace:
         self._last: dict[str, tuple[float, int]] = {}
         self._rates: dict[str, float] = {}
 
-    def see(self, name: str, count: int, now: float) -> None:
+    def update(self, name: str, count: int, now: float) -> None:
         """Learn where a counter stands; looks that follow closely upon one another are taken as one."""
         at, before = self._last.get(name, (now, count))
         gone = now - at
@@ -35,16 +35,16 @@ class Pace:
             weight = 1.0 - math.exp(-gone / _SETTLES_S) if name in self._rates else 1.0
             self._rates[name] = (1 - weight) * self._rates.get(name, 0.0) + weight * (count - before) / gone
 
-    def of(self, name: str) -> float:
+    def rate(self, name: str) -> float:
         """Units a second; 0 where too little is known."""
         return self._rates.get(name, 0.0)
 
 
-def seconds_until(room: float, drift: float) -> float:
+def seconds_until_eviction(margin: float, drift: float) -> float:
     """How long until a place that drifts back by so many elements a second has no room left; 0 if it does not drift.
 
     Example:
         >>> seconds_until(30, 10.0), seconds_until(-5, 10.0), seconds_until(30, 0.0)
         (3.0, 0.01, 0.0)
     """
-    return max(_NOW_S, room / drift) if drift > 0 else 0.0
+    return max(_NOW_S, margin / drift) if drift > 0 else 0.0

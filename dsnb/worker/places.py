@@ -8,12 +8,12 @@ from dataclasses import field
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.wire.manner import Manner
+from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.ranges import Ranges
 
 
 @dataclass(slots=True, order=True)
-class Run:
+class Span:
     """Consecutive elements sent to one reader; those below `hits_until` were asked for by another trainer before."""
 
     first: int
@@ -25,10 +25,10 @@ class Run:
     def end(self) -> int:
         return self.first + self.count
 
-    def cut(self, count: int) -> Run:
+    def cut(self, count: int) -> Span:
         """Take the first `count` elements off this run and return them."""
         nbytes = self.nbytes * count // max(1, self.count)
-        head = Run(self.first, count, nbytes, self.hits_until)
+        head = Span(self.first, count, nbytes, self.hits_until)
         self.first += count
         self.count -= count
         self.nbytes -= nbytes
@@ -36,20 +36,20 @@ class Run:
 
 
 @dataclass(slots=True)
-class Trainer:
+class TrainerCursor:
     """One place in the sequence, shared by all readers of one trainer id.
 
-    `seen` is when it last gave a sign of life, by the clock that `tidy` is given; `waived` is set while it is treated
-    as one that skips, because it holds others up and does not read; `gone` when it has left and no longer counts.
-    `done` are the elements that it consumed. `elsewhere` are those that its readers had from an earlier incarnation of
+    `seen` is when it last gave a sign of life, by the clock that `tidy` is given; `exempt` is set while it is treated
+    as one that skips, because it holds others up and does not read; `removed` when it has left and no longer counts.
+    `consumed_ranges` are the elements that it consumed. `delivered_earlier` are those that its readers had from an earlier incarnation of
     the task; they are not sent again unless a reader leaves them.
     """
 
     next: int
-    since: int
-    manner: Manner
+    joined_at_index: int
+    cache_policy: CachePolicy
     readers: set[str] = field(default_factory=set)
-    returned: list[Run] = field(default_factory=list)
+    requeued: list[Span] = field(default_factory=list)
     consumed: int = 0
     hits: int = 0
     misses: int = 0
@@ -57,47 +57,47 @@ class Trainer:
     spilled: int = 0
     seen: float = 0.0
     seen_consumed: int = -1
-    waived: bool = False
-    gone: bool = False
-    done: Ranges = field(default_factory=Ranges)
-    elsewhere: Ranges = field(default_factory=Ranges)
+    exempt: bool = False
+    removed: bool = False
+    consumed_ranges: Ranges = field(default_factory=Ranges)
+    delivered_earlier: Ranges = field(default_factory=Ranges)
 
-    def count(self, part: Run) -> None:
+    def count(self, part: Span) -> None:
         """Count elements as consumed."""
         hits = max(0, min(part.end, part.hits_until) - part.first)
         self.consumed += part.count
-        self.done.add(part.first, part.end)
+        self.consumed_ranges.add(part.first, part.end)
         self.hits += hits
         self.misses += part.count - hits
 
     @property
-    def holds(self) -> bool:
+    def needs_retention(self) -> bool:
         """Whether elements that it has not consumed must be kept somewhere."""
-        return self.wants_all and not self.waived and not self.gone
+        return self.lossless and not self.exempt and not self.removed
 
     @property
-    def wants_all(self) -> bool:
+    def lossless(self) -> bool:
         """Whether it asked to lose nothing."""
-        return self.manner.on_lag in {"wait", "spill"}
+        return self.cache_policy.on_lag in {"wait", "spill"}
 
 
 @dataclass(slots=True)
-class Reader:
-    """One client's hold: counters are cumulative over its reading, `runs` is what was sent and not consumed.
+class ReaderState:
+    """One client's hold: counters are cumulative over its reading, `unconsumed` is what was sent and not consumed.
 
     `taken` elements left the client's buffer, consumed or not; `buffered` are the sizes of runs that did not, each with
-    the number of its elements and their bytes, and `nbytes` is their sum.
+    the number of its elements and their bytes, and `buffered_bytes` is their sum.
     """
 
-    trainer: str
+    trainer_id: str
     max_bytes: int = 0
     granted: int = 0
     sent: int = 0
     taken: int = 0
     consumed: int = 0
-    runs: deque[Run] = field(default_factory=deque)
+    unconsumed: deque[Span] = field(default_factory=deque)
     buffered: deque[list[int]] = field(default_factory=deque)
-    nbytes: int = 0
+    buffered_bytes: int = 0
     starved: bool = False
 
     @property
@@ -105,14 +105,14 @@ class Reader:
         """Elements that were sent and are on their way, or in the client's buffer."""
         return self.sent - self.taken
 
-    def send(self, run: Run) -> None:
+    def count_sent(self, span: Span) -> None:
         """Count elements as sent."""
-        self.runs.append(run)
-        self.buffered.append([run.count, run.nbytes])
-        self.sent += run.count
-        self.nbytes += run.nbytes
+        self.unconsumed.append(span)
+        self.buffered.append([span.count, span.nbytes])
+        self.sent += span.count
+        self.buffered_bytes += span.nbytes
 
-    def take(self, taken: int) -> None:
+    def update_taken(self, taken: int) -> None:
         """Learn how many elements left the client's buffer in all."""
         left = min(taken, self.sent) - self.taken
         while left > 0:
@@ -121,40 +121,40 @@ class Reader:
             nbytes = first[1] * part // first[0]
             first[0] -= part
             first[1] -= nbytes
-            self.nbytes -= nbytes
+            self.buffered_bytes -= nbytes
             self.taken += part
             left -= part
             if not first[0]:
                 self.buffered.popleft()
 
-    def take_back(self, received: int) -> Iterator[Run]:
+    def reclaim_unreceived(self, received: int) -> Iterator[Span]:
         """What was sent and did not arrive, the newest first; it may not be sent again without new credit."""
-        while self.sent > received and self.runs:
-            run = self.runs.pop()
-            back = min(run.count, self.sent - received)
-            kept = run.cut(run.count - back)
+        while self.sent > received and self.unconsumed:
+            span = self.unconsumed.pop()
+            back = min(span.count, self.sent - received)
+            kept = span.cut(span.count - back)
             if kept.count:
-                self.runs.append(kept)
+                self.unconsumed.append(kept)
             self.sent -= back
-            yield run
+            yield span
         self.granted = self.sent
         self.taken = min(self.taken, self.sent)
         self._forget_buffered()
 
     def _forget_buffered(self) -> None:
         """Keep of what is buffered as much as is left of what was sent."""
-        left, known, self.nbytes = self.sent - self.taken, self.buffered, 0
+        left, known, self.buffered_bytes = self.sent - self.taken, self.buffered, 0
         self.buffered = deque()
         for count, nbytes in known:
             part = min(count, left)
             if part:
                 self.buffered.append([part, nbytes * part // count])
-                self.nbytes += self.buffered[-1][1]
+                self.buffered_bytes += self.buffered[-1][1]
                 left -= part
 
 
 @dataclass(slots=True)  # not frozen, which would take three times as long
-class Taken:
+class TakenSlice:
     """What goes out to a reader: `count` elements of a frame from `start` on, the first one numbered `index`."""
 
     frame: Any

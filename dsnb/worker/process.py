@@ -23,10 +23,10 @@ from typing import IO, Any
 
 from dsnb import errors
 from dsnb.errors import DeadlineExceededError, DsnbError, UnavailableError, UnimplementedError
-from dsnb.limits import explained
+from dsnb.system_limits import limit_error
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import memory_kills
-from dsnb.worker.obituary import last_words, obituary
+from dsnb.worker.obituary import exit_reason, output_tail
 
 _LINES = 200  # a crash tells where each thread stood
 _SHOWN = 20
@@ -46,18 +46,18 @@ class Tail:
     """
 
     def __init__(self) -> None:
-        self._whole: deque[bytes] = deque(maxlen=_LINES)
+        self._complete_lines: deque[bytes] = deque(maxlen=_LINES)
         self._rest = b""
 
     def add(self, data: bytes) -> None:
-        *whole, rest = (self._rest + data).split(b"\n")
-        self._whole.extend(line[:_LINE_BYTES] for line in whole)
+        *complete, rest = (self._rest + data).split(b"\n")
+        self._complete_lines.extend(line[:_LINE_BYTES] for line in complete)
         self._rest = rest[:_LINE_BYTES]
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The lines so far, the unfinished last one among them; what is no text is shown as it can be."""
-        kept = [*self._whole, self._rest] if self._rest else [*self._whole]
+        kept = [*self._complete_lines, self._rest] if self._rest else [*self._complete_lines]
         return tuple(line.decode(errors="replace") for line in kept[-_LINES:])
 
 
@@ -84,12 +84,12 @@ class WorkerProcess:
         self._answered = threading.Event()
         self._ended = threading.Event()
         self._stopping = self._draining = False
-        self._introducing = threading.Lock()
-        self._thread = threading.Thread(target=self._attend, name="dsnb-worker-process", daemon=True)
+        self._config_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._supervise, name="dsnb-worker-process", daemon=True)
 
     # ---- life
 
-    def begin(self) -> None:
+    def prestart(self) -> None:
         """Have it import what it needs, which takes most of its start, and wait for `start` to say what it is to do."""
         self._thread.start()
 
@@ -101,11 +101,11 @@ class WorkerProcess:
             on_death: Called once, in a thread of its own, if the process ends without having been asked to.
         """
         self._on_death = on_death
-        with self._introducing:
+        with self._config_lock:
             self.config = config
-            self._introduce()
+            self._send_config()
         if self._thread.ident is None:
-            self.begin()
+            self.prestart()
 
     def wait_ready(self, timeout: float) -> None:
         """Wait until it serves.
@@ -119,7 +119,7 @@ class WorkerProcess:
             raise DeadlineExceededError(
                 f"a worker process was not ready within {timeout:g} seconds",
                 did="it was ended",
-                hint=f"it last said: {last_words(self._tail.lines)}",
+                hint=f"it last said: {output_tail(self._tail.lines)}",
             )
         if self._refusal is not None:
             self.stop(_STOP_S)
@@ -128,7 +128,7 @@ class WorkerProcess:
     def drain(self) -> None:
         """Take nothing new, and end when nobody reads any more."""
         self._draining = True
-        self._tell(b"drain\n")
+        self._send(b"drain\n")
 
     def ask_to_stop(self) -> None:
         """End soon, without waiting for it."""
@@ -163,12 +163,12 @@ class WorkerProcess:
         """The last lines of its standard error, to which user code's standard output goes as well."""
         return self._tail.lines[-_SHOWN:]
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """Why it ended, with its last words."""
         returncode = self._process.returncode if self._process is not None else None
         assert returncode is not None, "it has not ended"
-        why = obituary(returncode, memory_ran_out=memory_kills() > self._kills_before)
-        return f"its process {self.pid} {why}; it last said: {last_words(self._tail.lines)}"
+        why = exit_reason(returncode, memory_ran_out=memory_kills() > self._kills_before)
+        return f"its process {self.pid} {why}; it last said: {output_tail(self._tail.lines)}"
 
     def __repr__(self) -> str:
         state = "ended" if self._ended.is_set() else "running" if self._answered.is_set() else "starting"
@@ -176,13 +176,13 @@ class WorkerProcess:
 
     # ---- the thread that attends to it
 
-    def _attend(self) -> None:
+    def _supervise(self) -> None:
         try:
             self._spawn()
             assert self._process is not None
             self._watch(self._process)
         except OSError as error:
-            self._refusal = explained(error) or UnavailableError(f"a worker process could not be started: {error}")
+            self._refusal = limit_error(error) or UnavailableError(f"a worker process could not be started: {error}")
         finally:
             if self._refusal is None and not self.uid:
                 self._refusal = self._ended_early()
@@ -203,18 +203,18 @@ class WorkerProcess:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            env={**os.environ, **_where_dsnb_is()},
+            env={**os.environ, **_python_path()},
         )
-        with self._introducing:
+        with self._config_lock:
             self._process, self.pid = process, process.pid
-            self._introduce()
+            self._send_config()
         if self._stopping:  # meanwhile
             self.ask_to_stop()
 
-    def _introduce(self) -> None:
+    def _send_config(self) -> None:
         """Tell it its settings, once there are both."""
         if self.config is not None and self.pid:
-            self._tell(json.dumps(asdict(self.config)).encode() + b"\n")
+            self._send(json.dumps(asdict(self.config)).encode() + b"\n")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Listen to it until it is gone."""
@@ -226,14 +226,14 @@ class WorkerProcess:
             while end in listening:
                 ready, _, _ = select.select(listening, [], [])
                 if process.stdout in ready:
-                    self._hear(process.stdout.readline())
+                    self._handle_reply(process.stdout.readline())
                     listening.remove(process.stdout)
-                if process.stderr in ready and not self._listen(process.stderr):
+                if process.stderr in ready and not self._read_stderr(process.stderr):
                     listening.remove(process.stderr)  # closed by the pipeline's own code; the process may live on
                 if end in ready:
                     listening.remove(end)
             # A child of the process may hold its end open, so only what is there is read.
-            while select.select([process.stderr], [], [], 0)[0] and self._listen(process.stderr):
+            while select.select([process.stderr], [], [], 0)[0] and self._read_stderr(process.stderr):
                 pass
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # what user code started there ends with it
@@ -245,7 +245,7 @@ class WorkerProcess:
                     with contextlib.suppress(OSError):
                         stream.close()
 
-    def _hear(self, line: bytes) -> None:
+    def _handle_reply(self, line: bytes) -> None:
         """Its one answer; nothing if it ended before."""
         if not line:
             return
@@ -257,27 +257,27 @@ class WorkerProcess:
             self.uid, self.name, self.address = answer["uid"], answer["name"], answer["address"]
         self._answered.set()
 
-    def _listen(self, stderr: IO[bytes]) -> bool:
+    def _read_stderr(self, stderr: IO[bytes]) -> bool:
         data = os.read(stderr.fileno(), 1 << 16)
         self._tail.add(data)
         return bool(data)
 
-    def _tell(self, words: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         process = self._process
         if process is not None and process.stdin is not None:
             # A process that has just ended, or was asked to, is told nothing; its end is noticed elsewhere.
             with contextlib.suppress(OSError, ValueError):
-                process.stdin.write(words)
+                process.stdin.write(line)
 
     def _ended_early(self) -> DsnbError:
         return UnavailableError(
-            f"a worker process ended before it was ready: {self.obituary()}",
+            f"a worker process ended before it was ready: {self.exit_reason()}",
             did="the service was left as it was",
             hint=f"try it in a terminal: {Path(sys.executable).name} -m dsnb status, and look at what it last said",
         )
 
 
-def _where_dsnb_is() -> dict[str, str]:
+def _python_path() -> dict[str, str]:
     """PYTHONPATH for a process that is to import the dsnb of this one, wherever it was imported from."""
     folder = str(Path(__file__).resolve().parents[2])
     if folder.endswith(("site-packages", "dist-packages")):

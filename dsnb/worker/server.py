@@ -12,26 +12,26 @@ from types import TracebackType
 
 from dsnb.arguments import checked, instance, number
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
-from dsnb.limits import files_open, nearly_out_of_files
 from dsnb.processes import idle_ns, usable_cpus
+from dsnb.system_limits import nearly_out_of_files, open_files_text
 from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
-from dsnb.wire.control import ControlStream
-from dsnb.wire.ending import Ending
+from dsnb.wire.control_stream import ControlStream
+from dsnb.wire.lifecycle import StopOnce
 from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, SESSION
 from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.handover import Opening, Reading, Sink
-from dsnb.worker.budget import share
+from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
+from dsnb.worker.budget import fair_share
 from dsnb.worker.config import WorkerConfig
-from dsnb.worker.doors import Doors
-from dsnb.worker.host import Turns, rss_bytes
-from dsnb.worker.laying_out import keeps
-from dsnb.worker.leaving import leave_when_idle
-from dsnb.worker.patience import ATTEMPT_S, Patience
-from dsnb.worker.pipelines import Definitions, builder
+from dsnb.worker.doors import TransferServers
+from dsnb.worker.host import LatencyProbe, rss_bytes
+from dsnb.worker.laying_out import keeps_frames
+from dsnb.worker.leaving import stop_when_idle
+from dsnb.worker.pipeline_loader import DefinitionCache, stage_builder
+from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
 from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
@@ -40,7 +40,7 @@ _JOIN_S = 2.0
 _REGISTER_S = 10.0
 """How long a new worker looks for its dispatcher: a wrong address should not look like a slow start."""
 _DRAIN_S = 3.0
-_LOOK_S = 0.02
+_POLL_INTERVAL_S = 0.02
 
 
 class WorkerServer:
@@ -71,27 +71,27 @@ class WorkerServer:
         self.name = self._instance = ""
         # Readers know this worker by its uid, and the token is that of the service which it has joined.
         self._guard = Guard(lambda: self._channel.token if self._channel is not None else "", self.uid)
-        self._doors = Doors(self, config, self._guard)
+        self._transfer_servers = TransferServers(self, config, self._guard)
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
-        self._disk = SpillLimit(config.spill_size_bytes)
-        self._going: list[Task] = []  # dropped ones whose pipelines have not ended yet
+        self._spill_limit = SpillLimit(config.spill_size_bytes)
+        self._stopping_tasks: list[Task] = []  # dropped ones whose pipelines have not ended yet
         self._fetching: dict[str, int] = {}
         """Tasks that readers asked for before their order came, with how many ask."""
-        self._overtaken: set[str] = set()
+        self._dropped_while_fetching: set[str] = set()
         """Those of them that were dropped meanwhile."""
         self._last_reports: list[TaskReport] = []
         self._released = 0
         """The number of the last release of a client that was obeyed."""
-        self._turns = Turns()
-        self._definitions = Definitions()
+        self._latency_probe = LatencyProbe()
+        self._definition_cache = DefinitionCache()
         self._server: GrpcServer | None = None
         self._channel: Channel | None = None
-        self._session: ControlStream[WorkerReport, WorkerOrder] | None = None
+        self._control_stream: ControlStream[WorkerReport, WorkerOrder] | None = None
         self._refusal: DsnbError | None = None
-        self._drained_at: float | None = None
+        self._drain_deadline: float | None = None
         self._remembered = False
-        self._ending = Ending(self._lock)
+        self._stop_once = StopOnce(self._lock)
         if start:
             self.start()
 
@@ -102,8 +102,8 @@ class WorkerServer:
         """What dispatcher and clients are told, as "host:port"."""
         if self._server is None:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
-        told = self.config.worker_address or addresses.address_of(self.config.host, "%port%")
-        return told.replace("%port%", str(self._server.port))
+        advertised = self.config.worker_address or addresses.format_address(self.config.host, "%port%")
+        return advertised.replace("%port%", str(self._server.port))
 
     @checked()
     def start(self) -> None:
@@ -118,44 +118,44 @@ class WorkerServer:
             )
         if self._server is not None:
             return
-        server = GrpcServer("worker", self._doors.handlers, self._guard)
+        server = GrpcServer("worker", self._transfer_servers.handlers, self._guard)
         server.start(self.config.host, self.config.port)
         self._server = server
         atexit.register(self.stop)
         try:
-            self._doors.open(self.uid)
+            self._transfer_servers.open(self.uid)
             self._channel = open_channel(self.config.dispatcher_address, self.config.token)
-            self._session = ControlStream(
+            self._control_stream = ControlStream(
                 "dsnb-worker-session",
                 open_channel(self.config.dispatcher_address, self.config.token),
                 SESSION,
                 report=self._report,
-                receive=self._obey,
+                receive=self._handle_order,
                 interval_s=self.config.heartbeat_interval_ms / 1000,
-                failed=self._refused,
-                forsaken=self._forsaken,
+                on_failure=self._on_refused,
+                should_give_up=self._give_up_after,
             )
-            self._session.start()
+            self._control_stream.start()
             local.offer(self.uid, self)
-            self._wait_registered(self._session)
+            self._wait_registered(self._control_stream)
         except BaseException:  # Ctrl-C among them
             self.stop()
             raise
         if self.config.token is not None:
             # A pipeline may itself read from the service; its pickle has the address and not the token.
-            discovery.remember(self.config.dispatcher_address, self.config.token)
+            discovery.remember_token(self.config.dispatcher_address, self.config.token)
             self._remembered = True
 
-    def _wait_registered(self, session: ControlStream[WorkerReport, WorkerOrder]) -> None:
+    def _wait_registered(self, control_stream: ControlStream[WorkerReport, WorkerOrder]) -> None:
         seconds = min(_REGISTER_S, self.config.dispatcher_timeout_ms / 1000)
-        connected = session.connected.wait(seconds)
+        connected = control_stream.connected.wait(seconds)
         if self._refusal is not None:
             raise self._refusal
         if not connected:
             raise UnavailableError(
-                f"no dispatcher answers at {addresses.split_target(self.config.dispatcher_address)}",
+                f"no dispatcher answers at {addresses.target_address(self.config.dispatcher_address)}",
                 did=f"the worker tried for {seconds:g} seconds and was not started",
-                hint=f"{files_open()}: a connection may need more"
+                hint=f"{open_files_text()}: a connection may need more"
                 if nearly_out_of_files()
                 else "start the dispatcher first, or check dispatcher_address",
             )
@@ -163,9 +163,9 @@ class WorkerServer:
     @checked()
     def drain(self) -> None:
         """Take nothing new: DYNAMIC tasks end with the splits that they have, other passes end early in a while."""
-        self._drained_at = self._drained_at or time.monotonic() + _DRAIN_S
-        if self._session is not None:
-            self._session.report_now()
+        self._drain_deadline = self._drain_deadline or time.monotonic() + _DRAIN_S
+        if self._control_stream is not None:
+            self._control_stream.report_now()
 
     @checked(timeout=number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9))
     def leave(self, timeout: float = 30.0) -> bool:
@@ -187,7 +187,7 @@ class WorkerServer:
         self.drain()
         deadline = time.monotonic() + timeout
         while not self.idle and not self.stopped and time.monotonic() < deadline:
-            self._ending.begun.wait(_LOOK_S)
+            self._stop_once.requested.wait(_POLL_INTERVAL_S)
         done = self.idle
         self.stop()
         return done
@@ -205,27 +205,27 @@ class WorkerServer:
         Args:
             timeout: Seconds to wait for user code that runs.
         """
-        self._ending.run(lambda: self._stop(timeout))
+        self._stop_once.run(lambda: self._stop(timeout))
 
     def _stop(self, timeout: float) -> None:
         atexit.unregister(self.stop)
         local.withdraw(self.uid)
         if self._remembered and self.config.token is not None:
-            discovery.forget(self.config.dispatcher_address, self.config.token)
+            discovery.forget_token(self.config.dispatcher_address, self.config.token)
         with self._lock:
-            tasks = [*self._tasks.values(), *self._going]
+            tasks = [*self._tasks.values(), *self._stopping_tasks]
         gone = UnavailableError(f"the worker {self.name} was stopped")
         for task in tasks:
             task.stop(gone)
-        if self._session is not None:
-            self._session.close()  # its last report tells how far the tasks came, so that others take them over
+        if self._control_stream is not None:
+            self._control_stream.close()  # its last report tells how far the tasks came, so that others take them over
         with self._lock:
             self._tasks.clear()
         for task in tasks:
             task.drop()
         if self._server is not None:
             self._server.stop(0.2)
-        self._doors.close()
+        self._transfer_servers.close()
         deadline = time.monotonic() + timeout
         for task in tasks:
             task.join(max(0.0, deadline - time.monotonic()))
@@ -241,19 +241,19 @@ class WorkerServer:
         """
         if self._server is None and not self.stopped:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
-        self._ending.wait()
+        self._stop_once.wait()
         if self._refusal is not None:
             raise self._refusal
 
     @property
     def stopped(self) -> bool:
         """Whether it was stopped, or ended because its dispatcher does not want it."""
-        return self._ending.begun.is_set()
+        return self._stop_once.requested.is_set()
 
     @property
     def idle(self) -> bool:
         """Whether it has no task that somebody may still read; in the end of draining only DYNAMIC ones count."""
-        over = self._drained_at is not None and time.monotonic() > self._drained_at
+        over = self._drain_deadline is not None and time.monotonic() > self._drain_deadline
         with self._lock:
             return not any(task.order.mode == "DYNAMIC" or not over for task in self._tasks.values())
 
@@ -272,7 +272,7 @@ class WorkerServer:
 
     # ---- readers
 
-    def open(self, opening: Opening, sink: Sink) -> Reading:
+    def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
         """Let a client read a task; see `wire.transfer.handover.Endpoint`."""
         if opening.instance not in ("", self._instance):
             raise UnavailableError(f"the worker {self.name} has not heard yet that the service began anew")
@@ -299,23 +299,23 @@ class WorkerServer:
         try:
             order = self._channel.call(GET_TASK, TaskRequest(task_id=task_id), timeout=5.0)
             with self._lock:
-                if task_id in self._overtaken:
+                if task_id in self._dropped_while_fetching:
                     raise NotFoundError(f"the task {task_id} was dropped", did="it may have ended")
-                return self._start(order)
+                return self._start_task(order)
         finally:
             with self._lock:
                 self._fetching[task_id] -= 1
                 if not self._fetching[task_id]:
                     del self._fetching[task_id]
-                    self._overtaken.discard(task_id)
+                    self._dropped_while_fetching.discard(task_id)
 
     # ---- the dispatcher's orders
 
-    def _obey(self, order: WorkerOrder) -> None:
+    def _handle_order(self, order: WorkerOrder) -> None:
         if order.welcome:
-            self._enter(order)
+            self._on_welcome(order)
         for start in () if self.stopped else order.start:
-            self._start(start).pause(paused=start.paused)
+            self._start_task(start).pause(paused=start.paused)
         for task_id in order.drop:
             self._drop(task_id)
         with self._lock:
@@ -324,25 +324,25 @@ class WorkerServer:
             for task in tasks:
                 task.leave(release.client_id, died=release.died)
             self._released = max(self._released, release.number)
-        if order.releases and self._session is not None:
-            self._session.report_now()  # a pass may wait to be over for this
-        for dismissal in order.dismiss:
+        if order.releases and self._control_stream is not None:
+            self._control_stream.report_now()  # a pass may wait to be over for this
+        for dismissal in order.evict_trainers:
             for task in tasks:
                 if task.order.task_id == dismissal.task_id:
-                    task.dismiss(dismissal.trainer_id)
+                    task.remove_trainer(dismissal.trainer_id)
         if order.drain:
-            leave_when_idle(self)
-        if order.collect and self._session is not None:
-            self._session.report_now(order.collect)
+            stop_when_idle(self)
+        if order.report_seq and self._control_stream is not None:
+            self._control_stream.report_now(order.report_seq)
 
-    def _enter(self, order: WorkerOrder) -> None:
+    def _on_welcome(self, order: WorkerOrder) -> None:
         """Be let in. A service that began anew gives numbers again that tasks of the last one have: these go."""
         if self._instance not in ("", order.instance):
             for task_id in list(self._tasks):
                 self._drop(task_id)
         self.name, self._instance = order.name, order.instance
 
-    def _start(self, order: TaskOrder) -> Task:
+    def _start_task(self, order: TaskOrder) -> Task:
         with self._lock:
             known = self._tasks.get(order.task_id)
             if known is not None and known.order.incarnation == order.incarnation:
@@ -352,30 +352,34 @@ class WorkerServer:
             if self._channel is None or self.stopped:
                 raise UnavailableError(f"the worker {self.name} is stopping")
             channel = self._channel
-            patience = Patience(
+            retry = RetryPolicy(
                 seconds=self.config.dispatcher_timeout_ms / 1000,
                 given_up=lambda: not self._has(order),
-                connected=lambda: self._session is not None and self._session.broken_since is None,
+                connected=lambda: self._control_stream is not None and self._control_stream.broken_since is None,
             )
             packed = self.config.isolation == "process"
             feed: DispatcherFeed | None = None
             if order.mode == "DYNAMIC":
                 feed = DispatcherFeed(
                     order.task_id,
-                    order.providers,
-                    lambda request: patience(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S)),
-                    order.position.runs if order.position else (),
+                    order.num_providers,
+                    lambda request: retry(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S)),
+                    order.position.splits if order.position else (),
                     order.incarnation,
                 )
             task = Task(
                 order,
-                builder(channel, order, feed, patience, self._definitions, copied_later=packed or keeps(order)),
+                stage_builder(
+                    channel, order, feed, retry, self._definition_cache, copied_later=packed or keeps_frames(order)
+                ),
                 feed,
-                ahead=self.config.read_ahead_bytes,
+                read_ahead_bytes=self.config.read_ahead_bytes,
                 capacity=self.config.cross_trainer_cache_size_bytes,
                 on_change=self._changed,
-                note=f"on worker {self.name}, job {order.job_name!r}",
-                spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._disk) if order.cached else None,
+                error_context=f"on worker {self.name}, job {order.job_name!r}",
+                spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._spill_limit)
+                if order.cached
+                else None,
                 packed=packed,
             )
             self._tasks[order.task_id] = task
@@ -389,11 +393,11 @@ class WorkerServer:
     def _drop(self, task_id: str) -> None:
         with self._lock:
             if task_id in self._fetching:
-                self._overtaken.add(task_id)
+                self._dropped_while_fetching.add(task_id)
             task = self._tasks.pop(task_id, None)
             if task is None:
                 return
-            self._going.append(task)
+            self._stopping_tasks.append(task)
             self._share_budget()
         task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
         with self._lock:
@@ -402,24 +406,24 @@ class WorkerServer:
     def _share_budget(self) -> None:
         """Divide the cache's bytes among the tasks that keep elements for other trainers."""
         cached = [task for task in self._tasks.values() if task.order.cached]
-        shares = share(self.config.cross_trainer_cache_size_bytes, [task.wants() for task in cached])
+        shares = fair_share(self.config.cross_trainer_cache_size_bytes, [task.wanted_bytes() for task in cached])
         for task, nbytes in zip(cached, shares, strict=True):
             task.resize(nbytes)
 
     def _changed(self) -> None:
-        if self._session is not None:
-            self._session.report_now()
+        if self._control_stream is not None:
+            self._control_stream.report_now()
 
-    def _forsaken(self, gone_s: float) -> bool:
+    def _give_up_after(self, gone_s: float) -> bool:
         """Whether the dispatcher is gone for so long that it will not come back, and nobody reads what is there."""
         with self._lock:
-            read = any(task.read for task in self._tasks.values())
+            read = any(task.has_readers for task in self._tasks.values())
         return gone_s * 1000 >= self.config.dispatcher_gone_ms and not read
 
-    def _refused(self, error: DsnbError) -> None:
+    def _on_refused(self, error: DsnbError) -> None:
         self._refusal = error
-        if self._session is not None:
-            self._session.connected.set()  # whoever waits for the registration learns of the refusal
+        if self._control_stream is not None:
+            self._control_stream.connected.set()  # whoever waits for the registration learns of the refusal
         if self.name:  # it had been let in: without a dispatcher there is nothing left to do
             threading.Thread(target=self.stop, name="dsnb-worker-stop", daemon=True).start()
 
@@ -427,12 +431,12 @@ class WorkerServer:
         with self._lock:
             tasks = list(self._tasks.values())
             last, self._last_reports = self._last_reports, []
-            self._going = [task for task in self._going if not task.join(0.0)]
+            self._stopping_tasks = [task for task in self._stopping_tasks if not task.join(0.0)]
             self._share_budget()
         for task in tasks:
-            task.tidy(time.monotonic())
+            task.tick(time.monotonic())
         if self.config.isolation == "thread":
-            self._turns.look()
+            self._latency_probe.measure()
         return WorkerReport(
             uid=self.uid,
             name=self.config.name or "",
@@ -445,12 +449,12 @@ class WorkerServer:
             ended=tuple(task.order.task_id for task in tasks if task.done),
             seq=number,
             leaving=leaving,
-            draining=self._drained_at is not None,
+            draining=self._drain_deadline is not None,
             clock_ns=time.monotonic_ns(),
-            late_ns=self._turns.late_ns,
-            looks=self._turns.looks,
+            late_ns=self._latency_probe.late_ns,
+            latency_samples=self._latency_probe.samples,
             cpu_ns=time.process_time_ns(),
             cpus=usable_cpus(),
             idle_ns=idle_ns(),
-            released=self._released,
+            last_release=self._released,
         )

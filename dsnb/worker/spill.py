@@ -109,7 +109,7 @@ class Spill:
         self._folder = folder
         self._limit = limit
         self._files: list[SpillFile] = []
-        self._full_at: int | None = None
+        self._used_when_full: int | None = None
         """What was taken of the limit when there was no room."""
 
     def put(self, frame: Frame) -> SpilledFrame | Frame | None:
@@ -124,25 +124,27 @@ class Spill:
         self.nbytes += nbytes
         return SpilledFrame(frame.structure, layouts, frame.count, file, offset, nbytes)
 
-    def get(self, place: SpilledFrame | Frame) -> Frame:
+    def get(self, location: SpilledFrame | Frame) -> Frame:
         """Read a frame. What it holds belongs to this call's caller: no other reader sees what becomes of it."""
-        if isinstance(place, Frame):
-            return place
-        body = place.file.read(place.offset, place.nbytes)
-        return Frame(place.structure, [column_from(x, body, place.count) for x in place.layouts], place.count)
+        if isinstance(location, Frame):
+            return location
+        body = location.file.read(location.offset, location.nbytes)
+        return Frame(
+            location.structure, [column_from(x, body, location.count) for x in location.layouts], location.count
+        )
 
-    def drop(self, place: SpilledFrame | Frame) -> None:
+    def drop(self, location: SpilledFrame | Frame) -> None:
         """Let a frame go, and its file with the last one in it."""
-        if isinstance(place, Frame):
+        if isinstance(location, Frame):
             return
-        self.nbytes -= place.nbytes
-        place.file.left -= 1
-        if not place.file.left and place.file is not self._files[-1]:
-            self._close(place.file)
+        self.nbytes -= location.nbytes
+        location.file.left -= 1
+        if not location.file.left and location.file is not self._files[-1]:
+            self._close(location.file)
 
     def has_room(self) -> bool:
         """Whether there was room at the last try, or may be now: a file that goes makes some."""
-        return self._full_at is None or self._limit.used < self._full_at
+        return self._used_when_full is None or self._limit.used < self._used_when_full
 
     def close(self) -> None:
         """Let everything go."""
@@ -155,15 +157,15 @@ class Spill:
             return self._files[-1]
         size = max(_FILE_BYTES, nbytes)
         if not self._limit.take(size):
-            self._full_at = self._limit.used
+            self._used_when_full = self._limit.used
             return None
         try:
             file = SpillFile(self._folder, size)
         except OSError:
             self._limit.give_back(size)
-            self._full_at = self._limit.used
+            self._used_when_full = self._limit.used
             return None
-        self._full_at = None
+        self._used_when_full = None
         before = self._files[-1] if self._files else None
         self._files.append(file)
         if before is not None and not before.left:

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from dsnb.wire.messages import SplitGrant, SplitRun, SplitsReply, SplitsRequest
+from dsnb.wire.messages import SplitGrant, SplitRange, SplitsReply, SplitsRequest
 
 _GRANT_S = 0.2
 _FIRST_WANT = 4
@@ -19,28 +19,28 @@ class DispatcherFeed:
     """A `SplitFeed` of one task.
 
     A run of splits that was read to its end is not done: its elements are still on their way through the pipeline and
-    into a frame. `settle` tells where they will be at the latest, and `done` counts the run when those are consumed.
+    into a frame. `mark_produced` tells where they will be at the latest, and `done` counts the run when those are consumed.
 
     Args:
         task_id: The task that asks.
         incarnation: Which start of it this is.
         providers: The number of split providers of its dataset.
         ask: Makes the call.
-        had: Runs that the task has already, from an earlier pass; they come first.
+        previous_runs: Runs that the task has already, from an earlier pass; they come first.
     """
 
     def __init__(
-        self, task_id: str, providers: int, ask: Ask, had: Sequence[SplitRun] = (), incarnation: int = 1
+        self, task_id: str, providers: int, ask: Ask, previous_runs: Sequence[SplitRange] = (), incarnation: int = 1
     ) -> None:
         self._task_id = task_id
         self._incarnation = incarnation
         self._ask = ask
-        self._had = _by_cursor(had)
+        self._previous_grants = _by_cursor(previous_runs)
         self._repetitions = [-1] * providers
-        self._open: dict[int, _Runs] = {}
-        self._read: deque[tuple[int, int]] = deque()
+        self._open: dict[int, _SplitRunIterator] = {}
+        self._read_runs: deque[tuple[int, int]] = deque()
         """Runs that were read and not settled: provider and number of splits."""
-        self._settled: deque[tuple[int, int, int]] = deque()
+        self._produced_runs: deque[tuple[int, int, int]] = deque()
         """Runs with the position that their elements lie before: position, provider and number of splits."""
         self._done = [0] * providers
 
@@ -52,7 +52,7 @@ class DispatcherFeed:
         self._repetitions[provider] = repetition
 
         def ask(cursor: int, want: int) -> SplitGrant | None:
-            had = self._had.pop((provider, repetition, cursor), None)
+            had = self._previous_grants.pop((provider, repetition, cursor), None)
             if had is not None:
                 return had
             reply = self._ask(
@@ -68,32 +68,32 @@ class DispatcherFeed:
             run = SplitGrant(provider=provider, repetition=repetition, cursor=cursor, first=reply.first, end=reply.end)
             return None if reply.done else run
 
-        runs = self._open[provider] = _Runs(ask, lambda count: self._read.append((provider, count)))
+        runs = self._open[provider] = _SplitRunIterator(ask, lambda count: self._read_runs.append((provider, count)))
         return runs
 
     def repetition(self, provider: int) -> int:
         """The repetition that was begun last."""
         return self._repetitions[provider]
 
-    def settle(self, position: int) -> None:
+    def mark_produced(self, position: int) -> None:
         """Learn that what was made of all splits read so far is among the task's first `position` elements.
 
         Where elements wait inside the pipeline (shuffle, prefetch) this is a little early.
         """
-        while self._read:
-            provider, count = self._read.popleft()
-            self._settled.append((position, provider, count))
+        while self._read_runs:
+            provider, count = self._read_runs.popleft()
+            self._produced_runs.append((position, provider, count))
 
     def end(self, position: int) -> None:
         """Learn that the pipeline has ended and the task has `position` elements."""
         for provider in self._open:
             self._give_up(provider)
-        self.settle(position)
+        self.mark_produced(position)
 
     def done(self, consumed: int) -> tuple[int, ...]:
         """Splits that are done, for each provider, when the task's first `consumed` elements are consumed."""
-        while self._settled and self._settled[0][0] <= consumed:
-            _, provider, count = self._settled.popleft()
+        while self._produced_runs and self._produced_runs[0][0] <= consumed:
+            _, provider, count = self._produced_runs.popleft()
             self._done[provider] += count
         return tuple(self._done)
 
@@ -104,24 +104,24 @@ class DispatcherFeed:
     def _give_up(self, provider: int) -> None:
         runs = self._open.get(provider)
         if runs is not None:
-            runs.put_down()
+            runs.mark_read()
 
 
-def _by_cursor(runs: Sequence[SplitRun]) -> dict[tuple[int, int, int], SplitGrant]:
+def _by_cursor(runs: Sequence[SplitRange]) -> dict[tuple[int, int, int], SplitGrant]:
     """Runs by provider, repetition, and how many splits of that the task had before."""
     cursors: Counter[tuple[int, int]] = Counter()
     found = {}
     for run in runs:
-        place = run.provider, run.repetition
+        key = run.provider, run.repetition
         grant = SplitGrant(
-            provider=run.provider, repetition=run.repetition, cursor=cursors[place], first=run.first, end=run.end
+            provider=run.provider, repetition=run.repetition, cursor=cursors[key], first=run.first, end=run.end
         )
-        found[*place, cursors[place]] = grant
-        cursors[place] += run.end - run.first
+        found[*key, cursors[key]] = grant
+        cursors[key] += run.end - run.first
     return found
 
 
-class _Runs(Iterator[tuple[int, int]]):
+class _SplitRunIterator(Iterator[tuple[int, int]]):
     """One repetition of one provider.
 
     Asking again with the same cursor gets the same answer: a call that failed is simply made again by the next `next`.
@@ -145,10 +145,10 @@ class _Runs(Iterator[tuple[int, int]]):
 
     def __next__(self) -> tuple[int, int]:
         if self._in_hand:
-            pace = self._in_hand / max(1e-6, time.monotonic() - self._began)
-            self._want = min(max(1, int(pace * _GRANT_S)), _MOST_WANT, 4 * self._want)
+            splits_per_s = self._in_hand / max(1e-6, time.monotonic() - self._began)
+            self._want = min(max(1, int(splits_per_s * _GRANT_S)), _MOST_WANT, 4 * self._want)
             self._cursor += self._in_hand
-            self.put_down()
+            self.mark_read()
         if self._ended:
             raise StopIteration
         run = self._ask(self._cursor, self._want)
@@ -160,7 +160,7 @@ class _Runs(Iterator[tuple[int, int]]):
         self._began = time.monotonic()
         return run.first, run.end
 
-    def put_down(self) -> None:
+    def mark_read(self) -> None:
         """Count the run in hand as read: to its end, or as far as anybody will."""
         if self._in_hand:
             self._has_read(self._in_hand)

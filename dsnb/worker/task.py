@@ -7,31 +7,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 
+from dsnb.elements.allocation import Allocator
 from dsnb.elements.frame import Array, Frame
-from dsnb.elements.room import Room
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.wire.manner import Manner
-from dsnb.wire.messages import TaskOrder, TaskReport, TaskResume
-from dsnb.wire.transfer.handover import Opening, Piece, Sink
+from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.messages import ResumePosition, TaskOrder, TaskReport
+from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, Sink
 from dsnb.worker.arena import Arena
-from dsnb.worker.charging import charger
-from dsnb.worker.departed import Departed
-from dsnb.worker.gathering import incomplete
-from dsnb.worker.laying_out import keeps, prepare, room_among
-from dsnb.worker.pace import Pace
-from dsnb.worker.pipelines import begin_at
-from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, Limits, Producer
-from dsnb.worker.reporting import ResumeReports, see, stage_reports, trainer_reports
-from dsnb.worker.round_robin import RoundRobin, ended
+from dsnb.worker.charging import encoded_bytes_callback
+from dsnb.worker.departed import ClosedReaderTotals
+from dsnb.worker.gathering import start_barrier_timeout
+from dsnb.worker.laying_out import allocate_in_one, keeps_frames, prepare_frames
+from dsnb.worker.pace import RateMeter
+from dsnb.worker.pipeline_loader import seek_to_position
+from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, FrameLimits, Producer
+from dsnb.worker.reporting import ResumeReporter, stage_reports, trainer_reports, update_rates
+from dsnb.worker.round_log import RoundLog, end_of_data_error
+from dsnb.worker.sessions import ReaderSession
+from dsnb.worker.shared_log import SharedLog
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
-from dsnb.worker.task_reading import TaskReading
-from dsnb.worker.window import Window
 
 _UNBOUNDED_MS = 1 << 40
 """Of a task that cannot be taken over."""
-_ALL = ""
+_SHARED_TRAINER_ID = ""
 """The one trainer of a task that is not cached: all readers share its place."""
 
 
@@ -42,11 +42,11 @@ class Task:
         order: What the dispatcher asked for.
         build: Makes the pipeline's stage, which may lay its elements out in a room.
         feed: Where the pipeline's splits come from, in DYNAMIC mode.
-        ahead: Bytes to produce ahead of demand.
+        read_ahead_bytes: Bytes to produce ahead of demand.
         capacity: Most bytes that the window may ever hold, if the job is cached; `resize` says how many at present.
         on_change: Called when the dispatcher should hear of the task at once (everything is produced and consumed;
             the first elements are gone for newcomers), under the task's lock.
-        note: Where this task runs, for the errors of user code.
+        error_context: Where this task runs, for the errors of user code.
         spill: The disk for trainers that asked to be served from there when they fall behind.
         packed: Whether its readers are in other processes.
     """
@@ -54,13 +54,13 @@ class Task:
     def __init__(
         self,
         order: TaskOrder,
-        build: Callable[[Room], Stage],
+        build: Callable[[Allocator], Stage],
         feed: DispatcherFeed | None,
         *,
-        ahead: int,
+        read_ahead_bytes: int,
         capacity: int,
         on_change: Callable[[], None],
-        note: str,
+        error_context: str,
         spill: Spill | None = None,
         packed: bool = False,
     ) -> None:
@@ -68,41 +68,50 @@ class Task:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._spill = spill
-        self._window: Window | RoundRobin
-        if order.consumers:
-            self._window = RoundRobin(consumers=order.consumers, ahead=ahead)
+        self._log: SharedLog | RoundLog
+        if order.num_consumers:
+            self._log = RoundLog(consumers=order.num_consumers, read_ahead_bytes=read_ahead_bytes)
         else:
             position = order.position if order.position is not None and order.position.taken_over else None
-            first = position.first if position is not None else 0
-            self._window = Window(
-                capacity=capacity, ahead=ahead, keep=order.cached, whole=not order.endless, store=spill, first=first
+            first = position.first_index if position is not None else 0
+            self._log = SharedLog(
+                capacity=capacity,
+                read_ahead_bytes=read_ahead_bytes,
+                keep=order.cached,
+                keep_all=not order.endless,
+                store=spill,
+                first=first,
             )
             if position is not None:
-                self._window.take_over(position.trainers)
+                self._log.take_over(position.trainers)
         self._most_bytes = capacity
-        self._pace = Pace()
-        self._departed = Departed()
-        self._last: TaskReport | None = None
+        self._rates = RateMeter()
+        self._closed_readers = ClosedReaderTotals()
+        self._final_report: TaskReport | None = None
         """What was told when it was dropped."""
-        self._readings: dict[str, TaskReading] = {}
-        self._gone: dict[str, int] = {}
+        self._sessions: dict[str, ReaderSession] = {}
+        self._lost_clients: dict[str, int] = {}
         """How many elements clients had consumed, as far as is known, whom the dispatcher gave up."""
-        self._packed = packed and not order.consumers
-        self._packs = keeps(order) and not packed
-        self._arena = Arena(2 * capacity) if self._packs else None
+        self._packed = packed and not order.num_consumers
+        self._packs_kept_frames = keeps_frames(order) and not packed
+        self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
         self.limits = self._limits()
-        name, make, begin = f"dsnb-task-{order.task_id}", partial(build, self.room), partial(begin_at, order)
-        self._producer = Producer(name, make, self, note, packed=packed, begin=begin)
+        name, make, begin = (
+            f"dsnb-task-{order.task_id}",
+            partial(build, self.allocate),
+            partial(seek_to_position, order),
+        )
+        self._producer = Producer(name, make, self, error_context, packed=packed, seek=begin)
         self._feed = feed
         self._on_change = on_change
-        self._started = self._stopped = self._end_noted = self._torn_noted = False
+        self._started = self._stopped = self._end_noted = self._partial_noted = False
         self._paused = order.paused
-        self._resumes = ResumeReports()
+        self._resume_reporter = ResumeReporter()
         self._errors = self._sent_elements = self._sent_bytes = self._repeated = 0
 
     # ---- readers
 
-    def open(self, opening: Opening, sink: Sink) -> TaskReading:
+    def open(self, opening: OpenRequest, sink: Sink) -> ReaderSession:
         """Let a client read; the first one starts the pipeline.
 
         Raises:
@@ -111,87 +120,87 @@ class Task:
         with self._lock:
             if self._stopped:
                 raise UnavailableError(f"the task {opening.task_id} was stopped")
-            if opening.client_id in self._gone:
+            if opening.client_id in self._lost_clients:
                 raise NotFoundError(f"the reader {opening.client_id} was given up", did="it was not let in again")
             if self.order.cached and not opening.trainer_id:
                 raise InvalidArgumentError(
                     "the cross-trainer cache requires a non-empty trainer ID", did="the reader was refused"
                 )
-            trainer = opening.trainer_id if self.order.cached or self.order.consumers else _ALL
+            trainer = opening.trainer_id if self.order.cached or self.order.num_consumers else _SHARED_TRAINER_ID
             client = opening.client_id
-            old = self._put_down(client)
+            old = self._remove_session(client)
             if old is not None:  # its connection broke, and we have not noticed
                 old.sink.fail(CancelledError("the same client opened this task again"))
-            manner = opening.manner or Manner()
-            self._window.attach(client, trainer, opening.received, opening.consumed, manner)
-            if opening.had and isinstance(self._window, Window):
-                pairs = list(zip(opening.had[::2], opening.had[1::2], strict=False))
-                known = self._gone.get(opening.client_before)
-                untold = opening.had_count - known if known is not None else None
-                self._repeated += self._window.confirm(trainer, pairs, untold)
-            reading = self._readings[client] = TaskReading(self, opening, sink, trainer)
+            manner = opening.cache_policy or CachePolicy()
+            self._log.attach(client, trainer, opening.received, opening.consumed, manner)
+            if opening.consumed_before and isinstance(self._log, SharedLog):
+                pairs = list(zip(opening.consumed_before[::2], opening.consumed_before[1::2], strict=False))
+                known = self._lost_clients.get(opening.previous_client_id)
+                unacked = opening.consumed_before_count - known if known is not None else None
+                self._repeated += self._log.reconcile(trainer, pairs, unacked)
+            session = self._sessions[client] = ReaderSession(self, opening, sink, trainer)
             if not self._started:
                 self._started = True
                 self._producer.start()
-            self._tell_progress(reading)
-            self._window.credit(client, opening.granted, opening.consumed, opening.max_bytes)
-            self._pump_all() if manner.together else self._pump(reading)
+            self._send_progress(session)
+            self._log.credit(client, opening.granted, opening.consumed, opening.max_bytes)
+            self._pump_all() if manner.start_together else self._pump(session)
             self._changed.notify_all()
-            return reading
+            return session
 
     def credit(
-        self, reading: TaskReading, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0
+        self, session: ReaderSession, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0
     ) -> None:
         with self._lock:
-            if self._readings.get(reading.client) is reading:
-                if isinstance(self._window, RoundRobin):
-                    self._window.acknowledge(reading.client, received)
-                    self._window.credit(reading.client, granted, consumed, max_bytes)
+            if self._sessions.get(session.client) is session:
+                if isinstance(self._log, RoundLog):
+                    self._log.update_received(session.client, received)
+                    self._log.credit(session.client, granted, consumed, max_bytes)
                 else:
-                    self._window.credit(reading.client, granted, consumed, max_bytes, taken)
-                reading.consumed(consumed)
-                self._pump(reading)
-                if self.order.consumers:
-                    self._tell_progress(*self._readings.values())
+                    self._log.credit(session.client, granted, consumed, max_bytes, taken)
+                session.update_consumed(consumed)
+                self._pump(session)
+                if self.order.num_consumers:
+                    self._send_progress(*self._sessions.values())
                 self._note_end()
                 self._changed.notify_all()
 
-    def recall(self, reading: TaskReading) -> None:
+    def recall(self, session: ReaderSession) -> None:
         with self._lock:
-            if self._readings.get(reading.client) is reading:
-                reading.sink.recalled(self._window.recall(reading.client))
+            if self._sessions.get(session.client) is session:
+                session.sink.recalled(self._log.recall(session.client))
 
     def leave(
-        self, client: str, consumed: int | None = None, reading: TaskReading | None = None, *, died: bool = False
+        self, client: str, consumed: int | None = None, session: ReaderSession | None = None, *, died: bool = False
     ) -> None:
         """Let a client go: by its own word, or by the dispatcher's that it is gone."""
         with self._lock:
-            if reading is not None and self._readings.get(client) is not reading:
+            if session is not None and self._sessions.get(client) is not session:
                 return
-            known = self._put_down(client)
+            known = self._remove_session(client)
             if consumed is None and known is not None:
                 consumed = known.sink.consumed
-            if died and isinstance(self._window, Window):
+            if died and isinstance(self._log, SharedLog):
                 # It may not know yet, and what it has not consumed is for others now.
-                self._gone[client] = max(consumed or 0, self._window.consumed_by(client))
-            self._window.leave(client, consumed)
-            if died and isinstance(self._window, Window):
-                self._window.dismiss_unread()  # nobody waits for a trainer that will not come back
+                self._lost_clients[client] = max(consumed or 0, self._log.consumed_by(client))
+            self._log.leave(client, consumed)
+            if died and isinstance(self._log, SharedLog):
+                self._log.remove_unread_trainers()  # nobody waits for a trainer that will not come back
             self._pump_all()
             self._note_end()
             self._changed.notify_all()
 
-    def _put_down(self, client: str) -> TaskReading | None:
-        reading = self._readings.pop(client, None)
-        if reading is not None:
-            self._departed.add(reading)
-        return reading
+    def _remove_session(self, client: str) -> ReaderSession | None:
+        session = self._sessions.pop(client, None)
+        if session is not None:
+            self._closed_readers.add(session)
+        return session
 
-    def dismiss(self, trainer_id: str) -> None:
+    def remove_trainer(self, trainer_id: str) -> None:
         """Keep nothing for a trainer any longer."""
         with self._lock:
-            if isinstance(self._window, Window):
-                self._window.dismiss(trainer_id)
+            if isinstance(self._log, SharedLog):
+                self._log.remove_trainer(trainer_id)
             self._changed.notify_all()
 
     def pause(self, *, paused: bool) -> None:
@@ -201,109 +210,113 @@ class Task:
             self._pump_all()
             self._changed.notify_all()
 
-    def tidy(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
         with self._lock:
-            if isinstance(self._window, Window):
+            if isinstance(self._log, SharedLog):
                 if self._paused:
-                    self._window.excuse(now)
-                self._window.tidy(now)
-                if self._window.gathering.overdue(self._window.trainers.values(), now):
-                    self._give_up_gathering(self._window)
-            see(self._pace, self._window, now)
+                    self._log.touch_all(now)
+                self._log.expire(now)
+                if self._log.start_barrier.timed_out(self._log.trainers.values(), now):
+                    self._fail_start_barrier(self._log)
+            update_rates(self._rates, self._log, now)
             self._changed.notify_all()
 
-    def _give_up_gathering(self, window: Window) -> None:
-        error = incomplete(self.order.job_name, sorted({window.readers[client].trainer for client in self._readings}))
-        for reading in list(self._readings.values()):
-            self.leave(reading.client)
-            reading.sink.fail(error)
+    def _fail_start_barrier(self, log: SharedLog) -> None:
+        error = start_barrier_timeout(
+            self.order.job_name, sorted({log.readers[client].trainer_id for client in self._sessions})
+        )
+        for session in list(self._sessions.values()):
+            self.leave(session.client)
+            session.sink.fail(error)
 
     def _note_end(self) -> None:
         # Not when the last element was produced: a reader that joins the pass then still has its share to come.
-        if self._window.finished and not self._end_noted and self.done:
+        if self._log.finished and not self._end_noted and self.done:
             self._end_noted = True
             self._on_change()
 
     def _pump_all(self) -> None:
-        for reading in list(self._readings.values()):
-            self._pump(reading)
+        for session in list(self._sessions.values()):
+            self._pump(session)
 
-    def _pump(self, reading: TaskReading) -> None:
+    def _pump(self, session: ReaderSession) -> None:
         """Deliver what the reader's credit allows. Under the lock, so pieces keep their order."""
         if self._paused:
             return
         pieces = []
-        for taken in self._window.take_all(reading.client):
-            pieces.append(piece := Piece(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation))
+        for taken in self._log.take_all(session.client):
+            pieces.append(
+                piece := FrameSlice(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation)
+            )
             self._sent_elements += piece.count
             self._sent_bytes += piece.nbytes
-            reading.sent(piece.count)
+            session.count_sent(piece.count)
         if pieces:
-            reading.ended = False  # what another reader left may come after the end
-            reading.sink.deliver_all(pieces)
-        self._see_end(reading)
+            session.end_sent = False  # what another reader left may come after the end
+            session.sink.deliver_all(pieces)
+        self._send_end(session)
 
-    def _see_end(self, reading: TaskReading) -> None:
-        if reading.ended or not self._window.at_end(reading.client):
+    def _send_end(self, session: ReaderSession) -> None:
+        if session.end_sent or not self._log.at_end(session.client):
             return
-        reading.ended = True
-        if isinstance(self._window, RoundRobin):
-            reading.sink.fail(ended(self.order.job_name, self._window.failure()))
+        session.end_sent = True
+        if isinstance(self._log, RoundLog):
+            session.sink.fail(end_of_data_error(self.order.job_name, self._log.failure()))
         else:
-            reading.sink.end()
+            session.sink.end()
 
-    def _tell_progress(self, *readings: TaskReading) -> None:
+    def _send_progress(self, *sessions: ReaderSession) -> None:
         """In a coordinated read: which turns are whole. What a consumer was sent before is in its hands first."""
-        window = self._window
-        if not isinstance(window, RoundRobin):
+        log = self._log
+        if not isinstance(log, RoundLog):
             return
-        for reading in readings:
-            news = window.news(reading.client)
-            if news is not None:
-                reading.sink.progress(*news)
-                self._see_end(reading)
+        for session in sessions:
+            progress = log.unreported_progress(session.client)
+            if progress is not None:
+                session.sink.progress(*progress)
+                self._send_end(session)
 
     # ---- the producer's outlet
 
     def wait_for_room(self) -> bool:
         with self._lock:
-            while not self._stopped and (self._paused or not self._window.wants_more()):
+            while not self._stopped and (self._paused or not self._log.wants_more()):
                 self._changed.wait()
             return not self._stopped
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> FrameLimits:
         if not self.order.cached:
-            return Limits(burst_bytes=BURST_BYTES if self._packed else 0)
-        frame_bytes = max(1, min(FRAME_BYTES, self._window.capacity // 8))
-        return Limits(frame_bytes=frame_bytes, element_bytes=self._most_bytes)
+            return FrameLimits(burst_bytes=BURST_BYTES if self._packed else 0)
+        frame_bytes = max(1, min(FRAME_BYTES, self._log.capacity // 8))
+        return FrameLimits(frame_bytes=frame_bytes, element_bytes=self._most_bytes)
 
-    def room(self, nbytes: int) -> Array | None:
+    def allocate(self, nbytes: int) -> Array | None:
         """Where a reader would see an element that is going to be a frame of its own."""
         alone = self._packed and 2 * nbytes > self.limits.frame_bytes
-        return room_among(self._sinks(), nbytes) if alone else None
+        return allocate_in_one(self._sinks(), nbytes) if alone else None
 
     def _sinks(self) -> list[Sink]:
-        return [reading.sink for reading in list(self._readings.values())]
+        return [session.sink for session in list(self._sessions.values())]
 
-    def gathered(self, count: int) -> None:
+    def on_pulled(self, pending: int) -> None:
         if self._feed is not None:
             with self._lock:
-                self._feed.settle(self._window.head + count)
+                self._feed.mark_produced(self._log.head + pending)
 
     @cached_property
-    def _shares(self) -> bool:
+    def _elements_are_shared(self) -> bool:
         """Whether others have what is in its frames, too: other readers, or a source that lends it."""
         stage = self._producer.stage
-        return keeps(self.order) or (stage is not None and stage.lends)
+        return keeps_frames(self.order) or (stage is not None and stage.may_share_memory)
 
     def add(self, *frames: Frame) -> None:
-        if self._shares:  # not under the lock: it takes long, as the next
-            space = self._arena if len(self._readings) > 1 else None  # for one reader a copy costs less
+        if self._elements_are_shared:  # not under the lock: it takes long, as the next
+            space = self._arena if len(self._sessions) > 1 else None  # for one reader a copy costs less
             for frame in frames:
-                frame.keep(pack=self._packs, space=space)
+                frame.make_shared(pack=self._packs_kept_frames, buffer_store=space)
         if self._packed:
-            prepare(self._sinks(), frames, self._window.head, self.order.incarnation)
+            prepare_frames(self._sinks(), frames, self._log.head, self.order.incarnation)
         with self._lock:
             if self._stopped:
                 return
@@ -314,51 +327,51 @@ class Task:
     def _append(self, frame: Frame) -> None:
         self._errors += frame.failure is not None
         if self.order.cached:
-            frame.on_encoded = charger(self, self._window.head)
-        self._window.append(frame, frame.count, frame.nbytes, frame.failure is not None)
-        self._note_torn()
+            frame.reserve_encoded_bytes = encoded_bytes_callback(self, self._log.head)
+        self._log.append(frame, frame.count, frame.nbytes, frame.failure is not None)
+        self._note_partial()
 
-    def _note_torn(self) -> None:
+    def _note_partial(self) -> None:
         # The first elements are gone: newcomers who want everything must not come here any more.
-        if self.order.cached and not self._torn_noted and self._window.base > 0:
-            self._torn_noted = True
+        if self.order.cached and not self._partial_noted and self._log.base > 0:
+            self._partial_noted = True
             self._on_change()
 
-    def charge(self, index: int, nbytes: int) -> bool:
+    def reserve_encoded_bytes(self, index: int, nbytes: int) -> bool:
         """Count what is kept beside the frame that begins there, if it may be."""
         with self._lock:
-            return isinstance(self._window, Window) and self._window.charge(index, nbytes)
+            return isinstance(self._log, SharedLog) and self._log.reserve_encoded_bytes(index, nbytes)
 
     def finish(self) -> None:
         with self._lock:
-            self._window.finish()
+            self._log.finish()
             self._pump_all()
             self._note_end()
 
-    def interrupt(self, error: Exception) -> None:
+    def fail_readers(self, error: Exception) -> None:
         """Tell all readers of an error that stands in no element's place. One that reads on opens the task again."""
         with self._lock:
-            for client in list(self._readings):
-                reading = self._put_down(client)
-                if reading is not None:
-                    reading.sink.fail(error)
+            for client in list(self._sessions):
+                session = self._remove_session(client)
+                if session is not None:
+                    session.sink.fail(error)
 
     # ---- the worker's side
 
-    def wants(self) -> int | None:
+    def wanted_bytes(self) -> int | None:
         """Bytes that its window has use for: what it holds, or None for more, while somebody reads and more comes."""
         with self._lock:
-            idle = self._started and not self._readings
-            return self._window.nbytes if idle or self._window.finished else None
+            idle = self._started and not self._sessions
+            return self._log.nbytes if idle or self._log.finished else None
 
     def resize(self, capacity: int) -> None:
         """Change the bytes that the window may hold; what is over is let go, also if no other frame will come."""
         with self._lock:
-            self._window.capacity = capacity
+            self._log.capacity = capacity
             self.limits = self._limits()
-            if isinstance(self._window, Window):
-                self._window.make_room()
-            self._note_torn()
+            if isinstance(self._log, SharedLog):
+                self._log.make_room()
+            self._note_partial()
 
     def stop(self, error: Exception) -> None:
         """End production and tell the readers why; waits shortly for the pipeline, unless user code holds it."""
@@ -367,17 +380,17 @@ class Task:
                 return
             self._stopped = True
             self._changed.notify_all()
-            readings = list(self._readings.values())
-            self._readings.clear()
-            if isinstance(self._window, Window):
-                self._window.frames.let_go()  # now: they may lie in shared memory
+            sessions = list(self._sessions.values())
+            self._sessions.clear()
+            if isinstance(self._log, SharedLog):
+                self._log.frames.drop_frames()  # now: they may lie in shared memory
             self._arena = None  # it goes with its last frame
             if self._spill is not None:
                 self._spill.close()
         if self._producer.stage is not None:
             self._producer.stage.cancel()
-        for reading in readings:
-            reading.sink.fail(error)
+        for session in sessions:
+            session.sink.fail(error)
 
     def join(self, timeout: float) -> bool:
         """Wait for the producer's end; False where user code still runs after `timeout` seconds."""
@@ -389,78 +402,78 @@ class Task:
     def report(self) -> TaskReport:
         """What this task did so far."""
         with self._lock:
-            if self._last is not None:
-                return self._last
-            window = self._window
-            present = self._readings.values()
-            trainers = trainer_reports(window, self._pace, lambda name: self._departed.flight_ns(name, present))
+            if self._final_report is not None:
+                return self._final_report
+            log = self._log
+            present = self._sessions.values()
+            trainers = trainer_reports(log, self._rates, lambda name: self._closed_readers.flight_ns(name, present))
             consumed = max((report.offset for report in trainers), default=0)  # by whoever is furthest
             return TaskReport(
                 task_id=self.order.task_id,
                 state=self._state(),
-                head=window.head,
-                tail=window.tail,
-                window_bytes=window.nbytes,
-                capacity_bytes=window.capacity,
-                evicted=window.evicted if isinstance(window, Window) else 0,
+                head=log.head,
+                tail=log.tail,
+                window_bytes=log.nbytes,
+                capacity_bytes=log.capacity,
+                evicted=log.evicted if isinstance(log, SharedLog) else 0,
                 errors=self._errors,
                 sent_elements=self._sent_elements,
                 sent_bytes=self._sent_bytes,
                 trainers=trainers,
                 stages=stage_reports(self._producer.stage),
                 splits_done=self._splits_done(consumed),
-                readers=len(self._readings),
+                readers=len(self._sessions),
                 spill_bytes=self._spill.nbytes if self._spill is not None else 0,
-                partial=self.order.cached and window.base > 0,
-                clients=tuple(window.readers),
-                links=tuple(reading.link_report() for reading in present),
+                partial=self.order.cached and log.base > 0,
+                clients=tuple(log.readers),
+                links=tuple(session.link_report() for session in present),
                 grants=self._feed.grants() if self._feed is not None else (),
-                compression=self._departed.compression(present),
-                resume=self._resume(),
-                exhausted=isinstance(window, Window) and window.exhausted,
-                short_by=window.short_by if isinstance(window, Window) else 0,
+                compression=self._closed_readers.compression(present),
+                resume_position=self._resume(),
+                exhausted=isinstance(log, SharedLog) and log.exhausted,
+                missing_elements=log.short_by if isinstance(log, SharedLog) else 0,
                 incarnation=self.order.incarnation,
                 repeated=self._repeated,
             )
 
-    def _resume(self) -> TaskResume | None:
+    def _resume(self) -> ResumePosition | None:
         stage = self._producer.stage
-        if stage is None or not isinstance(self._window, Window) or not self._producer.begun:
+        if stage is None or not isinstance(self._log, SharedLog) or not self._producer.positioned:
             return None
         position = self.order.position
-        begun = position.skip if position is not None and not position.resume else 0
-        resume = self._resumes.report(self._window, stage, begun)
-        return resume if self._producer.countable else replace(resume, repeated_ms=_UNBOUNDED_MS)
+        begun = position.skip if position is not None and not position.pipeline_position else 0
+        resume = self._resume_reporter.report(self._log, stage, begun)
+        return resume if self._producer.one_to_one else replace(resume, repeated_ms=_UNBOUNDED_MS)
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:
             return ()
-        if self._window.finished:  # nothing is on its way any more
-            self._feed.end(self._window.head)
+        if self._log.finished:  # nothing is on its way any more
+            self._feed.end(self._log.head)
         return self._feed.done(consumed)
 
     def drop(self) -> TaskReport:
         """Let go of all that was kept, behind the end and whoever still holds the task; its last report."""
         with self._lock:
-            if self._last is None:
-                self._last = replace(self.report(), state="dropped")
-                self._window = Window(capacity=1, ahead=1, keep=False)
+            if self._final_report is None:
+                self._final_report = replace(self.report(), state="dropped")
+                self._log = SharedLog(capacity=1, read_ahead_bytes=1, keep=False)
                 self._arena = None
-            return self._last
+            return self._final_report
 
     def _state(self) -> str:
         if not self._started:
             return "pending"
-        return "ended" if self._window.finished else "paused" if self._paused else "running"
+        return "ended" if self._log.finished else "paused" if self._paused else "running"
 
     @property
-    def read(self) -> bool:
+    def has_readers(self) -> bool:
         """Whether somebody reads it."""
         with self._lock:
-            return bool(self._readings)
+            return bool(self._sessions)
 
     @property
     def done(self) -> bool:
         """Whether everything is produced and consumed."""
         with self._lock:
-            return isinstance(self._window, Window) and self._window.done
+            return isinstance(self._log, SharedLog) and self._log.done

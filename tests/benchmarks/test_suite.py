@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.children import Contender, ContenderError, marked
+from benchmarks.contender import Contender, ContenderError, pids_with_mark
 from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError
-from benchmarks.peers.serving import Task, family, rate
+from benchmarks.peers.serving import Task, process_tree, rate
 from benchmarks.report import page, unmet
-from benchmarks.results import Measured, Store
-from benchmarks.suite import Plan, chosen, measure
+from benchmarks.results import ResultsFile, WorkloadResult
+from benchmarks.suite import Plan, measure, select_workloads
 from benchmarks.targets import ROWS, Check, MissingError, Results, ratio
-from benchmarks.workloads import GRPC, TF, WORKLOADS, Entry, Workload
+from benchmarks.workloads import GRPC, TF, WORKLOADS, ContenderSpec, Workload
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,28 +32,28 @@ def here(environment: str) -> Path:
 
 
 def plan(said: list[str] | None = None) -> Plan:
-    return Plan(runs=2, haste=20, python=here, say=([] if said is None else said).append)
+    return Plan(runs=2, speed_up=20, python=here, log=([] if said is None else said).append)
 
 
 @pytest.fixture(scope="module")
-def measured() -> Measured:
+def measured() -> WorkloadResult:
     """The workload of scalars, of which only dsnb over gRPC and one peer are asked."""
     workload = WORKLOADS["scalars"]
-    entries = {name: workload.entries[name] for name in (GRPC, TF)}
-    return measure(replace(workload, entries=entries), plan())
+    entries = {name: workload.contenders[name] for name in (GRPC, TF)}
+    return measure(replace(workload, contenders=entries), plan())
 
 
-def test_a_workload_is_measured_with_who_is_there_and_tells_why_others_are_not(measured: Measured) -> None:
+def test_a_workload_is_measured_with_who_is_there_and_tells_why_others_are_not(measured: WorkloadResult) -> None:
     assert list(measured.samples) == [GRPC]
     assert [set(one) for one in measured.samples[GRPC]] == [{"per_s", "gb_per_s", "cpu_s_per_gb"}] * 2
     assert all(one["per_s"] > 1000 for one in measured.samples[GRPC])
     assert "tensorflow is not built" in measured.missing[TF]
 
 
-def test_results_survive_in_their_file_and_fill_the_page(measured: Measured, tmp_path: Path) -> None:
-    store = Store(tmp_path / "results.json")
-    store.keep("scalars", measured, {"tensorflow-cpu": "2.21.0"})
-    again = Store(tmp_path / "results.json")
+def test_results_survive_in_their_file_and_fill_the_page(measured: WorkloadResult, tmp_path: Path) -> None:
+    store = ResultsFile(tmp_path / "results.json")
+    store.save("scalars", measured, {"tensorflow-cpu": "2.21.0"})
+    again = ResultsFile(tmp_path / "results.json")
     assert (again.workloads, again.versions) == ({"scalars": measured}, {"tensorflow-cpu": "2.21.0"})
     text = page(again, "the command")
     assert "tensorflow is not built" in text.partition("## What was measured")[0]
@@ -67,17 +67,17 @@ def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() ->
     late = Contender(Path(sys.executable), "benchmarks.peers.limits", Task(kind="whole", shape=(1 << 20,)), 0.05)
     try:
         with pytest.raises(ContenderError, match=r"did not answer within 0\.05 seconds"):
-            late.ready()
-        wait_for(lambda: len(list(marked(late.mark))) > 1, what="its server to be there")
-        mine = set(marked(late.mark))
+            late.wait_ready()
+        wait_for(lambda: len(list(pids_with_mark(late.mark))) > 1, what="its server to be there")
+        mine = set(pids_with_mark(late.mark))
     finally:
         late.close()
-    assert mine & set(family(os.getpid())) == set()
+    assert mine & set(process_tree(os.getpid())) == set()
     assert not Path(late.folder).exists()
     broken = Contender(Path(sys.executable), "benchmarks.ours.rate", Task(data="images"), 60)
     try:
         with pytest.raises(ContenderError, match=r"ended: KeyError: 'decoder'"):
-            broken.ready()
+            broken.wait_ready()
     finally:
         broken.close()
 
@@ -85,11 +85,11 @@ def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() ->
 def test_who_computes_while_it_waits_is_there_for_its_own_turns_only() -> None:
     """Else it would take the processor from the others, and their figures would tell of it."""
 
-    def pid_of(kind: str) -> Entry:
-        return Entry(environment="dsnb", module="tests.benchmarks.waiting", task=Task(kind=kind))
+    def pid_of(kind: str) -> ContenderSpec:
+        return ContenderSpec(environment="dsnb", module="tests.benchmarks.waiting", task=Task(kind=kind))
 
     entries = {kind: pid_of(kind) for kind in ("spinning", "sleeping")}
-    measured = measure(Workload(name="pids", title="", entries=entries, columns={}), plan())
+    measured = measure(Workload(name="pids", title="", contenders=entries, columns={}), plan())
     first, second = measured.samples["sleeping"]
     assert first == second, "it was there all the time"
     first, second = measured.samples["spinning"]
@@ -124,7 +124,7 @@ def test_the_page_has_each_row_of_the_table_of_targets() -> None:
 
 def test_each_row_asks_for_figures_that_a_workload_has() -> None:
     figures: Results = {
-        name: {contender: [dict.fromkeys([*workload.columns, *EXTRA], 1.0)] for contender in workload.entries}
+        name: {contender: [dict.fromkeys([*workload.columns, *EXTRA], 1.0)] for contender in workload.contenders}
         for name, workload in WORKLOADS.items()
     }
     for row in ROWS:
@@ -142,9 +142,9 @@ EXTRA = ("slowest_16", "worker_over_mb", "client_over_mb", "both_over_mb")
 @pytest.mark.parametrize(
     "check, value, met",
     [
-        (Check(value=ratio("w", "a", "b"), least=2), 2.0, True),
-        (Check(value=ratio("w", "a", "b"), least=2), 1.9, False),
-        (Check(value=ratio("w", "a", "b"), most=2), 2.1, False),
+        (Check(value=ratio("w", "a", "b"), minimum=2), 2.0, True),
+        (Check(value=ratio("w", "a", "b"), minimum=2), 1.9, False),
+        (Check(value=ratio("w", "a", "b"), maximum=2), 2.1, False),
     ],
 )
 def test_a_target_is_met_or_not(check: Check, value: float, met: bool) -> None:
@@ -158,12 +158,12 @@ def test_a_ratio_is_the_median_of_pairs() -> None:
 
 def test_all_contenders_have_an_environment_and_a_module() -> None:
     for workload in WORKLOADS.values():
-        for entry in workload.entries.values():
+        for entry in workload.contenders.values():
             assert entry.environment in ENVIRONMENTS
             assert (ROOT / entry.module.replace(".", "/")).with_suffix(".py").exists()
 
 
 def test_workloads_are_chosen_by_how_their_names_begin() -> None:
-    assert chosen(["beside", "scal"]) == ["scalars", "beside-1m", "beside-64k", "beside-worker"]
-    assert chosen(None) == list(WORKLOADS)
-    assert chosen(["nothing"]) == []
+    assert select_workloads(["beside", "scal"]) == ["scalars", "beside-1m", "beside-64k", "beside-worker"]
+    assert select_workloads(None) == list(WORKLOADS)
+    assert select_workloads(["nothing"]) == []

@@ -16,9 +16,9 @@ from tests.browser.conftest import Tab, Training, read_some
 @pytest.fixture
 def served(service: dsnb.DataService) -> Iterator[Any]:
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import reach_of, source_for
+    from dsnb.dashboard.source import address_lookup, snapshot_stream
 
-    server = start_in_thread(source_for(service.name), reach=reach_of(service.name))
+    server = start_in_thread(snapshot_stream(service.name), look_up_address=address_lookup(service.name))
     yield server
     server.stop()
 
@@ -44,7 +44,7 @@ def test_a_trainer_is_sent_away_and_the_page_says_who_confirmed_it(
     training.begin("holds", pause=30.0, on_lag="wait")
     read_some(service, "quick", 20)
     tab.open(served.url)
-    press(tab, "send_away", grave=True, job="train", trainer="holds")
+    press(tab, "evict", grave=True, job="train", trainer="holds")
     read_some(service, "quick", 2000)  # many windows: nobody waits for it any longer
     assert tab.complaints == []
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def served(service: dsnb.DataService) -> Iterator[Any]:
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import reach_of, source_for
+    from dsnb.dashboard.source import address_lookup, snapshot_stream
 
-    server = start_in_thread(source_for(service.name), reach=reach_of(service.name))
+    server = start_in_thread(snapshot_stream(service.name), look_up_address=address_lookup(service.name))
     yield server
     server.stop()
 
@@ -70,9 +70,9 @@ def test_three_tabs_share_one_feed(
     tab: Tab, chromium: BrowserContext, service: dsnb.DataService, training: Training, artefacts: Path
 ) -> None:
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import source_for
+    from dsnb.dashboard.source import snapshot_stream
 
-    watch, asked = source_for(service.name), []
+    watch, asked = snapshot_stream(service.name), []
 
     def counted(stop: Any) -> Any:
         asked.append(stop)

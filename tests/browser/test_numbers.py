@@ -100,7 +100,7 @@ def splits(job: JobStatus) -> Numbers:
 def _of_trainer(trainer: TrainerStatus) -> Numbers:
     row = f"trainers {trainer.trainer_id}"
     return {
-        f"{row} offset": sum(place.offset for place in trainer.places),
+        f"{row} offset": sum(place.offset for place in trainer.cursors),
         f"{row} lag": trainer.lag,
         f"{row} rate": 0,
         f"{row} wait": round(min(1.0, trainer.wait_ns / trainer.active_ns), 3),
@@ -116,7 +116,7 @@ def the_job(now: Snapshot) -> JobStatus:
 def differences(tab: Tab, service: dsnb.DataService) -> dict[str, Any]:
     """Where page and status differ, number by number; the strip shows a trainer at one of its places."""
     shown, now = on_page(tab), service.status()
-    lags = {t.trainer_id: {float(place.lag) for place in t.places} for t in the_job(now).trainers}
+    lags = {t.trainer_id: {float(place.lag) for place in t.cursors} for t in the_job(now).trainers}
     strip = {name: shown.pop(name) for name in list(shown) if name.startswith("strip ")}
     wrong: dict[str, Any] = {n: lag for n, lag in strip.items() if lag not in lags[n.split()[1]]}
     legend = {name: shown.pop(name) for name in list(shown) if name.startswith("throughput ")}

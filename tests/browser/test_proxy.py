@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import dsnb
 from tests.browser.conftest import Tab, Training
 from tests.support.jupyter import address_at, lab_process, running_lab
-from tests.support.ports import own_port
+from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 
@@ -43,7 +43,7 @@ def test_a_page_behind_jupyter_comes_back_whatever_is_done_to_the_servers_betwee
     tab: Tab, tmp_path: Path, artefacts: Path
 ) -> None:
     """Jupyter and the page's own server are suspended and killed; who reads meanwhile notices nothing."""
-    port = own_port()
+    port = unused_port()
     with dsnb.start(workers=1, name="attacked-behind-jupyter") as service:
         env, training = {"DSNB_SERVICE": service.name}, Training(service)
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import dsnb
 from tests.browser.conftest import Tab, Training, read_some
 from tests.support.cluster import Cluster
-from tests.support.processes import ROOT, PythonProcess, python
+from tests.support.processes import ROOT, PythonProcess, python_process
 from tests.support.waiting import wait_for
 
 SERVE = """
@@ -23,39 +23,39 @@ input()
 
 def test_a_killed_service_is_stale_and_a_returned_one_resumes(tab: Tab, artefacts: Path) -> None:
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import source_for
+    from dsnb.dashboard.source import snapshot_stream
 
-    server = start_in_thread(source_for("elsewhere"))
+    server = start_in_thread(snapshot_stream("elsewhere"))
     try:
         tab.open(server.url)
         wait_for(lambda: tab.state() == "waiting", what="the page to say that there is no service")
         assert "svc = dsnb.start" in tab.text("[data-card='no-service']")
-        with python(SERVE) as first:
+        with python_process(SERVE) as first:
             wait_for(lambda: tab.state() == "live", what="the page to find the service", timeout=20)
             first.kill()
             wait_for(lambda: tab.state() == "stale", what="the page to say that it is stale", timeout=20)
             assert "No news for" in tab.text("[data-field='banner']")
             assert tab.page.title().startswith("stale")
             tab.page.screenshot(path=artefacts / "stale.png")
-        with python(SERVE) as second:
-            target = second.line("READY").split()[1].removeprefix("grpc://")
+        with python_process(SERVE) as second:
+            target = second.wait_for_line("READY").split()[1].removeprefix("grpc://")
             wait_for(lambda: tab.state() == "live", what="the page to find the service again", timeout=20)
             wait_for(lambda: tab.text(".service code") == target, what="the new service's address")
             assert tab.text("[data-field='banner']") == ""
             assert second.popen.stdin is not None
             second.popen.stdin.close()  # it ends by itself, and takes its connection file along
-            second.ended()
+            second.wait_for_exit()
     finally:
         server.stop()
 
 
 def test_a_restarted_dispatcher_is_found_again_and_the_job_goes_on(tab: Tab, tmp_path: Path, artefacts: Path) -> None:
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import source_for
+    from dsnb.dashboard.source import snapshot_stream
 
     shown = {"consumed": ("[data-card='sharing']", "consumed")}
     with Cluster(workers=1, dispatcher={"work_dir": str(tmp_path / "work")}) as cluster:
-        server = start_in_thread(source_for(cluster.address, cluster.dispatcher.token))
+        server = start_in_thread(snapshot_stream(cluster.address, cluster.dispatcher.token))
         training = Training(cluster.service)
         try:
             training.begin("a", pause=0.02)
@@ -77,9 +77,9 @@ def test_a_restarted_dispatcher_is_found_again_and_the_job_goes_on(tab: Tab, tmp
 
 def test_a_page_without_its_server_says_so_and_comes_back(tab: Tab, service: dsnb.DataService) -> None:
     from dsnb.dashboard.server import start_in_thread
-    from dsnb.dashboard.source import source_for
+    from dsnb.dashboard.source import snapshot_stream
 
-    source = source_for(service.name)
+    source = snapshot_stream(service.name)
     server = start_in_thread(source)
     tab.open(server.url)
     server.stop()
@@ -110,7 +110,7 @@ def test_panel_serves_the_folder_of_a_checkout(tab: Tab, service: dsnb.DataServi
         assert tab.strangers() == []
         assert tab.complaints == []
         panel.interrupt()
-        panel.ended()
+        panel.wait_for_exit()
 
 
 def answers(port: int) -> bool:
@@ -121,6 +121,6 @@ def answers(port: int) -> bool:
 def test_the_dashboard_is_not_imported_with_dsnb() -> None:
     code = "import sys, dsnb; print(*[name for name in ('panel', 'bokeh') if name in sys.modules])"
     with PythonProcess(["-c", code]) as process:
-        assert process.ended() == 0
+        assert process.wait_for_exit() == 0
         assert process.stdout.split() == []
     assert sys.version_info >= (3, 11)

@@ -48,15 +48,15 @@ def test_the_command_plays_a_file_and_refuses_what_is_none(tab: Tab, service: ds
     kept.stop()
     command = ["-m", "dsnb", "dashboard", "--no-open", "--json", "--replay"]
     with PythonProcess([*command, str(tmp_path / "none.db")]) as refused:
-        assert refused.ended() == 1
+        assert refused.wait_for_exit() == 1
         assert "there is no file" in refused.stderr
     with PythonProcess([*command, str(tmp_path / "run.db")]) as played:
-        tab.open(json.loads(played.line("{"))["url"])
+        tab.open(json.loads(played.wait_for_line("{"))["url"])
         wait_for(lambda: tab.state() == "replay", what="the replay")
         assert tab.text("[data-field='service']") == service.name
         tab.page.goto("about:blank")
         played.interrupt()
-        played.ended()
+        played.wait_for_exit()
 
 
 def times(path: Path) -> list[float]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import dsnb
-from dsnb.cache.faults import hooked
+from dsnb.cache.failpoints import failpoint_hook
 from dsnb.errors import CacheWarning
 
 WIDTH = 1000
@@ -177,7 +177,7 @@ def uneven(where: str, calls: str, length: int, death: int) -> None:
         return np.full(WIDTH if length // 4 <= x < 3 * length // 4 else 1, x)
 
     ds = dsnb.Dataset.range(length).map(sized).cache(where, chunk_bytes=8 * WIDTH * CHUNK)
-    with hooked(die):
+    with failpoint_hook(die):
         assert [(int(element[0]), int(element[-1])) for element in ds] == [(x, x) for x in range(length)]
 
 

@@ -68,8 +68,8 @@ class Runs:
 
     def finished(self, process: PythonProcess) -> None:
         """Wait for a run; it has looked at each element."""
-        assert process.line("READ", timeout=90).split() == ["READ", str(self.length)]
-        assert process.ended() == 0
+        assert process.wait_for_line("READ", timeout=90).split() == ["READ", str(self.length)]
+        assert process.wait_for_exit() == 0
         self.finished_runs += 1
         self.told += process.stderr
 
@@ -114,7 +114,7 @@ def kill_at_random(
             going[place] = runs.start()
         if meanwhile and runs.calls() > runs.length // 3 and runs.writer() in [process.pid for process in going]:
             for each in going:
-                each.line("BEGUN")  # one that only begins while its server is away goes on without it
+                each.wait_for_line("BEGUN")  # one that only begins while its server is away goes on without it
             meanwhile(going)
             meanwhile = None
         until = time.monotonic() + wait

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dsnb.cache.faults import hooked
+from dsnb.cache.failpoints import failpoint_hook
 from dsnb.pipeline.operation import BuildContext
 from tests.cache.scenes import LENGTH, Alone, Crowded, OnRedis, Passing, Splits, calls_of, dataset
 
@@ -77,7 +77,7 @@ def striker(target: Passing, number: int, blow: int = signal.SIGKILL) -> Callabl
 
 def struck(scene: Alone, folder: Path, target: Passing, number: int, blow: int = signal.SIGKILL) -> None:
     """Play a scenario, and be struck at a passing of a point."""
-    with hooked(striker(target, number, blow)):
+    with failpoint_hook(striker(target, number, blow)):
         scene.play(folder)
 
 
@@ -98,7 +98,7 @@ def passings(scene: Alone) -> list[Passing]:
 
         def act() -> None:
             found: list[Passing] = []
-            with hooked(lambda name, when: found.append((name, when))):
+            with failpoint_hook(lambda name, when: found.append((name, when))):
                 scene.play(folder)
             path.write_text(json.dumps(found))
 

@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from dsnb.cache.faults import POINTS, When, hooked
+from dsnb.cache.failpoints import FAILPOINTS, When, failpoint_hook
 from dsnb.cache.index import Index
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.steps import get, known, put, results, weight
 
 LIMIT = 0.0625  # MiB: a few results, so that room is made all the time
 KEYS = 12
-POINTS_OF_THE_CACHE = sorted(name for name in POINTS if name.startswith(("result ", "entry ")))
+POINTS_OF_THE_CACHE = sorted(name for name in FAILPOINTS if name.startswith(("result ", "entry ")))
 PLANS: list[tuple[str, When]] = [(name, when) for name in POINTS_OF_THE_CACHE for when in ("before", "after")]
 ROUND = 20  # runs that follow one another in one folder: what the first leaves, the next begins with
 
@@ -79,7 +79,7 @@ def use(folder: Path, seed: int, plan: tuple[str, When] | None) -> None:
             if not countdown[0]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    with hooked(die), LocalTrainingCache(folder / "cache", max_size=LIMIT) as cache:
+    with failpoint_hook(die), LocalTrainingCache(folder / "cache", max_size=LIMIT) as cache:
         for _ in range(40):
             step(cache, chance)
 

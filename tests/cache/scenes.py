@@ -14,7 +14,7 @@ import numpy as np
 
 import dsnb
 from dsnb.cache.catalogue import verify
-from dsnb.cache.recording import Chunk, decode
+from dsnb.cache.recording import Chunk, decode_record
 from dsnb.cache.removal import size_of
 from dsnb.pipeline.operation import BuildContext
 from tests.support.waiting import wait_for
@@ -161,7 +161,7 @@ class Splits(Alone):
     """One worker after the other that records split by split."""
 
     def _read(self, folder: Path, count: int) -> None:
-        stage = dataset(folder).operation.build(BuildContext(entropy=0, splits=_Splits(), shared=True))
+        stage = dataset(folder).operation.build(BuildContext(entropy=0, splits=_Splits(), shared_order=True))
         try:
             found: list[np.ndarray] = []
             while len(found) < count and len(run := stage.pull(count - len(found))):
@@ -191,7 +191,9 @@ class OnRedis(Alone):
         """What is not named by a record and would never expire, or is named and would."""
         with on_server(self._where(folder)) as client:
             logs = list(client.scan_iter("dsnb:*:log"))
-            records = [decode(data) for log in logs for name, data in client.hgetall(log).items() if name != b"id"]
+            records = [
+                decode_record(data) for log in logs for name, data in client.hgetall(log).items() if name != b"id"
+            ]
             named = {f"dsnb:data:{place.name}:0" for record in records if isinstance(record, Chunk)
                      for place in record.frames}  # fmt: skip
             kept = {key.decode() for key in client.scan_iter("dsnb:data:*") if client.pttl(key) == -1}

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dsnb.cache.storage import ModelStorage
+from dsnb.cache.model_storage import ModelStorage
 from dsnb.cache.training import LocalTrainingCache
 
 MEBIBYTE = 1 << 20

@@ -57,22 +57,22 @@ def calls(tmp_path: Path) -> int:
 @pytest.mark.parametrize("where", PLACES, indirect=True)
 def test_a_slow_writer_holds_nobody_up(tmp_path: Path, start: Start) -> None:
     writer = start("slow", stdin=True)
-    writer.line("HOLDS")
+    writer.wait_for_line("HOLDS")
     assert calls(tmp_path) < LENGTH / 2, "nothing is produced that nobody asked for"
     other = start("whole")
-    assert other.ended(timeout=40) == 0, other.story()
+    assert other.wait_for_exit(timeout=40) == 0, other.describe()
     assert calls(tmp_path) == LENGTH
     assert writer.popen.stdin is not None
     writer.popen.stdin.write(b"\n")
     writer.popen.stdin.close()
-    assert writer.ended() == 0, writer.story()
+    assert writer.wait_for_exit() == 0, writer.describe()
     assert calls(tmp_path) == LENGTH
 
 
 @pytest.mark.parametrize("where", ["memory", *PLACES], indirect=True)
 def test_a_fork_of_a_writer_does_not_wait_for_its_lease(tmp_path: Path, start: Start, where: str) -> None:
     process = start("forking")
-    assert process.ended(timeout=40) == 0, process.story()
+    assert process.wait_for_exit(timeout=40) == 0, process.describe()
     # A forked process has a memory of its own; elsewhere the two share one recording.
     assert calls(tmp_path) <= (LENGTH if where else 2 * LENGTH)
 
@@ -80,18 +80,18 @@ def test_a_fork_of_a_writer_does_not_wait_for_its_lease(tmp_path: Path, start: S
 @pytest.mark.parametrize("where", ["memory", "directory"], indirect=True)
 def test_forks_at_any_moment_hang_nowhere(start: Start) -> None:
     process = start("forks")
-    assert process.ended(timeout=100) == 0, process.story()
+    assert process.wait_for_exit(timeout=100) == 0, process.describe()
 
 
 def test_a_file_that_is_cut_under_a_reader_costs_no_element_and_no_process(tmp_path: Path, start: Start) -> None:
     process = start("cut")
-    assert process.ended(timeout=60) == 0, process.story()
+    assert process.wait_for_exit(timeout=60) == 0, process.describe()
     assert calls(tmp_path) <= 2 * LENGTH
 
 
 def test_a_folder_that_may_not_be_read_any_more_stops_no_pass(tmp_path: Path, start: Start) -> None:
     process = start("forbidden")
-    assert process.ended(timeout=60) == 0, process.story()
+    assert process.wait_for_exit(timeout=60) == 0, process.describe()
 
 
 def test_a_death_costs_a_chunk_of_elements_of_any_sizes(tmp_path: Path, start: Start) -> None:
@@ -99,8 +99,8 @@ def test_a_death_costs_a_chunk_of_elements_of_any_sizes(tmp_path: Path, start: S
     deaths = (1, 2, 3, 9, 30)
     for death in deaths:
         process = start("uneven", death, length=length)
-        assert process.ended(timeout=60) == -signal.SIGKILL, process.story()
-    assert start("uneven", 0, length=length).ended(timeout=60) == 0
+        assert process.wait_for_exit(timeout=60) == -signal.SIGKILL, process.describe()
+    assert start("uneven", 0, length=length).wait_for_exit(timeout=60) == 0
     # The first chunk holds all of the first quarter, which is small; the others hold few elements.
     assert calls(tmp_path) <= length + length // 4 + length // 4 // FEW + len(deaths) * (CHUNK + FEW)
 
@@ -108,8 +108,8 @@ def test_a_death_costs_a_chunk_of_elements_of_any_sizes(tmp_path: Path, start: S
 def _interrupt(start: Start, tmp_path: Path, seed: int, times: int) -> None:
     sys.stdout.write(f"seed {seed}\n")
     process = start("interrupted", seed, times)
-    assert process.ended(timeout=30 + times) == 0, process.story()
-    hits = int(process.line("HITS").split()[1])
+    assert process.wait_for_exit(timeout=30 + times) == 0, process.describe()
+    hits = int(process.wait_for_line("HITS").split()[1])
     assert hits > times / 10
     # An interrupt may take a run of elements from its reader, but none from the recording.
     assert calls(tmp_path) == LENGTH
@@ -131,8 +131,8 @@ def test_thousands_of_interrupts(tmp_path: Path, start: Start, seed: int) -> Non
 
 def test_ctrl_c_ends_a_pass_at_once_and_the_next_one_goes_on(tmp_path: Path, start: Start) -> None:
     process = start("slow", stdin=True)
-    process.line("HOLDS")
+    process.wait_for_line("HOLDS")
     process.popen.send_signal(signal.SIGINT)
-    assert process.ended() != 0
-    assert start("whole").ended() == 0
+    assert process.wait_for_exit() != 0
+    assert start("whole").wait_for_exit() == 0
     assert calls(tmp_path) <= LENGTH + CHUNK

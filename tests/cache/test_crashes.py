@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache import redis, shelf, training  # noqa: F401 - all points are there once these are imported
-from dsnb.cache.faults import POINTS
+from dsnb.cache import recording_directory, redis, training  # noqa: F401 - all points are there once these are imported
+from dsnb.cache.failpoints import FAILPOINTS
 from tests.cache.killing import POINTS_OF_THE_CACHE
 from tests.support.processes import PythonProcess
 from tests.support.redis import RedisServer
@@ -49,8 +49,8 @@ def _begun(words: str) -> PythonProcess:
 
 
 def _found(process: PythonProcess, timeout: float) -> dict[str, str]:
-    result: dict[str, str] = json.loads(process.line("FOUND", timeout=timeout).removeprefix("FOUND"))
-    assert process.ended() == 0
+    result: dict[str, str] = json.loads(process.wait_for_line("FOUND", timeout=timeout).removeprefix("FOUND"))
+    assert process.wait_for_exit() == 0
     return result
 
 
@@ -76,9 +76,11 @@ def test_a_death_or_a_sleep_at_any_point_loses_no_more_than_a_chunk_and_leaves_n
 def test_each_point_of_the_store_has_a_test_that_kills_there(found: Found, form: str) -> None:
     killed = {run.partition(",")[0] for run in (*found("alone points"), *found("crowded points shelf"))}
     killed |= {run.partition(",")[0] for run in found("crowded points remove")}
-    on_redis = {name for name in POINTS if name.startswith("redis ")}
+    on_redis = {name for name in FAILPOINTS if name.startswith("redis ")}
     assert set(found(form)) <= killed
-    ours = {name for name in POINTS if not name.startswith(("test of ", "blob "))}  # the dispatcher's are not a cache's
+    ours = {
+        name for name in FAILPOINTS if not name.startswith(("test of ", "blob "))
+    }  # the dispatcher's are not a cache's
     assert ours - killed == {*POINTS_OF_THE_CACHE, *on_redis}, "test_killing.py kills in the training cache"
 
 
@@ -96,7 +98,7 @@ def test_a_death_at_any_command_to_redis_loses_no_more_than_a_chunk_and_leaves_n
     with _begun(f"{server.url} points redis") as process:
         runs = _found(process, timeout=380)
     assert {run: problem for run, problem in runs.items() if problem} == {}
-    on_redis = {name for name in POINTS if name.startswith("redis ")}
+    on_redis = {name for name in FAILPOINTS if name.startswith("redis ")}
     assert {run.partition(",")[0] for run in runs} == on_redis
 
 

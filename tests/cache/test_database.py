@@ -36,8 +36,8 @@ def test_processes_that_make_one_database_at_once_make_one(tmp_path: Path) -> No
             process.popen.stdin.write(b"go\n")
             process.popen.stdin.flush()
         for process in processes:
-            process.line("DONE", timeout=90)
-            assert process.ended() == 0, process.story()
+            process.wait_for_line("DONE", timeout=90)
+            assert process.wait_for_exit() == 0, process.describe()
     for number in range(20):
         database = Database(tmp_path / f"{number}.db", (SCHEMA,))
         assert database.value("SELECT count(*) FROM t") == 4
@@ -49,7 +49,7 @@ def test_a_database_that_was_replaced_by_another_is_not_written_to(tmp_path: Pat
     for path in tmp_path.iterdir():
         path.unlink()
     other = Database(tmp_path / "a.db", (SCHEMA,))
-    with pytest.raises(FailedPreconditionError, match="was removed while"), database.change():
+    with pytest.raises(FailedPreconditionError, match="was removed while"), database.transaction():
         pass
     other.close()
     database.close()
@@ -57,17 +57,17 @@ def test_a_database_that_was_replaced_by_another_is_not_written_to(tmp_path: Pat
 
 def test_a_closed_database_is_one_file(tmp_path: Path) -> None:
     database = Database(tmp_path / "a.db", (SCHEMA,))
-    with database.change():
-        database.do("INSERT INTO t VALUES (1)")
-    assert {path.name for path in tmp_path.iterdir()} <= Database.files(database.path)
+    with database.transaction():
+        database.execute("INSERT INTO t VALUES (1)")
+    assert {path.name for path in tmp_path.iterdir()} <= Database.file_names(database.path)
     database.close()
     assert [path.name for path in tmp_path.iterdir()] == ["a.db"]
 
 
 def test_an_older_format_is_brought_up_to_date_and_keeps_what_is_in_it(tmp_path: Path) -> None:
     database = Database(tmp_path / "a.db", (SCHEMA,))
-    with database.change():
-        database.do("INSERT INTO t VALUES (7)")
+    with database.transaction():
+        database.execute("INSERT INTO t VALUES (7)")
     database.close()
     steps = (SCHEMA, "CREATE TABLE more (y INTEGER);\n", "CREATE TABLE last (z INTEGER);\n")
     for _ in range(2):

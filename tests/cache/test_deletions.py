@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dsnb.cache.catalogue import entries, remove
-from dsnb.cache.process import here
-from dsnb.cache.storage import ModelStorage
+from dsnb.cache.model_storage import ModelStorage
+from dsnb.cache.process_identity import this_process
 from dsnb.cache.training import LocalTrainingCache
 from dsnb.errors import CacheWarning, FailedPreconditionError
 from dsnb.pipeline.dataset import Dataset
@@ -277,7 +277,7 @@ def test_an_older_recording_leaves_what_others_put_into_it(tmp_path: Path) -> No
 
 def test_what_dead_processes_left_aside_is_known_by_its_whole_name(tmp_path: Path) -> None:
     recorded(tmp_path, 1)
-    place, _, started = here().short().split("-")
+    place, _, started = this_process().unique_id().split("-")
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     left = folder / f".aside-{place}-{2**22 + 1}-{started}-0123abcd"
     left.touch()
@@ -298,6 +298,6 @@ def test_the_folder_of_connection_files_keeps_what_others_put_there(
     for path, text in mine.items():
         path.write_text(text)
     (tmp_path / ".dsnb-connection-0a1b2c3d.tmp").touch()  # as one leaves it who dies while he writes
-    discovery.sweep()
+    discovery.remove_stale()
     assert there(mine) == mine
     assert not (tmp_path / ".dsnb-connection-0a1b2c3d.tmp").exists()

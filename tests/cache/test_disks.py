@@ -17,4 +17,4 @@ def test_a_disk_that_takes_no_more_costs_no_element_and_no_entry(tmp_path: Path,
         wait_for(lambda: process.popen.poll() is not None, what="its end", timeout=100)
         if process.stdout.startswith("CANNOT"):
             pytest.skip(f"no disk may be mounted here: {process.stdout}")
-        assert process.stdout == "DONE\n", process.story()
+        assert process.stdout == "DONE\n", process.describe()

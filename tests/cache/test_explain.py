@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.calls import remembered
-from dsnb.cache.explain import Note, explained, note_of
-from dsnb.cache.key import KeyMaker, Named
+from dsnb.cache.explain import CallNote, explain_miss, make_note
+from dsnb.cache.key import DeclaredInputs, KeyMaker
+from dsnb.cache.remembered_function import remembered
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.cells import Cells
 from tests.support.fingerprints import local_modules
@@ -36,16 +36,16 @@ def train(lr, data=None):
 def maker(source: str, *, hidden: bool = False) -> KeyMaker:
     cells = Cells(np=np, dsnb=dsnb)
     cells.run(source, hidden=hidden)
-    return KeyMaker(cells.train, Named())
+    return KeyMaker(cells.train, DeclaredInputs())
 
 
-def note(made: KeyMaker, *args: Any) -> Note:
+def note(made: KeyMaker, *args: Any) -> CallNote:
     """What is kept of a call; through bytes, as the database has it."""
-    return Note.unpacked(note_of(made.key(args, {}), made.codes(args, {})).packed())
+    return CallNote.from_bytes(make_note(made.key(args, {}), made.codes(args, {})).to_bytes())
 
 
 def told(before: KeyMaker, after: KeyMaker, *, first: tuple[Any, ...] = (1,), second: tuple[Any, ...] = (1,)) -> str:
-    return str(explained(after.key(second, {}), [note(before, *first)], after.codes(second, {})))
+    return str(explain_miss(after.key(second, {}), [note(before, *first)], after.codes(second, {})))
 
 
 def changed(old: str, new: str) -> str:
@@ -80,7 +80,7 @@ def pipeline(edit: str = "", source: str = PIPELINE) -> tuple[KeyMaker, Any]:
     cells = Cells(np=np, dsnb=dsnb)
     cells.run(source)
     cells.run(edit)
-    return KeyMaker(cells.train, Named()), cells.ds
+    return KeyMaker(cells.train, DeclaredInputs()), cells.ds
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_versions_of_packages_and_of_python(monkeypatch: pytest.MonkeyPatch) -> 
         else part
         for part in before.parts
     )
-    old = Note(digest="other", call=before.call, parts=parts, sources=before.sources)
-    assert explained(made.key((1,), {}), [old], {}).reasons == (
+    old = CallNote(digest="other", call=before.call, parts=parts, sources=before.sources)
+    assert explain_miss(made.key((1,), {}), [old], {}).reasons == (
         f"Python: 2.7 is now {sys.version_info.major}.{sys.version_info.minor}",
         f"numpy: 1.0 is now {np.__version__}",
     )
@@ -198,16 +198,16 @@ def test_without_the_source_it_says_so() -> None:
 def test_the_same_arguments_are_nearer_than_the_same_code() -> None:
     old, new = maker(SOURCE), maker(SOURCE.replace("* SCALE", "/ SCALE"))
     notes = [note(new, 1), note(old, 2), note(old, 3)]
-    found = explained(new.key((2,), {}), notes, new.codes((2,), {}))
+    found = explain_miss(new.key((2,), {}), notes, new.codes((2,), {}))
     assert found.against == "train(lr=2)"
     assert found.reasons == ("train > global helper, line 3: `return y * SCALE` is now `return y / SCALE`",)
-    found = explained(new.key((4,), {}), notes, new.codes((4,), {}))
+    found = explain_miss(new.key((4,), {}), notes, new.codes((4,), {}))
     assert (found.against, found.reasons) == ("train(lr=1)", ("argument lr: 1 is now 4",))
 
 
 def test_the_first_call_of_all() -> None:
     made = maker(SOURCE)
-    assert str(explained(made.key((1,), {}), [], {})) == "train(lr=1): computed, for no call of it is remembered"
+    assert str(explain_miss(made.key((1,), {}), [], {})) == "train(lr=1): computed, for no call of it is remembered"
 
 
 def test_a_search_that_is_run_again_after_an_edit_is_explained_against_the_search_before(open_cache: Open) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from dsnb.cache import files
-from dsnb.cache.faults import POINTS, Point, When, hooked
-from dsnb.cache.process import here
+from dsnb.cache.failpoints import FAILPOINTS, Failpoint, When, failpoint_hook
+from dsnb.cache.process_identity import this_process
 from dsnb.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
 
-STEPS = files.Steps("test of files")
-REMOVE = Point("test of files remove")
+STEPS = files.WriteFailpoints("test of files")
+REMOVE = Failpoint("test of files remove")
 
 
 def names(folder: Path) -> list[str]:
@@ -31,11 +31,11 @@ def test_replace_writes_a_file_whole(tmp_path: Path) -> None:
 
 def test_what_nothing_rests_on_is_replaced_too_and_leaves_nothing_when_that_fails(tmp_path: Path) -> None:
     path = tmp_path / "it"
-    files.replace_loosely(str(path), b"old", REMOVE)
-    files.replace_loosely(str(path), b"new", REMOVE)
+    files.replace_without_sync(str(path), b"old", REMOVE)
+    files.replace_without_sync(str(path), b"new", REMOVE)
     assert path.read_bytes() == b"new"
-    with hooked(_refuse), pytest.raises(OSError, match="refused"):
-        files.replace_loosely(str(path), b"newer", REMOVE)
+    with failpoint_hook(_refuse), pytest.raises(OSError, match="refused"):
+        files.replace_without_sync(str(path), b"newer", REMOVE)
     assert names(tmp_path) == ["it"]
 
 
@@ -79,7 +79,7 @@ def test_a_step_that_fails_leaves_nothing(tmp_path: Path, call: Any, step: str) 
         if (name, when) == (f"test of files {step}", "before"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with hooked(fail), pytest.raises(OSError, match="No space"):
+    with failpoint_hook(fail), pytest.raises(OSError, match="No space"):
         call(str(tmp_path / "it"), b"data", STEPS)
     assert names(tmp_path) == []
 
@@ -87,7 +87,7 @@ def test_a_step_that_fails_leaves_nothing(tmp_path: Path, call: Any, step: str) 
 @pytest.mark.parametrize("call", [files.create, files.replace])
 def test_the_data_are_synced_before_the_name_and_the_folder_after_it(tmp_path: Path, call: Any) -> None:
     passed: list[str] = []
-    with hooked(lambda name, when: passed.append(f"{name.rpartition(' ')[2]} {when}")):
+    with failpoint_hook(lambda name, when: passed.append(f"{name.rpartition(' ')[2]} {when}")):
         call(str(tmp_path / "it"), b"data", STEPS)
     steps = ["write", "sync", "name", "folder"]
     assert passed == [f"{step} {when}" for step in steps for when in ("before", "after")]
@@ -123,15 +123,15 @@ def test_removing_what_is_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_what_a_dead_process_left_aside_is_swept_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
-    mine = Path(files.aside_in(str(tmp_path)))
-    place, pid, _ = here().short().split("-")
+    mine = Path(files.temporary_path_in(str(tmp_path)))
+    place, pid, _ = this_process().unique_id().split("-")
     dead = tmp_path / f".aside-{place}-{pid}-1-00000000"
     elsewhere = tmp_path / ".aside-0123456789ab-1-1-00000000"
     forgotten = tmp_path / ".aside-0123456789ab-1-1-00000001"
     for path in (mine, dead, elsewhere, forgotten, tmp_path / "other"):
         path.write_bytes(b"")
     os.utime(forgotten, (1, 1))
-    assert files.sweep(str(tmp_path), REMOVE) == 2
+    assert files.remove_stale_temporary_files(str(tmp_path), REMOVE) == 2
     assert names(tmp_path) == sorted([mine.name, elsewhere.name, "other"])
 
 
@@ -151,7 +151,7 @@ def test_reading_what_is_not_there_gives_none(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_system_refused_is_a_page(number: int, cls: type[Exception]) -> None:
-    error = files.page(OSError(number, os.strerror(number)), "recording to /data", "the pass goes on")
+    error = files.translate_os_error(OSError(number, os.strerror(number)), "recording to /data", "the pass goes on")
     assert type(error) is cls
     assert error.what == f"recording to /data failed: {os.strerror(number)}"
     assert error.did
@@ -159,4 +159,4 @@ def test_what_the_system_refused_is_a_page(number: int, cls: type[Exception]) ->
 
 
 def test_points_are_called_what_they_name() -> None:
-    assert all(point.name == name for name, point in POINTS.items())
+    assert all(point.name == name for name, point in FAILPOINTS.items())

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.cache.frames import decode, digest_of, encode, framed, joined, nbytes_of, rows
+from dsnb.cache.frames import (
+    decode_frame,
+    digest_of,
+    encode_frame,
+    frames_from_run,
+    merge_small_frames,
+    nbytes_of,
+    rows,
+)
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, InvalidArgumentError
 
@@ -40,7 +48,7 @@ RUNS: dict[str, list[Any] | np.ndarray[Any, Any]] = {
 
 
 def stored(frame: Frame) -> np.ndarray[Any, Any]:
-    buffers, nbytes, digest = encode(frame)
+    buffers, nbytes, digest = encode_frame(frame)
     data = np.frombuffer(b"".join(map(bytes, buffers)), np.uint8)
     assert len(data) == nbytes
     assert digest_of(data) == digest
@@ -65,8 +73,8 @@ def same(mine: Any, its: Any) -> None:
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_elements_are_read_as_they_were_written(run: Any) -> None:
-    (frame,) = framed(run)
-    back = decode(stored(frame))
+    (frame,) = frames_from_run(run)
+    back = decode_frame(stored(frame))
     found = list(rows(back, 0, back.count))
     assert len(found) == len(run)
     for mine, its in zip(run, found, strict=True):
@@ -77,28 +85,28 @@ def test_elements_are_read_as_they_were_written(run: Any) -> None:
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_a_part_can_be_read(run: Any) -> None:
-    (frame,) = framed(run)
-    back = decode(stored(frame))
+    (frame,) = frames_from_run(run)
+    back = decode_frame(stored(frame))
     for mine, its in zip(run[1:2], rows(back, 1, 2), strict=True):
         same(mine, its)
 
 
 def test_what_is_read_are_views_that_cannot_be_written() -> None:
-    data = stored(framed([np.full((4, 4), i) for i in range(3)])[0])
-    for element in rows(decode(data), 0, 3):
+    data = stored(frames_from_run([np.full((4, 4), i) for i in range(3)])[0])
+    for element in rows(decode_frame(data), 0, 3):
         assert np.shares_memory(element, data)
         assert not element.flags.writeable
 
 
 def test_each_reader_gets_dicts_and_lists_of_its_own() -> None:
-    (frame,) = framed([{"x": 1}, {"x": 2}])
+    (frame,) = frames_from_run([{"x": 1}, {"x": 2}])
     rows(frame, 0, 2)[0]["y"] = 3
     assert rows(frame, 0, 2)[0] == {"x": 1}
 
 
 def test_elements_that_are_not_alike_lie_in_several_frames() -> None:
     run = [np.int64(1), np.float32(2), np.float32(3), np.ones(2), np.ones((2, 2))]
-    frames = framed(run)
+    frames = frames_from_run(run)
     found = [element for frame in frames for element in rows(frame, 0, frame.count)]
     assert len(frames) >= 4
     for mine, its in zip(run, found, strict=True):
@@ -107,35 +115,35 @@ def test_elements_that_are_not_alike_lie_in_several_frames() -> None:
 
 def test_what_nothing_can_hold_is_its_own_error() -> None:
     with pytest.raises(InvalidArgumentError, match="object"):
-        framed([object()])
+        frames_from_run([object()])
 
 
 @given(
     st.lists(st.sampled_from(["ints", "range", "arrays", "ragged", "text", "dicts"]), max_size=8), st.integers(1, 99)
 )
 def test_joining_keeps_every_element_in_its_place(names: list[str], most: int) -> None:
-    frames = [frame for name in names for frame in framed(RUNS[name])]
+    frames = [frame for name in names for frame in frames_from_run(RUNS[name])]
     wanted = [element for frame in frames for element in rows(frame, 0, frame.count)]
-    together = joined(frames, most)
-    found = [element for frame in together for element in rows(decode(stored(frame)), 0, frame.count)]
+    together = merge_small_frames(frames, most)
+    found = [element for frame in together for element in rows(decode_frame(stored(frame)), 0, frame.count)]
     assert len(found) == len(wanted)
     for mine, its in zip(wanted, found, strict=True):
         same(mine, its)
 
 
 def test_alike_frames_are_joined_up_to_a_size() -> None:
-    frames = [frame for _ in range(10) for frame in framed([np.zeros(100)])]
-    assert [frame.count for frame in joined(frames, 3 * 800)] == [3, 3, 3, 1]
+    frames = [frame for _ in range(10) for frame in frames_from_run([np.zeros(100)])]
+    assert [frame.count for frame in merge_small_frames(frames, 3 * 800)] == [3, 3, 3, 1]
     assert nbytes_of(frames) == 8000
 
 
 def test_arrays_of_another_size_begin_another_frame() -> None:
-    assert len(joined([*framed([np.zeros(4)]), *framed([np.zeros(3)])])) == 2
+    assert len(merge_small_frames([*frames_from_run([np.zeros(4)]), *frames_from_run([np.zeros(3)])])) == 2
 
 
 @given(st.integers(min_value=0), st.integers(1, 255))
 def test_a_changed_byte_changes_the_digest(index: int, change: int) -> None:
-    data = stored(framed([(np.arange(3), "ab")])[0]).copy()
+    data = stored(frames_from_run([(np.arange(3), "ab")])[0]).copy()
     before = digest_of(data)
     data[index % len(data)] ^= change
     assert digest_of(data) != before
@@ -144,11 +152,11 @@ def test_a_changed_byte_changes_the_digest(index: int, change: int) -> None:
 @given(st.binary(max_size=300))
 def test_what_is_no_frame_is_damaged(data: bytes) -> None:
     with pytest.raises(DataLossError):
-        decode(np.frombuffer(data, np.uint8))
+        decode_frame(np.frombuffer(data, np.uint8))
 
 
 @given(st.integers(0, 200))
 def test_a_frame_that_was_cut_off_is_damaged(length: int) -> None:
-    data = stored(framed([(np.arange(30), "ab")])[0])
+    data = stored(frames_from_run([(np.arange(30), "ab")])[0])
     with pytest.raises(DataLossError):
-        decode(data[: min(length, len(data) - 1)])
+        decode_frame(data[: min(length, len(data) - 1)])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.calls import remembered
+from dsnb.cache.remembered_function import remembered
 from dsnb.cache.training import LocalTrainingCache
 from dsnb.errors import CacheWarning
 from tests.cache.cells import Cells
@@ -452,7 +452,7 @@ def fresh_kernel(folder: Path) -> str:
         "print(use(), use.explain().hit)\n"
     )
     with PythonProcess(["-c", code], env={"PYTHONDONTWRITEBYTECODE": ""}) as process:
-        assert process.ended(timeout=60) == 0, process.story()
+        assert process.wait_for_exit(timeout=60) == 0, process.describe()
         return process.stdout.strip()
 
 

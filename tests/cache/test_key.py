@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.key import KeyMaker, Named, fingerprint
+from dsnb.cache.key import DeclaredInputs, KeyMaker, fingerprint
 from dsnb.errors import InvalidArgumentError
 from tests.support.processes import PythonProcess
 
@@ -18,8 +18,8 @@ def train(data: Any, rate: float = 0.1, *more: Any, verbose: bool = False, **opt
     pass
 
 
-def key(*args: Any, named: Named | None = None, **kwargs: Any) -> Any:
-    return KeyMaker(train, named or Named()).key(args, kwargs)
+def key(*args: Any, named: DeclaredInputs | None = None, **kwargs: Any) -> Any:
+    return KeyMaker(train, named or DeclaredInputs()).key(args, kwargs)
 
 
 def test_how_arguments_are_passed_does_not_count() -> None:
@@ -50,14 +50,14 @@ def test_the_call_is_told_as_it_was_written() -> None:
 
 
 def test_ignored_arguments_do_not_count_but_that_they_are_ignored_does() -> None:
-    named = Named(ignore=("verbose",))
+    named = DeclaredInputs(ignore=("verbose",))
     assert key(1, verbose=True, named=named).digest == key(1, verbose=False, named=named).digest
     assert key(1, named=named).digest != key(1).digest
 
 
 def test_files_count_by_their_contents_and_not_by_their_times(tmp_path: Path) -> None:
     path = tmp_path / "data"
-    named = Named(files=(str(path),))
+    named = DeclaredInputs(files=(str(path),))
     missing = key(1, named=named).digest
     path.write_text("a")
     first = key(1, named=named).digest
@@ -142,7 +142,7 @@ def test_a_fingerprint_is_the_same_in_another_process() -> None:
     told = set()
     for seed in ("1", "2"):
         with PythonProcess(["-c", code], env={"PYTHONHASHSEED": seed}) as process:
-            assert process.ended(timeout=60) == 0, process.story()
+            assert process.wait_for_exit(timeout=60) == 0, process.describe()
             told.add(process.stdout)
     assert len(told) == 1
 

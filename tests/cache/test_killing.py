@@ -13,11 +13,11 @@ from tests.support.processes import PythonProcess
 def kill(first: int, runs: int, timeout: float) -> dict[str, int]:
     """Do so many runs; how often each point was died at."""
     with PythonProcess(["-m", "tests.cache.killing", str(first), str(runs)]) as process:
-        code = process.ended(timeout=timeout)
-        assert code == 0, process.story()
+        code = process.wait_for_exit(timeout=timeout)
+        assert code == 0, process.describe()
         found = json.loads(process.stdout.splitlines()[-1])
-        assert found["wrong"] == [], process.story()
-        assert not {"failed", "unplanned"} & set(found["died"]), process.story()
+        assert found["wrong"] == [], process.describe()
+        assert not {"failed", "unplanned"} & set(found["died"]), process.describe()
     died: dict[str, int] = found["died"]
     return died
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cache.opened import OpenedFiles, noting
+from dsnb.cache.opened_files import OpenedFiles, track_opened_files
 from dsnb.errors import CacheWarning
 from tests.cache.test_freshness import CHANGES, changed_to_the_same_length, lines
 from tests.support.processes import PythonProcess
@@ -126,7 +126,7 @@ def test_a_new_process_looks_at_the_files_too(tmp_path: Path) -> None:
         if text != tuple(passes.file.read_text().split()):
             changed_to_the_same_length(passes.file)
         with PythonProcess(["-W", "ignore", "-c", code]) as process:
-            assert process.ended(timeout=60) == 0, process.story()
+            assert process.wait_for_exit(timeout=60) == 0, process.describe()
             assert process.stdout.split() == list(text)
 
 
@@ -142,7 +142,7 @@ def test_workers_look_at_the_files_of_a_recording(tmp_path: Path, mode: str) -> 
     with dsnb.start(workers=1) as service:
         if mode == "distributed_epoch":
             split = dsnb.Dataset.from_tensor_slices(names).flat_map(dsnb.TextLineDataset)
-            assert split.operation.keeps_splits, "each file is a split of its own"
+            assert split.operation.split_local, "each file is a split of its own"
         assert read(service) == read(service) == ["one", "three", "two"]
         changed_to_the_same_length(passes.file)
         with pytest.warns(CacheWarning, match="has changed since it was read"):
@@ -168,11 +168,11 @@ def test_whoever_reads_a_recording_learns_of_the_files_that_it_was_made_from(
     if recorded:
         passes.read(dataset=ds)
     asking = OpenedFiles()
-    with noting(asking):
+    with track_opened_files(asking):
         elements = iter(ds)
     assert str(next(elements)) == "one"
     elements.close()
-    assert [path for _, path, _ in asking.notes("strict")] == [str(passes.file)]
+    assert [path for _, path, _ in asking.states("strict")] == [str(passes.file)]
 
 
 def test_a_change_of_prefetch_in_front_of_it_is_no_other_recording(tmp_path: Path) -> None:

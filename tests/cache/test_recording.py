@@ -6,70 +6,78 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dsnb.cache.recording import (
-    Abandon,
-    Begin,
     Chunk,
-    End,
-    Log,
-    Next,
-    Place,
+    FrameRef,
+    LeaseReleased,
+    LeaseTaken,
+    LeaseWatch,
+    ReaderAction,
     Record,
-    Release,
-    Take,
-    Watch,
-    decide,
-    decode,
-    encode,
+    RecordingAbandoned,
+    RecordingEnded,
+    RecordingHeader,
+    RecordingLog,
+    decode_record,
+    encode_record,
+    next_action,
 )
 from dsnb.errors import DataLossError, FailedPreconditionError
 
-BEGIN = Begin(entropy=7, repeatable=True, pipeline="range(10)")
-ONCE = Begin(entropy=7, repeatable=False, pipeline="range(10)")
+BEGIN = RecordingHeader(entropy=7, repeatable=True, pipeline="range(10)")
+ONCE = RecordingHeader(entropy=7, repeatable=False, pipeline="range(10)")
 
 
-def place(count: int, name: str = "a") -> Place:
-    return Place(name=name, offset=0, nbytes=8 * count, count=count, digest="d")
+def place(count: int, name: str = "a") -> FrameRef:
+    return FrameRef(name=name, offset=0, nbytes=8 * count, count=count, digest="d")
 
 
 def chunk(epoch: int, first: int, *counts: int) -> Chunk:
     return Chunk(epoch=epoch, first=first, count=sum(counts), frames=tuple(map(place, counts)))
 
 
-def take(epoch: int) -> Take:
-    return Take(epoch=epoch, holder=f"h{epoch}", name=f"process {epoch}")
+def take(epoch: int) -> LeaseTaken:
+    return LeaseTaken(epoch=epoch, holder=f"h{epoch}", name=f"process {epoch}")
 
 
-def log_of(*records: Record) -> Log:
-    log = Log()
+def log_of(*records: Record) -> RecordingLog:
+    log = RecordingLog()
     for record in records:
         log.apply(record)
     return log
 
 
 @pytest.mark.parametrize(
-    "record", [BEGIN, take(3), chunk(2, 5, 1, 2), Release(epoch=1), End(epoch=1, elements=3), Abandon(why="ü")]
+    "record",
+    [
+        BEGIN,
+        take(3),
+        chunk(2, 5, 1, 2),
+        LeaseReleased(epoch=1),
+        RecordingEnded(epoch=1, elements=3),
+        RecordingAbandoned(why="ü"),
+    ],
 )
 def test_a_record_is_read_as_it_was_written(record: Record) -> None:
-    assert decode(encode(record)) == record
+    assert decode_record(encode_record(record)) == record
 
 
 @given(st.integers(min_value=0), st.integers(min_value=1, max_value=255))
 def test_a_record_with_a_changed_byte_is_damaged(index: int, change: int) -> None:
-    data = bytearray(encode(chunk(2, 5, 1, 2)))
+    data = bytearray(encode_record(chunk(2, 5, 1, 2)))
     data[index % len(data)] ^= change
     with pytest.raises(DataLossError):
-        decode(bytes(data))
+        decode_record(bytes(data))
 
 
 @given(st.binary(max_size=200))
 def test_anything_else_is_damaged(data: bytes) -> None:
     with pytest.raises(DataLossError):
-        decode(data)
+        decode_record(data)
 
 
 def test_a_record_of_a_newer_version_is_refused_and_not_called_damaged() -> None:
     with pytest.raises(FailedPreconditionError, match="newer version"):
-        decode(encode(Begin(entropy=1, repeatable=True, pipeline="", version=2)))
+        decode_record(encode_record(RecordingHeader(entropy=1, repeatable=True, pipeline="", version=2)))
 
 
 @pytest.mark.parametrize(
@@ -84,32 +92,35 @@ def test_a_record_of_a_newer_version_is_refused_and_not_called_damaged() -> None
         ([BEGIN, take(1)], Chunk(epoch=1, first=0, count=3, frames=(place(2),))),
         ([BEGIN, take(1)], Chunk(epoch=1, first=0, count=0, frames=())),
         ([BEGIN, take(1), take(2)], chunk(1, 0, 1)),
-        ([BEGIN, take(1), take(2)], Release(epoch=1)),
-        ([BEGIN, take(1), take(2)], End(epoch=1, elements=0)),
-        ([BEGIN, take(1)], End(epoch=1, elements=1)),
-        ([BEGIN, take(1), Release(epoch=1)], chunk(1, 0, 1)),
-        ([BEGIN, take(1), End(epoch=1, elements=0)], take(2)),
-        ([BEGIN, take(1), End(epoch=1, elements=0)], chunk(1, 0, 1)),
-        ([BEGIN, Abandon(why="")], Abandon(why="")),
-        ([BEGIN, Abandon(why="")], take(1)),
+        ([BEGIN, take(1), take(2)], LeaseReleased(epoch=1)),
+        ([BEGIN, take(1), take(2)], RecordingEnded(epoch=1, elements=0)),
+        ([BEGIN, take(1)], RecordingEnded(epoch=1, elements=1)),
+        ([BEGIN, take(1), LeaseReleased(epoch=1)], chunk(1, 0, 1)),
+        ([BEGIN, take(1), RecordingEnded(epoch=1, elements=0)], take(2)),
+        ([BEGIN, take(1), RecordingEnded(epoch=1, elements=0)], chunk(1, 0, 1)),
+        ([BEGIN, RecordingAbandoned(why="")], RecordingAbandoned(why="")),
+        ([BEGIN, RecordingAbandoned(why="")], take(1)),
     ],
 )
 def test_a_record_that_cannot_stand_there_is_damage(before: list[Record], record: Record) -> None:
     log = log_of(*before)
     with pytest.raises(DataLossError, match=f"slot {len(before)}"):
         log.apply(record)
-    assert log.next == len(before)
+    assert log.next_slot == len(before)
 
 
 def test_a_finished_recording_can_still_be_abandoned() -> None:
-    assert log_of(BEGIN, take(1), End(epoch=1, elements=0), Abandon(why="damaged")).abandoned == "damaged"
+    assert (
+        log_of(BEGIN, take(1), RecordingEnded(epoch=1, elements=0), RecordingAbandoned(why="damaged")).abandoned
+        == "damaged"
+    )
 
 
 def test_each_element_is_found_in_its_frame() -> None:
     log = log_of(BEGIN, take(1), chunk(1, 0, 2, 3), chunk(1, 5, 1))
     assert [log.frame_at(position)[0] for position in range(6)] == [0, 0, 2, 2, 2, 5]
     assert log.elements == 6
-    assert [found.count for found in log.places] == [2, 3, 1]
+    assert [found.count for found in log.frame_refs] == [2, 3, 1]
 
 
 HALF = [take(1), chunk(1, 0, 2)]
@@ -118,66 +129,74 @@ HALF = [take(1), chunk(1, 0, 2)]
 @pytest.mark.parametrize(
     "records,position,lost,wanted",
     [
-        ([BEGIN], 0, False, Next.TAKE),
-        ([BEGIN, *HALF], 1, False, Next.READ),
-        ([BEGIN, *HALF], 2, False, Next.WAIT),
-        ([BEGIN, *HALF], 2, True, Next.TAKE),
-        ([BEGIN, *HALF, Release(epoch=1)], 2, False, Next.TAKE),
-        ([BEGIN, *HALF, End(epoch=1, elements=2)], 2, True, Next.FINISH),
-        ([BEGIN, *HALF, End(epoch=1, elements=2)], 0, True, Next.READ),
-        ([BEGIN, *HALF, Abandon(why="")], 0, False, Next.MOVE),
-        ([BEGIN, *HALF, Abandon(why="")], 1, False, Next.MOVE),
-        ([ONCE, *HALF, Abandon(why="")], 0, False, Next.MOVE),
-        ([ONCE, *HALF, Abandon(why="")], 1, False, Next.STRANDED),
-        ([ONCE, take(1)], 0, True, Next.TAKE),
-        ([ONCE, *HALF], 0, False, Next.READ),
-        ([ONCE, *HALF], 2, False, Next.WAIT),
-        ([ONCE, *HALF], 0, True, Next.ABANDON),
-        ([ONCE, *HALF, Release(epoch=1)], 0, False, Next.ABANDON),
-        ([ONCE, *HALF], 1, True, Next.READ),
-        ([ONCE, *HALF], 2, True, Next.STRANDED),
-        ([ONCE, *HALF, End(epoch=1, elements=2)], 0, True, Next.READ),
+        ([BEGIN], 0, False, ReaderAction.TAKE_LEASE),
+        ([BEGIN, *HALF], 1, False, ReaderAction.READ),
+        ([BEGIN, *HALF], 2, False, ReaderAction.WAIT),
+        ([BEGIN, *HALF], 2, True, ReaderAction.TAKE_LEASE),
+        ([BEGIN, *HALF, LeaseReleased(epoch=1)], 2, False, ReaderAction.TAKE_LEASE),
+        ([BEGIN, *HALF, RecordingEnded(epoch=1, elements=2)], 2, True, ReaderAction.FINISH),
+        ([BEGIN, *HALF, RecordingEnded(epoch=1, elements=2)], 0, True, ReaderAction.READ),
+        ([BEGIN, *HALF, RecordingAbandoned(why="")], 0, False, ReaderAction.OPEN_NEXT),
+        ([BEGIN, *HALF, RecordingAbandoned(why="")], 1, False, ReaderAction.OPEN_NEXT),
+        ([ONCE, *HALF, RecordingAbandoned(why="")], 0, False, ReaderAction.OPEN_NEXT),
+        ([ONCE, *HALF, RecordingAbandoned(why="")], 1, False, ReaderAction.STRANDED),
+        ([ONCE, take(1)], 0, True, ReaderAction.TAKE_LEASE),
+        ([ONCE, *HALF], 0, False, ReaderAction.READ),
+        ([ONCE, *HALF], 2, False, ReaderAction.WAIT),
+        ([ONCE, *HALF], 0, True, ReaderAction.ABANDON),
+        ([ONCE, *HALF, LeaseReleased(epoch=1)], 0, False, ReaderAction.ABANDON),
+        ([ONCE, *HALF], 1, True, ReaderAction.READ),
+        ([ONCE, *HALF], 2, True, ReaderAction.STRANDED),
+        ([ONCE, *HALF, RecordingEnded(epoch=1, elements=2)], 0, True, ReaderAction.READ),
     ],
 )
-def test_what_a_reader_does_next(records: list[Record], position: int, lost: bool, wanted: Next) -> None:
-    assert decide(log_of(*records), position, seen=position > 0, holder_lost=lost) is wanted
+def test_what_a_reader_does_next(records: list[Record], position: int, lost: bool, wanted: ReaderAction) -> None:
+    assert next_action(log_of(*records), position, seen=position > 0, holder_lost=lost) is wanted
 
 
 # ------------------------------------------------------------------------------------------------------------ the lease
 
 
 def test_a_holder_without_a_pulse_is_lost_after_the_lease() -> None:
-    watch = Watch(4.0)
-    assert [watch.lost(1, 0, now) for now in (10.0, 11.0, 12.0, 13.0, 14.0)] == [False, False, False, False, True]
+    watch = LeaseWatch(4.0)
+    assert [watch.has_expired(1, 0, now) for now in (10.0, 11.0, 12.0, 13.0, 14.0)] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_pulse_begins_the_lease_anew() -> None:
-    watch = Watch(2.0)
-    looks = [watch.lost(1, pulse, now) for pulse, now in [(0, 0.0), (0, 0.5), (0, 1.0), (1, 1.5), (1, 2.0), (1, 2.5)]]
+    watch = LeaseWatch(2.0)
+    looks = [
+        watch.has_expired(1, pulse, now) for pulse, now in [(0, 0.0), (0, 0.5), (0, 1.0), (1, 1.5), (1, 2.0), (1, 2.5)]
+    ]
     assert not any(looks)
 
 
 def test_another_holder_is_another_lease() -> None:
-    watch = Watch(1.0)
+    watch = LeaseWatch(1.0)
     for now in (0.0, 0.25, 0.5, 0.75):
-        assert not watch.lost(1, 0, now)
-    assert not watch.lost(2, 0, 1.0)
+        assert not watch.has_expired(1, 0, now)
+    assert not watch.has_expired(2, 0, 1.0)
 
 
 def test_an_observer_that_slept_does_not_take_its_own_sleep_for_the_holder_s() -> None:
-    watch = Watch(4.0)
-    assert not watch.lost(1, 0, 0.0)
-    assert not watch.lost(1, 0, 1000.0)
+    watch = LeaseWatch(4.0)
+    assert not watch.has_expired(1, 0, 0.0)
+    assert not watch.has_expired(1, 0, 1000.0)
 
 
 @given(st.lists(st.floats(min_value=0, max_value=100), min_size=1, max_size=50), st.floats(min_value=0.1, max_value=20))
 def test_a_lease_is_never_over_too_early(steps: list[float], lease: float) -> None:
-    watch = Watch(lease)
+    watch = LeaseWatch(lease)
     now = 0.0
-    watch.lost(1, 0, now)
+    watch.has_expired(1, 0, now)
     for step in steps:
         now += step
-        if watch.lost(1, 0, now):
+        if watch.has_expired(1, 0, now):
             assert now >= lease * 0.999
 
 
@@ -192,19 +211,19 @@ class Participant:
 
     def __init__(self, slots: list[Record]) -> None:
         self.slots = slots
-        self.log = Log()
+        self.log = RecordingLog()
         self.seen: list[int] = []
         self.epoch = 0
         self.made: list[int] = []
         self.done = self.alone = False
 
     def refresh(self) -> None:
-        while self.log.next < len(self.slots):
-            self.log.apply(self.slots[self.log.next])
+        while self.log.next_slot < len(self.slots):
+            self.log.apply(self.slots[self.log.next_slot])
 
     def claim(self, record: Record) -> bool:
         assert self.log.admits(record)
-        if len(self.slots) > self.log.next:
+        if len(self.slots) > self.log.next_slot:
             self.refresh()
             return False
         self.slots.append(record)
@@ -243,14 +262,14 @@ class ManyRuns(RuleBasedStateMachine):
         writing = run.epoch and run.epoch == run.log.epoch and run.log.holder is not None
         if run.done or writing:
             return
-        action = decide(run.log, len(run.seen), seen=bool(run.seen), holder_lost=lost) if run.log.begin else None
-        if action is Next.READ:
+        action = next_action(run.log, len(run.seen), seen=bool(run.seen), holder_lost=lost) if run.log.header else None
+        if action is ReaderAction.READ:
             first, place = run.log.frame_at(len(run.seen))
             assert place.name == f"{first}"
             run.seen += range(first, first + place.count)
-        elif action is Next.FINISH:
+        elif action is ReaderAction.FINISH:
             run.done = True
-        elif action is Next.TAKE and run.claim(take(run.log.epoch + 1)):
+        elif action is ReaderAction.TAKE_LEASE and run.claim(take(run.log.epoch + 1)):
             run.epoch = run.log.epoch
             self.losses += len(run.made)  # of an epoch whose end it had only now learnt of
             run.made = []
@@ -272,9 +291,9 @@ class ManyRuns(RuleBasedStateMachine):
             places = (place(len(run.made), f"{first}"),)
             record = Chunk(epoch=run.epoch, first=first, count=len(run.made), frames=places)
         elif run.log.elements == LENGTH:
-            record = End(epoch=run.epoch, elements=LENGTH)
+            record = RecordingEnded(epoch=run.epoch, elements=LENGTH)
         else:
-            record = Release(epoch=run.epoch)
+            record = LeaseReleased(epoch=run.epoch)
         if not run.claim(record):
             assert run.log.epoch > run.epoch, "a writer is refused only where another one took over"
             self.losses += len(run.made)

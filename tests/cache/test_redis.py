@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsnb.cache.recording import decode, encode
+from dsnb.cache.recording import decode_record, encode_record
 from dsnb.errors import CacheWarning, FailedPreconditionError, PermissionDeniedError
 from dsnb.pipeline.dataset import Dataset
 from tests.support.redis import RedisServer
@@ -189,7 +189,7 @@ def test_a_recording_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path
     check(list(squares(calls, server.url)))
     with server.client() as client:
         (log,) = client.scan_iter("dsnb:*:log")
-        newer = encode(replace(decode(client.hget(log, "0")), version=2))
+        newer = encode_record(replace(decode_record(client.hget(log, "0")), version=2))
         client.hset(log, "0", newer)
         with pytest.raises(FailedPreconditionError, match="written by a newer version of dsnb"):
             list(squares(calls, server.url))
@@ -206,7 +206,7 @@ def test_a_server_that_is_not_there_is_named_and_stops_no_pass(tmp_path: Path) -
 def test_a_server_that_is_gone_between_two_epochs_does_not_end_the_training(
     tmp_path: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsnb.cache.redis._PATIENCE_S", 0.2)
+    monkeypatch.setattr("dsnb.cache.redis._RETRY_S", 0.2)
     calls = tmp_path / "calls"
     ds = squares(calls, server.url)
     check(list(ds))

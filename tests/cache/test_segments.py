@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsnb.cache.backends import Unwritable
-from dsnb.cache.faults import When, hooked
-from dsnb.cache.frames import framed, rows
-from dsnb.cache.segments import SegmentReader, SegmentWriter, dead_segments, remove_segments, segments
+from dsnb.cache.backends import StoreFailed
+from dsnb.cache.failpoints import When, failpoint_hook
+from dsnb.cache.frames import frames_from_run, rows
+from dsnb.cache.segments import SegmentReader, SegmentWriter, orphan_segments, remove_segments, segment_names
 from dsnb.errors import DataLossError
 
 
 def frames(*numbers: int) -> list[Any]:
-    return [frame for number in numbers for frame in framed([np.full(1000, number)])]
+    return [frame for number in numbers for frame in frames_from_run([np.full(1000, number)])]
 
 
 def value(reader: SegmentReader, place: Any) -> int:
-    return int(rows(reader.frame(place), 0, 1)[0][0])
+    return int(rows(reader.read_frame(place), 0, 1)[0][0])
 
 
 @pytest.mark.parametrize("growing,files", [(True, 1), (False, 2)])
@@ -53,7 +53,7 @@ def test_after_a_failed_sync_nothing_more_goes_into_that_file(tmp_path: Path) ->
 
     writer = SegmentWriter(str(tmp_path), True)
     (first,) = writer.write(frames(1))
-    with hooked(fail), pytest.raises(OSError, match="Input/output"):
+    with failpoint_hook(fail), pytest.raises(OSError, match="Input/output"):
         writer.write(frames(2))
     (third,) = writer.write(frames(3))
     writer.close()
@@ -69,7 +69,7 @@ def test_who_writes_to_an_element_by_force_changes_nothing_on_the_disk(tmp_path:
     writer.close()
     before = (tmp_path / place.name).read_bytes()
     reader = SegmentReader(str(tmp_path))
-    element = rows(reader.frame(place), 0, 1)[0]
+    element = rows(reader.read_frame(place), 0, 1)[0]
     # What torch.from_numpy does: the memory, whatever its flags say.
     forced = np.lib.stride_tricks.as_strided(element)
     address = element.__array_interface__["data"][0]
@@ -90,7 +90,7 @@ def test_what_another_host_wrote_may_be_seen_late(tmp_path: Path) -> None:
     path.write_bytes(bytes(len(whole)))
     late = threading.Timer(0.5, lambda: os.replace(_written(tmp_path / "aside", whole), path))
     late.start()
-    reader = SegmentReader(str(tmp_path), patience=60)
+    reader = SegmentReader(str(tmp_path), retry_s=60)
     assert value(reader, place) == 5
     late.join()
     reader.close()
@@ -107,7 +107,7 @@ def test_where_files_are_this_host_s_own_damage_is_damage_at_once(tmp_path: Path
     writer.close()
     (tmp_path / place.name).write_bytes(bytes(100))
     with pytest.raises(DataLossError, match=place.name):
-        SegmentReader(str(tmp_path)).frame(place)
+        SegmentReader(str(tmp_path)).read_frame(place)
 
 
 def test_a_frame_is_compared_with_its_digest_whenever_it_is_read(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_frame_is_compared_with_its_digest_whenever_it_is_read(tmp_path: Path)
     path.write_bytes(data)
     assert value(reader, places[0]) == 1
     with pytest.raises(DataLossError, match="are not what was written"):
-        reader.frame(places[1])
+        reader.read_frame(places[1])
     reader.close()
 
 
@@ -133,8 +133,8 @@ def test_a_process_without_descriptors_calls_no_file_damaged(tmp_path: Path) -> 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
-        with pytest.raises(Unwritable, match="Too many open files"):
-            SegmentReader(str(tmp_path)).frame(place)
+        with pytest.raises(StoreFailed, match="Too many open files"):
+            SegmentReader(str(tmp_path)).read_frame(place)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -147,7 +147,7 @@ def test_elements_that_somebody_keeps_are_never_overwritten_by_later_frames(tmp_
     draw = random.Random(5)
     kept: dict[int, Any] = {}
     for index in [draw.randrange(30) for _ in range(600)]:
-        element = rows(reader.frame(places[index]), 0, 1)[0]
+        element = rows(reader.read_frame(places[index]), 0, 1)[0]
         assert element.tolist() == [index] * 1000
         if draw.random() < 0.3:
             kept[index] = draw.choice([element, element[::7], memoryview(element)[3:], element.reshape(10, 100).T])
@@ -163,7 +163,7 @@ def test_segments_of_the_living_are_not_those_of_the_dead(tmp_path: Path) -> Non
     writer.close()
     dead = tmp_path / place.name.replace(f"-{os.getpid()}-", "-1-")
     dead.write_bytes(b"")
-    assert dead_segments(str(tmp_path)) == [dead.name]
-    assert segments(str(tmp_path)) == sorted([dead.name, place.name])
+    assert orphan_segments(str(tmp_path)) == [dead.name]
+    assert segment_names(str(tmp_path)) == sorted([dead.name, place.name])
     assert remove_segments(str(tmp_path), [dead.name, "gone.seg"]) == 1
-    assert segments(str(tmp_path)) == [place.name]
+    assert segment_names(str(tmp_path)) == [place.name]

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from dsnb.cache import database, store
-from dsnb.cache.faults import When, hooked
+from dsnb.cache.failpoints import When, failpoint_hook
 from dsnb.cache.filesystem import FileSystem
-from dsnb.cache.process import here
+from dsnb.cache.process_identity import this_process
 from dsnb.cache.training import LocalTrainingCache
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 from tests.cache.steps import MEBIBYTE, Output, get, known, put, results
-from tests.support.processes import PythonProcess, python
+from tests.support.processes import PythonProcess, python_process
 from tests.support.waiting import wait_for
 
 Open = Callable[..., LocalTrainingCache]
@@ -46,7 +46,7 @@ def failing(step: str, number: int) -> Callable[[str, When], None]:
 def test_a_result_for_which_the_disk_is_full_keeps_its_fingerprint(open_cache: Open, step: str) -> None:
     cache = open_cache()
     put(cache, "a")
-    with hooked(failing(step, errno.ENOSPC)):
+    with failpoint_hook(failing(step, errno.ENOSPC)):
         put(cache, "b")
     assert known(cache, "b")
     assert get(cache, "b") is None
@@ -59,7 +59,7 @@ def test_a_step_that_fails_under_the_lock_stores_nothing_and_leaves_nothing(open
     cache = open_cache(max_size=0.0625)
     for name in "ab":
         put(cache, name, 30_000)
-    with hooked(failing(step, errno.EIO)), pytest.raises(UnavailableError, match="Input/output error"):
+    with failpoint_hook(failing(step, errno.EIO)), pytest.raises(UnavailableError, match="Input/output error"):
         put(cache, "c", 30_000)
     assert not known(cache, "c")
     assert [name for name in "ab" if get(cache, name)] == ["a", "b"]  # and the room that was made is not lost either
@@ -104,7 +104,7 @@ if os.getuid() == 0:  # root itself may write anywhere
 def as_nobody(code: str, directory: Path) -> None:
     """Run code in a process that may not write what this user owns."""
     with PythonProcess(["-c", AS_NOBODY + code, str(directory)]) as process:
-        assert process.ended(timeout=60) == 0, process.story()
+        assert process.wait_for_exit(timeout=60) == 0, process.describe()
 
 
 READ_ONLY = """
@@ -242,7 +242,7 @@ def test_a_clock_that_jumps_changes_nothing(open_cache: Open, monkeypatch: pytes
 
 
 def test_a_process_stopped_in_a_transaction_lets_others_read(open_cache: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "HURRIED", 0.1)
+    monkeypatch.setattr(store, "SHORT_TIMEOUT_S", 0.1)
     cache = open_cache()
     put(cache, "a")
     code = f"""
@@ -252,14 +252,14 @@ with cache.store.reading() as index, index.database.change():
     print("READY")
     input()
 """
-    with python(code):
+    with python_process(code):
         assert known(cache, "a")
         assert get(cache, "a") == Output("a")
 
 
 STOPPING = """
 import os, signal, sys
-from dsnb.cache.faults import hooked
+from dsnb.cache.failpoints import hooked
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.steps import Output, get, put
 passing = [int(sys.argv[3])]
@@ -289,7 +289,7 @@ with LocalTrainingCache(sys.argv[1]) as cache:
 def test_a_process_stopped_at_a_point_lets_others_read_and_goes_on_later(
     open_cache: Open, monkeypatch: pytest.MonkeyPatch, point: str, passing: int
 ) -> None:
-    monkeypatch.setattr(store, "HURRIED", 0.1)
+    monkeypatch.setattr(store, "SHORT_TIMEOUT_S", 0.1)
     cache = open_cache()
     put(cache, "a")
     with PythonProcess(["-c", STOPPING, str(cache.directory), point, str(passing)]) as process:
@@ -299,7 +299,7 @@ def test_a_process_stopped_at_a_point_lets_others_read_and_goes_on_later(
         assert get(cache, "a") == Output("a")
         open_cache()  # sweeps nothing of what the stopped one is writing
         process.popen.send_signal(signal.SIGCONT)
-        assert process.ended(timeout=60) == 0, process.story()
+        assert process.wait_for_exit(timeout=60) == 0, process.describe()
     assert get(cache, "b") == Output("b", 1000)
     with cache.store.reading() as index:
         assert {path.name for path in results(cache)} == index.locations()
@@ -312,7 +312,7 @@ def test_a_process_that_keeps_the_lock_is_an_error_after_a_while(
     put(cache, "a")
     blocking = sqlite3.connect(cache.directory / cache.name, isolation_level=None)
     blocking.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(database, "PATIENCE", 0.1)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.1)
     with pytest.raises(UnavailableError, match="locked"):
         put(cache, "b")
     assert known(cache, "a")
@@ -342,7 +342,7 @@ with LocalTrainingCache(sys.argv[1]) as cache:
 
 def test_a_fork_has_a_connection_of_its_own(open_cache: Open, tmp_path: Path) -> None:
     with PythonProcess(["-c", FORKING, str(tmp_path / "cache")]) as process:
-        assert process.ended(timeout=60) == 0, process.story()
+        assert process.wait_for_exit(timeout=60) == 0, process.describe()
     cache = open_cache()
     assert [name for name in "abc" if get(cache, name)] == ["a", "b", "c"]
 
@@ -387,13 +387,13 @@ def test_threads_may_share_a_cache(open_cache: Open) -> None:
 
 def test_what_a_gone_process_was_writing_goes_and_what_a_living_one_writes_stays(open_cache: Open) -> None:
     cache = open_cache()
-    place, _, started = here().short().split("-")
+    place, _, started = this_process().unique_id().split("-")
     with cache.store.new_folder() as writing:
         left = cache.directory / "result-00ff"
         left.mkdir()
-        with cache.store.reading() as index, index.database.change():
+        with cache.store.reading() as index, index.database.transaction():
             holder = f"{place}-{2**22 + 1}-{started}"
-            index.database.do("INSERT INTO folder VALUES (?, ?, ?)", left.name, holder, time.time())
+            index.database.execute("INSERT INTO folder VALUES (?, ?, ?)", left.name, holder, time.time())
         open_cache()
         assert writing.is_dir()
         assert not left.exists()
@@ -429,11 +429,11 @@ def hammer(folder: Path, seconds: float) -> int:
         PythonProcess(["-c", HAMMER, "1", str(seconds)], env=env) as first,
         PythonProcess(["-c", HAMMER, "2", str(seconds)], env=env) as second,
     ):
-        done = [int(process.line("DONE", timeout=seconds + 60).split()[1]) for process in (first, second)]
+        done = [int(process.wait_for_line("DONE", timeout=seconds + 60).split()[1]) for process in (first, second)]
         for process in (first, second):
-            assert process.ended() == 0
-            assert "could not be read" not in process.stderr, process.story()
-            assert "damaged" not in process.stderr, process.story()
+            assert process.wait_for_exit() == 0
+            assert "could not be read" not in process.stderr, process.describe()
+            assert "damaged" not in process.stderr, process.describe()
     return min(done)
 
 

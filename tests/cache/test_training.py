@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cache.storage import ModelStorage, Resource
+from dsnb.cache.model_storage import ModelStorage, Resource
 from dsnb.cache.training import Cacheable, LocalTrainingCache, TrainingCache
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from tests.cache.steps import MEBIBYTE, Output, get, known, put, results, storage, weight

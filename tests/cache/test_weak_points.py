@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache.faults import When, hooked
-from dsnb.cache.storage import ModelStorage
+from dsnb.cache.failpoints import When, failpoint_hook
+from dsnb.cache.model_storage import ModelStorage
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.steps import MEBIBYTE, Output, get, known, put, results, storage, weight
-from tests.support.processes import python
+from tests.support.processes import python_process
 
 Open = Callable[..., LocalTrainingCache]
 
@@ -54,9 +54,12 @@ def test_1_orphans_cost_no_valid_entry(open_cache: Open) -> None:
     orphan = cache.directory / "result-0123456789abcdef"
     orphan.mkdir()
     (orphan / "file").write_bytes(bytes(4 * MEBIBYTE))
-    with cache.store.reading() as index, index.database.change():  # as one leaves it who dies in front of the entry
-        index.reserve(orphan.name)
-        index.leave(orphan.name)
+    with (
+        cache.store.reading() as index,
+        index.database.transaction(),
+    ):  # as one leaves it who dies in front of the entry
+        index.reserve_folder(orphan.name)
+        index.mark_folder_unused(orphan.name)
     cache.close()
     again = open_cache(max_size=5)
     assert len(results(again)) == 2
@@ -134,8 +137,8 @@ with cache.store.lent("output a") as lent:
     print("READY", lent is not None)
     input()
 """
-    with python(code) as reader:
-        assert reader.line("READY") == "READY True"
+    with python_process(code) as reader:
+        assert reader.wait_for_line("READY") == "READY True"
         put(cache, "b", 3 * MEBIBYTE)
         assert get(cache, "b") is None
         reader.kill()
@@ -147,7 +150,7 @@ with cache.store.lent("output a") as lent:
 def test_5_a_folder_is_noted_before_it_is_made_and_synced_before_an_entry_names_it(open_cache: Open) -> None:
     cache = open_cache()
     passed: list[str] = []
-    with hooked(lambda name, when: passed.append(f"{name} {when}")):
+    with failpoint_hook(lambda name, when: passed.append(f"{name} {when}")):
         put(cache, "a")
     steps = list(dict.fromkeys(name.rpartition(" ")[0] for name in passed))
     assert steps == ["entry commit", "result make", "result write", "result sync", "result folder"]
@@ -296,7 +299,7 @@ def test_stop_right_after_the_commit_leaves_the_result_whole(open_cache: Open) -
             commits.append("stopped")
             raise KeyboardInterrupt
 
-    with hooked(stop), pytest.raises(KeyboardInterrupt):
+    with failpoint_hook(stop), pytest.raises(KeyboardInterrupt):
         put(cache, "a", 1000)
     assert known(cache, "a")
     assert get(cache, "a") == Output("a", 1000)

@@ -88,5 +88,5 @@ def test_a_setting_that_can_never_be_right_is_told_as_a_page(capsys: pytest.Capt
 
 def test_the_module_is_the_command() -> None:
     with PythonProcess(["-m", "dsnb", "--version"]) as process:
-        assert process.ended() == 0
+        assert process.wait_for_exit() == 0
         assert process.stdout == f"dsnb {dsnb.__version__}\n"

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cli.doctor import _files, _proxies
-from dsnb.cli.top import frame
+from dsnb.cli.doctor import _open_files, _proxies
+from dsnb.cli.top import screen_lines
 from dsnb.errors import CancelledError, UnavailableError
 from dsnb.monitor.run_file import RunReader
 from tests.support.processes import PythonProcess
@@ -34,7 +34,7 @@ def command(*arguments: str) -> PythonProcess:
 def run(*arguments: str) -> tuple[int, str, str]:
     """The exit code, the output and the errors of a command that ends by itself."""
     with command(*arguments) as process:
-        return process.ended(timeout=60), process.stdout, process.stderr
+        return process.wait_for_exit(timeout=60), process.stdout, process.stderr
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,13 @@ def test_a_job_is_paused_resumed_and_cancelled(service: dsnb.DataService) -> Non
 
 def test_a_worker_of_its_own_process_is_drained_by_name() -> None:
     with command("dispatcher", "--json") as dispatcher:
-        target = str(json.loads(dispatcher.line("{"))["target"])
+        target = str(json.loads(dispatcher.wait_for_line("{"))["target"])
         with command("worker", "--dispatcher", target) as worker:
-            worker.line("worker ready")
+            worker.wait_for_line("worker ready")
             assert run("worker", "drain", "w0", "--dispatcher", target)[:2] == (0, "worker w0 is draining\n")
-            assert worker.ended(timeout=30) == 0
+            assert worker.wait_for_exit(timeout=30) == 0
         dispatcher.terminate()
-        assert dispatcher.ended() == 0
+        assert dispatcher.wait_for_exit() == 0
     assert run("worker", "drain")[0] == 2
 
 
@@ -96,9 +96,9 @@ def test_a_worker_of_its_own_process_is_drained_by_name() -> None:
 
 def test_the_first_sigterm_lets_readers_finish_and_the_second_stops(tmp_path: Path) -> None:
     with command("dispatcher", "--json", "--record", str(tmp_path / "run.db")) as dispatcher:
-        target = str(json.loads(dispatcher.line("{"))["target"])
+        target = str(json.loads(dispatcher.wait_for_line("{"))["target"])
         with command("worker", "--dispatcher", target) as worker:
-            worker.line("worker ready")
+            worker.wait_for_line("worker ready")
             data = dsnb.Dataset.range(2000).map(lambda x: x)
             read = dsnb.distribute("distributed_epoch", target, job_name="train", max_outstanding_requests=8)
             with iter(data.apply(read)) as elements:
@@ -110,9 +110,9 @@ def test_the_first_sigterm_lets_readers_finish_and_the_second_stops(tmp_path: Pa
                 with pytest.raises(UnavailableError, match="the service is about to end"):
                     iter(data.apply(dsnb.distribute("distributed_epoch", target))).start()
                 worker.terminate()
-                assert worker.ended(timeout=30) == 0
+                assert worker.wait_for_exit(timeout=30) == 0
                 assert got
-        assert dispatcher.ended(timeout=30) == 0
+        assert dispatcher.wait_for_exit(timeout=30) == 0
     with RunReader(tmp_path / "run.db") as played:
         assert any(snapshot.jobs for snapshot in played.between(0, time.time()))
 
@@ -137,7 +137,7 @@ def test_no_line_of_top_is_wider_than_the_terminal(service: dsnb.DataService) ->
         before = service.status()
         wait_for(lambda: service.status().time - before.time > 1.1, what="a second")
         for width in (40, 80, 200):
-            assert max(map(len, frame(before, service.status(), width))) <= width
+            assert max(map(len, screen_lines(before, service.status(), width))) <= width
 
 
 @pytest.mark.parametrize("end", [b"q", signal.SIGINT])
@@ -195,5 +195,5 @@ def test_a_proxy_that_would_be_asked_for_this_machine_is_bad_news_with_a_remedy(
     assert _proxies({"https_proxy": "http://proxy:3128"}).level == "bad"
     assert "no_proxy=localhost,127.0.0.1" in _proxies({"grpc_proxy": "http://proxy:3128"}).remedy
     assert _proxies({"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}).level == "ok"
-    assert _files(256).level == "warn"
-    assert _files(4096).level == "ok"
+    assert _open_files(256).level == "warn"
+    assert _open_files(4096).level == "ok"

@@ -1,119 +1,54 @@
+"""`dsnb report`: one page, of a file that keeps a run or of a service that runs."""
+
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from pathlib import Path
 
-from dsnb.cli.report import job_lines, report, table
-from dsnb.monitor.snapshot import (
-    EventStatus,
-    JobStatus,
-    OlderJobs,
-    PlaceStatus,
-    ShardStatus,
-    Snapshot,
-    SplitStatus,
-    TrainerStatus,
-    WorkerStatus,
-)
+import pytest
 
-WORKER = WorkerStatus(
-    name="w0",
-    uid="u",
-    address="127.0.0.1:4001",
-    state="running",
-    isolation="thread",
-    pid=1,
-    tasks=2,
-    produced=12345,
-    sent_elements=678,
-    cache_bytes=1_500_000,
-    capacity_bytes=512_000_000,
-)
-TRAINER = TrainerStatus(
-    trainer_id="lr=0.1",
-    clients=1,
-    elements=900,
-    hits=850,
-    misses=50,
-    skipped=3,
-    places=(PlaceStatus(task_id="t", worker="w0", offset=900, lag=7),),
-)
-JOB = JobStatus(
-    name="train",
-    anonymous=False,
-    dataset_id="d",
-    pipeline="list_files | map(decode) | batch(32)",
-    mode="DYNAMIC",
-    cached=True,
-    iteration=1,
-    state="running",
-    clients=1,
-    produced=1000,
-    consumed=900,
-    trainers=(TRAINER,),
-    splits=(SplitStatus(source="list_files", repetition=0, total=10, done=4, in_hand=2, lost=1),),
-)
-EMPTY = Snapshot(version=1, seq=1, time=1000.0, service="default", target="grpc://127.0.0.1:5050", started=940.0)
-FULL = Snapshot(
-    version=1,
-    seq=1,
-    time=1000.0,
-    service="default",
-    target="grpc://127.0.0.1:5050",
-    started=940.0,
-    workers=(WORKER,),
-    jobs=(JOB,),
-    events=tuple(EventStatus(time=990.0, level="warning", text=f"w{n} was lost") for n in range(7)),
-)
+import dsnb
+from dsnb.cli import main
+from tests.support.waiting import wait_for
 
 
-def test_an_empty_service_is_reported_in_words() -> None:
-    assert report(EMPTY).splitlines() == [
-        "default at grpc://127.0.0.1:5050, up 60 s",
-        "",
-        "0 workers",
-        "",
-        "no jobs",
-    ]
+def test_a_page_is_made_of_what_a_file_kept_though_the_service_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, page = tmp_path / "run.db", tmp_path / "run.html"
+    with dsnb.start(workers=1, name="kept") as service, service.record(db, every=0.1):
+        list(dsnb.Dataset.range(9).apply(dsnb.distribute("distributed_epoch", service, job_name="train")))
+        service.wait_until(lambda now: now.jobs[0].state == "finished")
+        wait_for(lambda: made(db, page) and "finished" in page.read_text("utf-8"), what="the end of it to be kept")
+    capsys.readouterr()
+    assert main(["report", str(db), str(page), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"page": str(page)}
+    assert "Job train" in page.read_text("utf-8")
 
 
-def test_a_busy_service_is_reported_whole() -> None:
-    assert report(FULL).splitlines()[:14] == [
-        "default at grpc://127.0.0.1:5050, up 60 s",
-        "",
-        "1 worker",
-        "  name  address         state    tasks  produced  sent  cache",
-        "  w0    127.0.0.1:4001  running  2      12,345    678   1.5 MB of 512 MB",
-        "",
-        "job train: DYNAMIC, iteration 1, running",
-        "  list_files | map(decode) | batch(32)",
-        "  1,000 elements produced, 900 consumed",
-        "  splits of list_files: 4 of 10 done, 2 in hand, 1 lost",
-        "  trainer  elements  hits  misses  lag  skipped  lost",
-        "  lr=0.1   900       850   50      7    3        0",
-        "",
-        "warning: w2 was lost (10 s ago)",
-    ]
+def made(db: Path, page: Path) -> bool:
+    return main(["report", str(db), str(page)]) == 0
 
 
-def test_only_the_newest_events_are_reported() -> None:
-    assert [line for line in report(FULL).splitlines() if "lost (" in line] == [
-        f"warning: w{n} was lost (10 s ago)" for n in range(2, 7)
-    ]
+def test_a_page_is_made_of_a_service_by_its_name_and_of_the_only_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "run.html"
+    with dsnb.start(workers=1, name="watched"):
+        for source in (["watched"], []):
+            assert main(["report", *source, str(page)]) == 0
+            assert capsys.readouterr().out == f"report written to {page}\n"
+            assert "<h1>watched</h1>" in page.read_text("utf-8")
+            page.unlink()
 
 
-def test_a_table_without_rows_is_no_table() -> None:
-    assert table(["a", "b"], []) == []
-
-
-def test_shards_are_told_with_their_workers() -> None:
-    shards = (ShardStatus(shard=0, state="running", worker="w0"), ShardStatus(shard=1, state="never begun"))
-    lines = list(job_lines(replace(JOB, mode="DATA", splits=(), shards=shards)))
-    assert lines[3:5] == ["  shard 0 of 2: running on w0", "  shard 1 of 2: never begun"]
-
-
-def test_finished_jobs_that_are_no_longer_shown_one_by_one_are_added_up() -> None:
-    sums = OlderJobs(jobs=1500, produced=60_000, consumed=59_000, lost_splits=2)
-    assert report(replace(EMPTY, older=sums)).splitlines()[-1] == (
-        "and 1,500 older jobs: 60,000 produced, 59,000 consumed, 2 splits lost"
-    )
-    assert "older" not in report(replace(EMPTY, older=OlderJobs()))
+def test_what_a_report_cannot_be_made_of_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "run.html"
+    assert main(["report", str(tmp_path / "none.db"), str(page)]) == 1
+    assert "there is no file" in capsys.readouterr().err
+    (tmp_path / "other.db").write_text("something else")
+    assert main(["report", str(tmp_path / "other.db"), str(page)]) == 1
+    assert "other.db" in capsys.readouterr().err
+    assert main(["report", str(page)]) == 1
+    assert "no dsnb service of this user runs here" in capsys.readouterr().err
+    assert not page.exists()

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 import dsnb
-from tests.support.ports import own_port
+from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
@@ -37,21 +37,21 @@ def reading_command(request: pytest.FixtureRequest) -> str:
 def run(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
     """The exit code, the output and the errors of a command that ends by itself."""
     with command(*arguments, env=env) as process:
-        return process.ended(), process.stdout, process.stderr
+        return process.wait_for_exit(), process.stdout, process.stderr
 
 
 @pytest.fixture
 def dispatcher() -> Iterator[PythonProcess]:
     with command("dispatcher", "--json") as process:
-        process.line("{")
+        process.wait_for_line("{")
         yield process
         process.terminate()
-        assert process.ended() == 0
+        assert process.wait_for_exit() == 0
 
 
 @pytest.fixture
 def target(dispatcher: PythonProcess) -> str:
-    return str(json.loads(dispatcher.line("{"))["target"])
+    return str(json.loads(dispatcher.wait_for_line("{"))["target"])
 
 
 # ------------------------------------------------------------------------------------------- dispatcher and worker
@@ -62,20 +62,21 @@ def test_a_dispatcher_and_workers_from_the_command_line_serve_a_reader(target: s
         workers = [stack.enter_context(command("worker", "--dispatcher", target)) for _ in range(2)]
         for worker in workers:
             assert re.fullmatch(
-                rf"worker ready at \S+:\d+, joined {re.escape(target)}; Ctrl-C stops it", worker.line("worker ready")
+                rf"worker ready at \S+:\d+, joined {re.escape(target)}; Ctrl-C stops it",
+                worker.wait_for_line("worker ready"),
             )
         numbers = dsnb.Dataset.range(1000).map(lambda x: x + 1).apply(dsnb.distribute("distributed_epoch", target))
         assert sorted(numbers) == list(range(1, 1001))
         for worker in workers:
             worker.interrupt()
-            assert worker.ended() == 0
+            assert worker.wait_for_exit() == 0
 
 
 def test_a_dispatcher_with_a_list_of_workers_lets_no_other_in() -> None:
     places = ("--worker-address", "localhost:%port%", "--worker-address", "elsewhere:5050")
     with command("dispatcher", "--json", *places) as dispatcher, ExitStack() as stack:
-        target = str(json.loads(dispatcher.line("{"))["target"])
-        stack.enter_context(command("worker", "--dispatcher", target)).line("worker ready")
+        target = str(json.loads(dispatcher.wait_for_line("{"))["target"])
+        stack.enter_context(command("worker", "--dispatcher", target)).wait_for_line("worker ready")
         code, _, err = run("worker", "--dispatcher", target)
         assert code != 0
         assert "other workers are already running at the configured host" in err
@@ -83,29 +84,29 @@ def test_a_dispatcher_with_a_list_of_workers_lets_no_other_in() -> None:
         with pytest.warns(dsnb.errors.DsnbWarning, match=r"no worker for shard 1 of 2 \(elsewhere:5050\)"):
             assert [int(x) for x in shards] == [0, 2, 4, 6, 8]
         dispatcher.terminate()
-        assert dispatcher.ended() == 0
+        assert dispatcher.wait_for_exit() == 0
 
 
 @pytest.mark.parametrize("end", ["interrupt", "terminate"])
 def test_a_dispatcher_ends_in_order(end: str, tmp_path: Path) -> None:
     with command("dispatcher", env={"DSNB_RUNTIME_DIR": str(tmp_path)}) as process:
-        line = process.line("dispatcher ready at grpc://127.0.0.1:")
+        line = process.wait_for_line("dispatcher ready at grpc://127.0.0.1:")
         assert line.endswith("; Ctrl-C stops it")
         getattr(process, end)()
-        assert process.ended(timeout=10) == 0
+        assert process.wait_for_exit(timeout=10) == 0
         assert process.stderr == ""
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_finds_the_only_service_by_itself(dispatcher: PythonProcess, target: str) -> None:
     with command("worker", "--json", "--cache-bytes", "1MB") as worker:
-        told = json.loads(worker.line("{"))
+        told = json.loads(worker.wait_for_line("{"))
         assert told["dispatcher"].removeprefix("grpc://") == target.removeprefix("grpc://")
         with dsnb.connect(target) as service:
             (status,) = service.status().workers
             assert (status.address, status.capacity_bytes) == (told["address"], 1_000_000)
         worker.terminate()
-        assert worker.ended() == 0
+        assert worker.wait_for_exit() == 0
 
 
 def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path)
     texts = []
     for _ in range(2):
         with command("dispatcher", "--json", "--token-file", str(token)) as process:
-            told = json.loads(process.line("{"))
+            told = json.loads(process.wait_for_line("{"))
             assert told["token_file"] == str(token)
             assert stat.S_IMODE(token.stat().st_mode) == 0o600
             texts.append(token.read_text())
@@ -121,28 +122,28 @@ def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path)
             assert (code, err) == (0, "")
             assert json.loads(out)["target"] == told["target"]
             process.terminate()
-            process.ended()
+            process.wait_for_exit()
     assert texts[0] == texts[1]
 
 
 def test_a_dispatcher_that_is_killed_is_started_again_in_its_work_dir(tmp_path: Path) -> None:
-    again = ["dispatcher", "--json", "--work-dir", str(tmp_path), "--port", str(own_port())]
+    again = ["dispatcher", "--json", "--work-dir", str(tmp_path), "--port", str(unused_port())]
     with command(*again) as process:
-        target = json.loads(process.line("{"))["target"]
+        target = json.loads(process.wait_for_line("{"))["target"]
         registered = dsnb.register_dataset(target, dsnb.Dataset.range(10))
         process.kill()
     with command(*again) as process:
-        assert json.loads(process.line("{"))["target"] == target
+        assert json.loads(process.wait_for_line("{"))["target"] == target
         code, out, err = run("dispatcher", "--work-dir", str(tmp_path))
         assert (code, out) == (1, "")
         assert err.startswith("dsnb dispatcher: another dispatcher uses the journal")
         with command("worker", "--dispatcher", target) as worker:
-            worker.line("worker ready")
+            worker.wait_for_line("worker ready")
             assert len(list(dsnb.from_dataset_id("parallel_epochs", target, registered))) == 10
             worker.terminate()
-            worker.ended()
+            worker.wait_for_exit()
         process.terminate()
-        process.ended()
+        process.wait_for_exit()
 
 
 def test_a_taken_port_is_told_at_once() -> None:
@@ -188,10 +189,10 @@ def test_a_worker_without_a_dispatcher_gives_up_with_advice() -> None:
 
 
 def test_ctrl_c_ends_a_worker_that_still_looks_for_its_dispatcher() -> None:
-    with command("worker", "--dispatcher", "127.0.0.1:1", "--port", str(port := own_port())) as worker:
+    with command("worker", "--dispatcher", "127.0.0.1:1", "--port", str(port := unused_port())) as worker:
         wait_for(lambda: not refuses(f"http://127.0.0.1:{port}"), what="the worker to listen")
         worker.interrupt()
-        assert worker.ended(timeout=5) == 130
+        assert worker.wait_for_exit(timeout=5) == 130
         assert (worker.stdout, worker.stderr) == ("", "")
 
 
@@ -262,7 +263,7 @@ def test_a_service_that_hangs_is_listed_as_one_that_does_not_answer(dispatcher: 
 def test_what_a_killed_process_left_is_removed_and_told(tmp_path: Path) -> None:
     env = {"DSNB_RUNTIME_DIR": str(tmp_path)}
     with command("dispatcher", "--name", "digits", env=env) as process:
-        process.line("dispatcher ready")
+        process.wait_for_line("dispatcher ready")
         process.kill()
         (tmp_path / ".dsnb-connection-half.tmp").touch()
         code, out, err = run("status", env=env)
@@ -306,7 +307,7 @@ def test_a_token_file_that_is_missing_is_told(tmp_path: Path) -> None:
 
 def test_output_that_nobody_reads_to_its_end_is_no_error() -> None:
     with dsnb.start(workers=1), PythonProcess(["-c", CLOSED_PIPE]) as process:
-        assert process.ended() == 0
+        assert process.wait_for_exit() == 0
         assert process.stderr == ""
 
 
@@ -324,11 +325,11 @@ sys.exit(subprocess.run([sys.executable, "-m", "dsnb", "status"], stdout=writer)
 def test_the_dashboard_serves_a_page_until_it_is_told_to_stop() -> None:
     require_module("panel")
     with dsnb.start(workers=1, name="digits"), command("dashboard", "digits", "--no-open", "--json") as process:
-        url = json.loads(process.line("{"))["url"]
+        url = json.loads(process.wait_for_line("{"))["url"]
         with urlopen(url, timeout=30) as page:
             assert page.status == 200
         process.terminate()
-        assert process.ended() == 0
+        assert process.wait_for_exit() == 0
         assert wait_for(lambda: refuses(url), what="the port to be closed")
 
 

@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 
 def stage_of(cluster: Cluster) -> CoordinatedStage:
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(1 << 40).repeat())
-    options = ReadOptions(mode=ShardingPolicy.OFF, job_name="job", trainer_id="consumer 0", consumers=1)
+    options = ReadOptions(mode=ShardingPolicy.OFF, job_name="job", trainer_id="consumer 0", num_consumers=1)
     address = ServiceAddress(address=cluster.address, token=cluster.dispatcher.token)
     return CoordinatedStage(address, dataset_id, options)
 
@@ -23,7 +23,7 @@ def test_a_consumer_that_was_closed_holds_no_elements() -> None:
     with Cluster(1) as cluster:
         stage = stage_of(cluster)
         (task,) = (task.task_id for task in cluster.job("job").tasks)
-        turns = stage._inbox.rounds.turns
+        turns = stage._inbox.rounds.task_rounds
         wait_for(lambda: len(turns(task).items) > 1, what="elements whose rounds have not come")
         stage.close()
         assert (len(turns(task).items), turns(task).nbytes) == (0, 0)
@@ -32,9 +32,9 @@ def test_a_consumer_that_was_closed_holds_no_elements() -> None:
 def test_a_consumer_whose_job_was_cancelled_asks_no_worker_any_more_though_it_is_kept() -> None:
     with Cluster(1) as cluster:
         stage = stage_of(cluster)
-        wait_for(lambda: len(stage._table) == 1, what="the task to be read")
+        wait_for(lambda: len(stage._tasks) == 1, what="the task to be read")
         cluster.service.cancel("job")
-        wait_for(lambda: len(stage._table) == 0, what="the task to be let go of")
+        wait_for(lambda: len(stage._tasks) == 0, what="the task to be let go of")
         with pytest.raises(CancelledError):
             stage.pull(1)
         stage.close()

@@ -5,22 +5,22 @@ import weakref
 
 import pytest
 
-from dsnb.client.inbox import FIRST_BYTES, Hold, Inbox
-from dsnb.client.turns import InboxInTurn
+from dsnb.client.inbox import INITIAL_MAX_BYTES, Inbox, TaskRead
+from dsnb.client.turns import RoundRobinInbox
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import CancelledError, UnavailableError
 from dsnb.wire.messages import ClientUpdate, TaskInfo
-from dsnb.wire.transfer.handover import Piece
+from dsnb.wire.transfer.protocol import FrameSlice
 
 
-def piece_of(count: int, nbytes_each: int = 8) -> Piece:
+def piece_of(count: int, nbytes_each: int = 8) -> FrameSlice:
     (frame,) = frames_of([b"x" * nbytes_each for _ in range(count)], None)
     assert isinstance(frame, Frame)
-    return Piece(frame, 0, 0, count, 1)
+    return FrameSlice(frame, 0, 0, count, 1)
 
 
-def hold_of(inbox: Inbox, share_bytes: int = 1 << 20) -> Hold:
-    return Hold(inbox, TaskInfo(task_id="t", worker="w0"), share_bytes)
+def hold_of(inbox: Inbox, share_bytes: int = 1 << 20) -> TaskRead:
+    return TaskRead(inbox, TaskInfo(task_id="t", worker="w0"), share_bytes)
 
 
 def test_what_is_delivered_is_kept_in_order_and_counted() -> None:
@@ -29,7 +29,7 @@ def test_what_is_delivered_is_kept_in_order_and_counted() -> None:
     pieces = [piece_of(3), piece_of(2), piece_of(4)]
     for hold, piece in zip((one, other, one), pieces, strict=True):
         hold.sink().deliver(piece)
-    assert [piece for _, piece in inbox.pieces] == pieces
+    assert [piece for _, piece in inbox.slices] == pieces
     assert (one.account.received, other.account.received) == (7, 2)
     assert one.account.active_at > 0
 
@@ -39,7 +39,7 @@ def test_a_task_that_delivers_nothing_is_idle() -> None:
     hold = hold_of(inbox)
     hold.sink().deliver_all([])
     assert hold.account.active_at == 0, "its credit would never move to another task"
-    assert not inbox.stirred
+    assert not inbox.has_events
 
 
 def test_the_end_and_a_recall_change_the_account() -> None:
@@ -59,7 +59,7 @@ def test_a_recall_never_takes_back_what_has_arrived() -> None:
     assert hold.account.granted == 8
 
 
-@pytest.mark.parametrize("kind", [Inbox, InboxInTurn])
+@pytest.mark.parametrize("kind", [Inbox, RoundRobinInbox])
 def test_an_inbox_that_is_cleared_holds_no_elements(kind: type[Inbox]) -> None:
     inbox = kind()
     piece = piece_of(3)
@@ -82,7 +82,7 @@ def test_what_an_earlier_reading_still_says_is_not_heard() -> None:
     stale.end()
     stale.recalled(0)
     stale.fail(UnavailableError("gone"))
-    assert not inbox.stirred
+    assert not inbox.has_events
     assert (hold.account.received, hold.account.ended) == (0, False)
 
 
@@ -93,25 +93,25 @@ def test_a_reading_fails_once_and_then_says_nothing_more() -> None:
     sink.fail(UnavailableError("second"))
     sink.deliver(piece_of(1))
     assert [str(error) for _, error in inbox.failed] == ["first"]
-    assert not inbox.pieces
+    assert not inbox.slices
 
 
 def test_each_kind_of_news_wakes_the_reader() -> None:
     for stir in (
         lambda inbox: hold_of(inbox).sink().deliver(piece_of(1)),
         lambda inbox: hold_of(inbox).sink().fail(UnavailableError("gone")),
-        lambda inbox: inbox.update(ClientUpdate(state=True)),
+        lambda inbox: inbox.update(ClientUpdate(has_state=True)),
         lambda inbox: inbox.refuse(CancelledError("unknown")),
         Inbox.cancel,
     ):
         inbox = Inbox()
         with inbox.changed:
             threading.Thread(target=stir, args=(inbox,)).start()
-            assert inbox.changed.wait_for(lambda inbox=inbox: inbox.stirred, timeout=10.0)
+            assert inbox.changed.wait_for(lambda inbox=inbox: inbox.has_events, timeout=10.0)
 
 
 def test_a_task_begins_with_few_bytes_on_their_way_and_its_share_bounds_them() -> None:
-    assert hold_of(Inbox()).max_bytes == FIRST_BYTES
+    assert hold_of(Inbox()).max_bytes == INITIAL_MAX_BYTES
     assert hold_of(Inbox(), share_bytes=1000).max_bytes == 1000
 
 

@@ -15,7 +15,7 @@ import dsnb
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
 from dsnb.dispatcher import core
-from dsnb.dispatcher.events import EndSeen
+from dsnb.dispatcher.events import TasksReadToEnd
 from dsnb.errors import (
     CancelledError,
     DataLossWarning,
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a minute without anybody is a third of a second here."""
-    monkeypatch.setattr("dsnb.client.reader._NOBODY_S", 0.3)
+    monkeypatch.setattr("dsnb.client.reader._UNREACHABLE_TIMEOUT_S", 0.3)
 
 
 def stage_of(cluster: Cluster, dataset: dsnb.Dataset, repetition: int = 0, **changes: Any) -> ReadStage:
@@ -92,11 +92,13 @@ def test_a_short_pass_that_one_client_read_needs_no_control_stream(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dispatcher's answer that the pass is over says goodbye too, and its records say what was read."""
-    monkeypatch.setattr("dsnb.client.joining._SHORT_PASS_S", 60.0)
+    monkeypatch.setattr("dsnb.client.session._SHORT_PASS_S", 60.0)
     stage = stage_of(cluster, dsnb.Dataset.range(10))
     assert rest(stage) == list(range(10))
-    assert not cluster.dispatcher._desk.core.state.clients
-    assert [task["skip"] for task in stage.bookmark(7)["tasks"]] == [7], "operations behind it may hold the last ones"
+    assert not cluster.dispatcher._dispatcher.core.state.clients
+    assert [task["skip"] for task in stage.position_after(7)["tasks"]] == [7], (
+        "operations behind it may hold the last ones"
+    )
     stage.close()
     assert stage._control._call is None
     job = cluster.job("job")
@@ -106,10 +108,10 @@ def test_a_short_pass_that_one_client_read_needs_no_control_stream(
 def test_a_client_that_is_not_the_only_one_of_its_pass_leaves_its_tasks_first(cluster: Cluster) -> None:
     first, second = (stage_of(cluster, dsnb.Dataset.range(10)) for _ in range(2))
     got = rest(first)
-    assert len(cluster.dispatcher._desk.core.state.clients) == 2
+    assert len(cluster.dispatcher._dispatcher.core.state.clients) == 2
     first.close()
     assert sorted(got + rest(second)) == list(range(10))
-    assert not cluster.dispatcher._desk.core.state.clients
+    assert not cluster.dispatcher._dispatcher.core.state.clients
     second.close()
 
 
@@ -128,7 +130,7 @@ def test_a_pass_that_was_read_warns_that_it_is_empty(cluster: Cluster) -> None:
     rest(first)
     second = stage_of(cluster, dsnb.Dataset.range(10))
     with pytest.warns(DsnbWarning, match="pass 0 of job 'job' was read to its end already, so it is empty"):
-        second.announce()
+        second.warn_at_start()
     assert rest(second) == []
     first.close()
     second.close()
@@ -215,7 +217,7 @@ def test_a_reader_over_the_limit_is_told_at_its_own_call_each_time_until_there_i
                 stages[2].pull(1)
             assert "max_readers" in caught.value.hint
         stages[0].close()
-        wait_for(lambda: cluster.workers[0]._doors.admission.inside == 1, what="the place to be free")
+        wait_for(lambda: cluster.workers[0]._transfer_servers.admission.active == 1, what="the place to be free")
         assert len(pull(stages[2], 5)) == 5
         for stage in stages:
             stage.close()
@@ -225,9 +227,9 @@ def test_a_pass_that_one_reader_gives_up_goes_on_for_the_others(cluster: Cluster
     """Its task has ended for that reader alone, which is not for the dispatcher to hear."""
     reader, other = (stage_of(cluster, dsnb.Dataset.range(100), max_outstanding_requests=1) for _ in range(2))
     got = pull(reader, 1)
-    [sink], [hold] = reader._tasks._sinks.values(), reader._tasks._holds.values()
-    assert hold.reading is not None
-    reading = hold.reading
+    [sink], [hold] = reader._tasks._sinks.values(), reader._tasks._task_reads.values()
+    assert hold.connection is not None
+    reading = hold.connection
     sink.fail(InvalidArgumentError("no such message"))
     reading.leave(hold.account.consumed)  # one that fails by itself has ended before it says so
     with pytest.raises(InvalidArgumentError):
@@ -247,7 +249,7 @@ def test_an_end_that_cannot_be_confirmed_for_a_bug_is_no_silent_end(
 
     stage = stage_of(cluster, dsnb.Dataset.range(10))
     got = pull(stage, 10)
-    monkeypatch.setitem(core._HANDLERS, EndSeen, broken)
+    monkeypatch.setitem(core._HANDLERS, TasksReadToEnd, broken)
     with pytest.raises(DsnbError, match="ConfirmEnd failed with KeyError: 'a bug of the dispatcher'"):
         stage.pull(1)
     assert rest(stage) == []
@@ -299,7 +301,7 @@ def test_the_end_of_a_shared_out_pass_that_nobody_confirms_is_told(cluster: Clus
     """A worker that the reader has not heard of may have had splits; a dispatcher that comes back would tell."""
     stage = stage_of(cluster, dsnb.Dataset.range(20), mode=ShardingPolicy.DYNAMIC)
     got = pull(stage, 10)
-    wait_for(lambda: all(task._window.finished for task in cluster.workers[0]._tasks.values()), what="its end")
+    wait_for(lambda: all(task._log.finished for task in cluster.workers[0]._tasks.values()), what="its end")
     cluster.dispatcher.stop()
     with pytest.warns(DataLossWarning, match=r"end of the pass could not be confirmed.* for 0\.3 seconds"):
         got += rest(stage)
@@ -311,7 +313,7 @@ def test_the_end_of_a_shared_out_pass_waits_for_a_dispatcher_that_is_started_aga
     with Cluster(workers=1, dispatcher={"work_dir": tmp_path}) as cluster:
         stage = stage_of(cluster, dsnb.Dataset.range(20), mode=ShardingPolicy.DYNAMIC)
         got = pull(stage, 10)
-        wait_for(lambda: all(task._window.finished for task in cluster.workers[0]._tasks.values()), what="its end")
+        wait_for(lambda: all(task._log.finished for task in cluster.workers[0]._tasks.values()), what="its end")
         cluster.dispatcher.stop()
         again = threading.Timer(3.0, cluster.restart_dispatcher)  # later than one attempt takes
         again.start()
@@ -332,11 +334,11 @@ def test_joining_in_vain_leaves_nothing_open(cluster: Cluster) -> None:
 def test_what_counts_as_consumed_is_what_the_user_has(
     cluster: Cluster, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_NS", 0)  # each batch is told of
+    monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_LOOP_NS", 0)  # each batch is told of
     dataset = dsnb.Dataset.range(30).apply(dsnb.distribute("distributed_epoch", cluster.service)).batch(3)
     with iter(dataset.prefetch(prefetch) if prefetch else dataset) as elements:
         for batches, _batch in enumerate(elements, start=1):
-            stage: Any = elements._source.stage
+            stage: Any = elements._state.stage
             while stage.inputs:
                 stage = stage.inputs[0]
             assert stage._reader._consumption.consumed == 3 * batches

@@ -81,9 +81,9 @@ def test_a_pickled_copy_has_no_token_and_counts_its_own_passes(cluster: Cluster)
 
 def test_a_service_that_forgot_the_dataset_is_given_it_again(cluster: Cluster) -> None:
     dataset = distributed(cluster, dsnb.Dataset.range(3))
-    desk = cluster.dispatcher._desk
+    desk = cluster.dispatcher._dispatcher
     assert numbers(dataset) == [0, 1, 2]
-    desk.core.live.unread_datasets = dict.fromkeys(desk.core.state.datasets, -1e9)
+    desk.core.transient.datasets_unused_since = dict.fromkeys(desk.core.state.datasets, -1e9)
     desk.handle(e.Tick())
     assert not desk.core.state.datasets
     assert numbers(dataset) == [0, 1, 2]
@@ -92,8 +92,8 @@ def test_a_service_that_forgot_the_dataset_is_given_it_again(cluster: Cluster) -
 def test_a_dataset_that_only_its_id_is_known_of_cannot_be_given_again(cluster: Cluster) -> None:
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(3))
     dataset = dsnb.from_dataset_id("parallel_epochs", cluster.service, dataset_id)
-    desk = cluster.dispatcher._desk
-    desk.core.live.unread_datasets = dict.fromkeys(desk.core.state.datasets, -1e9)
+    desk = cluster.dispatcher._dispatcher
+    desk.core.transient.datasets_unused_since = dict.fromkeys(desk.core.state.datasets, -1e9)
     desk.handle(e.Tick())
     with pytest.raises(NotFoundError, match=f"Dataset id {dataset_id} not found"):
         iter(dataset).start()

@@ -24,7 +24,7 @@ from dsnb.errors import (
 from dsnb.pipeline.dataset import Dataset
 from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, TaskInfo, TaskOrder
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.handover import Opening, Reading, Sink
+from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.worker.task import Task
 from tests.pipeline.driving import context
 from tests.support.waiting import wait_for
@@ -36,16 +36,16 @@ class Worker:
     def __init__(self, uid: str, dataset: Dataset) -> None:
         order = TaskOrder(task_id=uid, incarnation=1, mode="OFF")
         self.task = Task(
-            order, lambda _room: dataset.operation.build(context()), None, ahead=1 << 20, capacity=1 << 20,
-            on_change=lambda: None, note="",
+            order, lambda _room: dataset.operation.build(context()), None, read_ahead_bytes=1 << 20, capacity=1 << 20,
+            on_change=lambda: None, error_context="",
         )  # fmt: skip
         self.uid = uid
-        self.openings: list[Opening] = []
+        self.openings: list[OpenRequest] = []
         self.hangs = False
         self.refuses: Exception | None = None
         local.offer(uid, self)
 
-    def open(self, opening: Opening, sink: Sink) -> Reading:
+    def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
         self.openings.append(opening)
         if self.refuses is not None:
             raise self.refuses
@@ -63,7 +63,7 @@ class Worker:
 class HangingReading:
     """Passes on what a reader says, unless its worker hangs."""
 
-    def __init__(self, worker: Worker, reading: Reading) -> None:
+    def __init__(self, worker: Worker, reading: ReadHandle) -> None:
         self._worker = worker
         self._reading = reading
 
@@ -97,16 +97,16 @@ class Client:
         """One look at everything, as a reader takes that waits: it consumes what is there."""
         while self.inbox.failed:
             sink, error = self.inbox.failed.popleft()
-            lasting = self.tasks.broken(sink, error)
+            lasting = self.tasks.handle_broken(sink, error)
             if lasting is not None:
                 raise lasting
-        while self.inbox.pieces:
-            hold, piece = self.inbox.pieces.popleft()
+        while self.inbox.slices:
+            hold, piece = self.inbox.slices.popleft()
             self.got += [int(element) for element in piece.elements()]
-            self.tasks.taken(hold, piece.count, piece.nbytes // piece.count * piece.count)
-            self.tasks.consumed(hold, piece.count)
-        self.tasks.settle(time.monotonic())
-        self.tasks.tend(time.monotonic())
+            self.tasks.mark_dequeued(hold, piece.count, piece.nbytes // piece.count * piece.count)
+            self.tasks.mark_consumed(hold, piece.count)
+        self.tasks.flush_acks(time.monotonic())
+        self.tasks.maintain(time.monotonic())
 
     def read(self, count: int) -> list[int]:
         """Read on until there are so many in all."""
@@ -161,7 +161,7 @@ def test_a_reader_that_is_leaving_does_not_say_that_it_has_nothing_of_a_task(
 ) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.read(50)
-    halted = replace(workers[0].info(), halted=True, incarnation=2)
+    halted = replace(workers[0].info(), unassigned=True, incarnation=2)
     (holding,) = client.tasks.fence((halted,))
     assert (holding.incarnation, holding.received, holding.consumed) == (2, 50, (IndexRange(first=0, end=50),))
     client.tasks.close()
@@ -189,13 +189,13 @@ def test_what_an_earlier_incarnation_still_delivers_is_not_heard(workers: list[W
     client.tasks.set_tasks((workers[1].info(),))
     stale.fail(UnavailableError("gone"))
     stale.end()
-    assert not client.inbox.stirred
+    assert not client.inbox.has_events
 
 
 def test_a_reading_that_broke_is_opened_again_and_nothing_is_missing(workers: list[Worker], client: Client) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.turn()
-    for hold in client.tasks._holds.values():
+    for hold in client.tasks._task_reads.values():
         client.tasks._sinks[hold.info.task_id].fail(UnavailableError("the connection broke"))
     assert client.read(50) == list(range(50))
     assert len(workers[0].openings) == 2
@@ -206,10 +206,10 @@ def test_a_worker_that_cannot_be_reached_is_tried_again_with_growing_pauses(
 ) -> None:
     workers[0].refuses = UnavailableError("not now")
     client.tasks.set_tasks((workers[0].info(),))
-    [hold] = client.tasks._holds.values()
+    [hold] = client.tasks._task_reads.values()
     pauses = []
     for _ in range(7):
-        client.tasks.tend(hold.retry_at)
+        client.tasks.maintain(hold.retry_at)
         pauses.append(round(hold.retry_at - time.monotonic(), 1))
     assert pauses == sorted(pauses)
     assert pauses[0] <= 0.1
@@ -238,11 +238,11 @@ def test_a_worker_that_was_never_reached_is_told_in_the_end(
     monkeypatch.setattr("dsnb.client.tasks.ATTEMPTS", 5)
     workers[0].refuses = UnavailableError("connection refused")
     client.tasks.set_tasks((workers[0].info(),))
-    [hold] = client.tasks._holds.values()
+    [hold] = client.tasks._task_reads.values()
     for _ in range(4):
-        client.tasks.tend(hold.retry_at)
+        client.tasks.maintain(hold.retry_at)
     with pytest.raises(UnavailableError, match=r"worker w0 cannot be reached at .*connection refused") as caught:
-        client.tasks.tend(hold.retry_at)
+        client.tasks.maintain(hold.retry_at)
     assert "tried 5 times" in caught.value.did
     assert "worker_address" in caught.value.hint
 
@@ -253,7 +253,7 @@ def test_a_worker_that_was_reached_once_is_waited_for(
     monkeypatch.setattr("dsnb.client.tasks.ATTEMPTS", 2)
     client.tasks.set_tasks((workers[0].info(),))
     client.read(10)
-    [hold] = client.tasks._holds.values()
+    [hold] = client.tasks._task_reads.values()
     workers[0].refuses = UnavailableError("restarting")
     client.tasks._sinks["of w0"].fail(UnavailableError("the connection broke"))
     for _ in range(5):
@@ -266,11 +266,11 @@ def test_a_worker_that_was_reached_once_is_waited_for(
 def test_a_reader_that_is_refused_asks_again_when_its_user_does(workers: list[Worker], client: Client) -> None:
     workers[0].refuses = UnavailableError("")
     client.tasks.set_tasks((workers[0].info(),))
-    client.tasks.tend(time.monotonic())
-    assert client.tasks.broken(client.tasks._sinks["of w0"], ResourceExhaustedError("full")) is not None
+    client.tasks.maintain(time.monotonic())
+    assert client.tasks.handle_broken(client.tasks._sinks["of w0"], ResourceExhaustedError("full")) is not None
     workers[0].openings.clear()
     for _ in range(3):
-        client.tasks.tend(time.monotonic() + 1000.0)
+        client.tasks.maintain(time.monotonic() + 1000.0)
     assert workers[0].openings == [], "not by itself"
     workers[0].refuses = None
     client.tasks.try_refused()
@@ -302,7 +302,7 @@ def test_the_allowance_bounds_what_is_on_its_way_over_all_tasks(workers: list[Wo
 
     def look() -> bool:
         nonlocal most
-        most = max(most, sum(piece.count for _, piece in client.inbox.pieces))
+        most = max(most, sum(piece.count for _, piece in client.inbox.slices))
         client.turn()
         return len(client.got) == 150
 
@@ -314,7 +314,7 @@ def test_the_allowance_bounds_what_is_on_its_way_over_all_tasks(workers: list[Wo
 def hang_and_be_recalled(client: Client, worker: Worker) -> None:
     """Let the only credit lie at a worker that does not answer, until it is recalled."""
     worker.hangs = True
-    [hold] = [hold for hold in client.tasks._holds.values() if hold.info.worker == worker.uid]
+    [hold] = [hold for hold in client.tasks._task_reads.values() if hold.info.worker == worker.uid]
 
     def look() -> bool:
         client.turn()
@@ -364,14 +364,14 @@ def test_credit_that_is_being_recalled_is_not_given_again_by_what_is_said_meanwh
     client.tasks.set_tasks((workers[0].info(), workers[1].info()))
     client.read(10)
     said: list[int] = []
-    [hold] = [hold for hold in client.tasks._holds.values() if hold.info.worker == "w0"]
+    [hold] = [hold for hold in client.tasks._task_reads.values() if hold.info.worker == "w0"]
     with client.inbox.changed:
         hold.account.recalling = True
         hold.account.granted = hold.account.received + 1
-    assert hold.reading is not None
-    hold.reading.credit = lambda granted, *_: said.append(granted)  # type: ignore[method-assign]
-    hold.told = -1
-    client.tasks.tell_consumed()
+    assert hold.connection is not None
+    hold.connection.credit = lambda granted, *_: said.append(granted)  # type: ignore[method-assign]
+    hold.acked = -1
+    client.tasks.send_acks()
     assert said
     assert max(said) <= hold.account.received
     client.tasks.close()
@@ -399,13 +399,13 @@ def test_losses_are_announced_with_what_is_known_of_them(splits: int, elements: 
     client = Client(mode=ShardingPolicy.DYNAMIC, job_name="train")
     whole = rf"worker w3 was lost \(job 'train'\): {text}; reading goes on with the others"
     with pytest.warns(DataLossWarning, match=whole):
-        client.tasks.follow([loss("w3", splits, elements, again=again)])
+        client.tasks.apply_updates([loss("w3", splits, elements, again=again)])
 
 
 def test_losses_are_counted_in_elements_where_their_number_is_known() -> None:
     client = Client()
     with pytest.warns(DataLossWarning):
-        client.tasks.follow([loss("w4", 2, elements=17), loss("w5", 1)])
+        client.tasks.apply_updates([loss("w4", 2, elements=17), loss("w5", 1)])
     assert client.tasks.lost == 18
 
 
@@ -413,21 +413,21 @@ def test_what_did_not_reach_one_trainer_is_told_to_that_one_alone() -> None:
     client = Client(mode=ShardingPolicy.OFF, job_name="search", trainer_id="lr=0.1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        client.tasks.follow([loss("w3", elements=12, trainer_id="lr=0.2")])
+        client.tasks.apply_updates([loss("w3", elements=12, trainer_id="lr=0.2")])
     assert client.tasks.lost == 0
     with pytest.warns(DataLossWarning, match="12 elements"):
-        client.tasks.follow([loss("w3", elements=12, trainer_id="lr=0.1")])
+        client.tasks.apply_updates([loss("w3", elements=12, trainer_id="lr=0.1")])
     assert client.tasks.lost == 12
 
 
 def test_where_warnings_are_errors_the_news_is_followed_all_the_same(workers: list[Worker], client: Client) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.read(50)
-    update = ClientUpdate(state=True, tasks=(workers[1].info(),))
+    update = ClientUpdate(has_state=True, tasks=(workers[1].info(),))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DataLossWarning):
-            client.tasks.follow([loss("w0"), update])
+            client.tasks.apply_updates([loss("w0"), update])
     assert sorted(client.read(100)) == [*range(50), *range(100, 150)]
 
 
@@ -456,20 +456,20 @@ def test_only_a_reader_whose_workers_may_go_on_waits_before_it_tells_what_it_con
 ) -> None:
     client = Client(**options)
     client.tasks.set_tasks((TaskInfo(task_id="t"),))
-    hold = client.tasks._holds["t"]
+    hold = client.tasks._task_reads["t"]
     hold.transfer = transfer
-    assert client.tasks.may_wait is may
+    assert client.tasks.can_delay_acks is may
 
 
 @pytest.mark.parametrize("others, most", [(0, (64 << 20) + 1), (1, BUFFER_BYTES // 2)])
 def test_a_second_large_element_may_be_on_its_way_over_a_stream_that_nothing_else_fills(others: int, most: int) -> None:
     tasks = TaskTable(Inbox(), "client", ReadOptions(mode=ShardingPolicy.OFF, protocol="grpc"), "token")
     tasks.set_tasks(tuple(TaskInfo(task_id=f"t{n}") for n in range(1 + others)))
-    hold = tasks._holds["t0"]
+    hold = tasks._task_reads["t0"]
     hold.transfer = "grpc"
     for _ in range(20):  # starving again and again, one element after the other
-        hold.fill(64 << 20)
-        tasks.taken(hold, 1, 64 << 20)
-        tasks.consumed(hold, 1)
-        tasks.starving()
+        hold.count_bytes(64 << 20)
+        tasks.mark_dequeued(hold, 1, 64 << 20)
+        tasks.mark_consumed(hold, 1)
+        tasks.raise_byte_limits()
     assert hold.max_bytes == most

@@ -2,29 +2,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsnb.client.inbox import Hold
-from dsnb.client.turns import InboxInTurn
+from dsnb.client.inbox import TaskRead
+from dsnb.client.turns import RoundRobinInbox
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.wire.messages import TaskInfo
-from dsnb.wire.transfer.handover import Piece
+from dsnb.wire.transfer.protocol import FrameSlice
 
 
-def hold(inbox: InboxInTurn, worker: str) -> Hold:
-    return Hold(inbox, TaskInfo(task_id=f"of {worker}", worker=worker), 1 << 20)
+def hold(inbox: RoundRobinInbox, worker: str) -> TaskRead:
+    return TaskRead(inbox, TaskInfo(task_id=f"of {worker}", worker=worker), 1 << 20)
 
 
-def piece(*values: int) -> Piece:
+def piece(*values: int) -> FrameSlice:
     (frame,) = frames_of(np.array(values), None)
     assert isinstance(frame, Frame)
-    return Piece(frame, 0, 0, len(values), 1)
+    return FrameSlice(frame, 0, 0, len(values), 1)
 
 
-def put(hold_: Hold, inbox: InboxInTurn, piece: Piece) -> None:
+def put(hold_: TaskRead, inbox: RoundRobinInbox, piece: FrameSlice) -> None:
     with inbox.changed:
         inbox.put(hold_, piece)
 
 
-def taken(inbox: InboxInTurn) -> list[int]:
+def taken(inbox: RoundRobinInbox) -> list[int]:
     """All that can be taken now."""
     values = []
     while inbox.ready:
@@ -33,9 +33,9 @@ def taken(inbox: InboxInTurn) -> list[int]:
 
 
 def test_tasks_are_served_in_turn_whatever_comes_first() -> None:
-    inbox = InboxInTurn()
+    inbox = RoundRobinInbox()
     a, b = hold(inbox, "w0"), hold(inbox, "w1")
-    inbox.follow([b, a])
+    inbox.set_task_reads([b, a])
     put(b, inbox, piece(10, 11, 12))
     assert not taken(inbox), "it is the other one's turn"
     put(a, inbox, piece(0))
@@ -45,9 +45,9 @@ def test_tasks_are_served_in_turn_whatever_comes_first() -> None:
 
 
 def test_one_that_has_ended_is_passed_over() -> None:
-    inbox = InboxInTurn()
+    inbox = RoundRobinInbox()
     a, b = hold(inbox, "w0"), hold(inbox, "w1")
-    inbox.follow([a, b])
+    inbox.set_task_reads([a, b])
     put(a, inbox, piece(0))
     put(b, inbox, piece(10, 11, 12))
     a.account.ended = True
@@ -57,14 +57,14 @@ def test_one_that_has_ended_is_passed_over() -> None:
 
 
 def test_what_is_left_of_one_that_is_gone_still_comes() -> None:
-    inbox = InboxInTurn()
+    inbox = RoundRobinInbox()
     a, b = hold(inbox, "w0"), hold(inbox, "w1")
-    inbox.follow([a, b])
+    inbox.set_task_reads([a, b])
     put(a, inbox, piece(0, 1))
     put(b, inbox, piece(10))
-    inbox.follow([b])
+    inbox.set_task_reads([b])
     a.account.ended = True
     assert taken(inbox) == [0, 10, 1]
     b.account.ended = True
-    inbox.follow([b])
+    inbox.set_task_reads([b])
     assert not inbox.ready

@@ -10,7 +10,7 @@ from typing import Any, Self
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.operation import BuildContext
 from dsnb.wire.messages import TaskOrder
-from dsnb.wire.transfer.handover import Opening, Piece, Reading, Sink
+from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, ReadHandle, Sink
 from dsnb.worker.task import Task
 
 END = object()
@@ -25,8 +25,8 @@ class TaskReader(Sink):
         self._came: deque[Any] = deque()
         self._over: Any = None
         self._asked = 0
-        self._reading: Reading = task.open(
-            Opening(task_id=task.order.task_id, client_id=client, trainer_id=trainer, max_bytes=1 << 20), self
+        self._reading: ReadHandle = task.open(
+            OpenRequest(task_id=task.order.task_id, client_id=client, trainer_id=trainer, max_bytes=1 << 20), self
         )
 
     def get(self, timeout: float = 10.0) -> Any:
@@ -58,7 +58,7 @@ class TaskReader(Sink):
 
     # ---- the sink
 
-    def deliver(self, piece: Piece) -> None:
+    def deliver(self, piece: FrameSlice) -> None:
         assert piece.count == 1, "no more than was asked for"
         with self._changed:
             self._came.append(piece)
@@ -105,12 +105,12 @@ class TaskBench:
         self._clients = 0
         self.task = Task(
             TaskOrder(task_id="4000", job_name="job", incarnation=1, mode="OFF", cached=cached),
-            lambda _room: dataset.operation.build(BuildContext(entropy=1, prompt=True)),
+            lambda _room: dataset.operation.build(BuildContext(entropy=1, low_latency=True)),
             None,
-            ahead=ahead,
+            read_ahead_bytes=ahead,
             capacity=capacity,
             on_change=lambda: self.ended.append("4000") if self.task.done else None,
-            note="on a bench",
+            error_context="on a bench",
         )
 
     def reader(self, trainer: str = "") -> TaskReader:

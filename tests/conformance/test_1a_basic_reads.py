@@ -17,7 +17,7 @@ from dsnb.errors import CancelledError
 from dsnb.pipeline.graph import serialise
 from tests.conformance.conftest import MakeCluster
 from tests.support.processes import PythonProcess
-from tests.support.reading import Gate, at_once, first, in_turn, numbers, outcomes
+from tests.support.reading import Gate, first, numbers, outcomes, read_alternately, run_in_threads
 from tests.support.waiting import wait_for
 
 
@@ -162,7 +162,7 @@ def test_line_010_concurrent_epochs(cluster: MakeCluster, transfer: str) -> None
         for _ in range(3)
     ]
 
-    assert [numbers(got) for got in in_turn(iterators)] == [list(range(10))] * 3
+    assert [numbers(got) for got in read_alternately(iterators)] == [list(range(10))] * 3
 
 
 def test_line_011_multi_worker(cluster: MakeCluster, transfer: str) -> None:
@@ -231,11 +231,11 @@ def test_line_012_a_generator_of_a_cell_runs_in_another_process(cluster: MakeClu
     service = cluster(0)
     arguments = ["-m", "dsnb", "worker", "--dispatcher", service.address]
     with PythonProcess(arguments, env={"DSNB_TOKEN": service.dispatcher.token}) as worker:
-        worker.line("worker ready")
+        worker.wait_for_line("worker ready")
         elements = read(dsnb.Dataset.from_generator(here), service.service)
         assert [(int(pid), int(index)) for pid, index in elements] == [(worker.pid, index) for index in range(10)]
         worker.terminate()
-        assert worker.ended() == 0
+        assert worker.wait_for_exit() == 0
 
 
 def test_line_013_max_outstanding_requests(cluster: MakeCluster, transfer: str) -> None:
@@ -366,6 +366,6 @@ def test_line_022_closing_an_iterator_wakes_who_waits_for_it(
             next(elements)
         return time.monotonic()
 
-    seconds, _ = at_once([close, wait], timeout=5.0)
+    seconds, _ = run_in_threads([close, wait], timeout=5.0)
     assert seconds < 1.0
     gate.open()

@@ -10,7 +10,7 @@ import pytest
 import dsnb
 from dsnb.errors import DsnbWarning, InvalidArgumentError
 from tests.conformance.conftest import MakeCluster
-from tests.support.reading import at_once, first, in_turn, joined, numbers
+from tests.support.reading import first, joined, numbers, read_alternately, run_in_threads
 from tests.support.waiting import wait_for
 
 EMPTY = pytest.mark.filterwarnings("ignore:pass .* was read to its end already:dsnb.errors.DsnbWarning")
@@ -30,9 +30,9 @@ def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str,
     shared = [job(shuffled, made.service, "job", transfer, max_outstanding_requests=limit) for _ in range(2)]
     clients = [iter(dataset).start() for dataset in shared]
     if way == "in turn":
-        got = in_turn(clients)
+        got = read_alternately(clients)
     elif way == "at once":
-        got = at_once([lambda client=client: list(client) for client in clients])
+        got = run_in_threads([lambda client=client: list(client) for client in clients])
     else:
 
         def readers() -> int:
@@ -66,7 +66,7 @@ def test_line_037_different_job_names(cluster: MakeCluster, transfer: str) -> No
     service = cluster(1).service
     clients = [iter(job(dsnb.Dataset.range(100), service, name, transfer)) for name in ("job 1", "job 2")]
 
-    assert [numbers(got) for got in in_turn(clients)] == [list(range(100))] * 2
+    assert [numbers(got) for got in read_alternately(clients)] == [list(range(100))] * 2
 
 
 def test_line_038_shared_job_name_multi_iteration(cluster: MakeCluster, transfer: str) -> None:
@@ -93,7 +93,7 @@ def test_line_039_shared_job_name_repeat(cluster: MakeCluster, transfer: str, wh
             return job(hundred.repeat(3), service, "job", transfer, max_outstanding_requests=limit)
         return job(hundred, service, "job", transfer, max_outstanding_requests=limit).repeat(3)
 
-    one, other = in_turn([iter(client()), iter(client())])
+    one, other = read_alternately([iter(client()), iter(client())])
 
     assert Counter(numbers(one + other)) == dict.fromkeys(range(100), 3)
 
@@ -164,7 +164,7 @@ def test_line_045_other_jobs_are_read_in_full(cluster: MakeCluster, transfer: st
         dsnb.from_dataset_id("parallel_epochs", service, first_id, data_transfer_protocol=transfer),
     ]
 
-    assert [numbers(got) for got in in_turn([*map(iter, readers)])] == [list(range(20))] * 6
+    assert [numbers(got) for got in read_alternately([*map(iter, readers)])] == [list(range(20))] * 6
 
 
 def test_line_046_another_dataset_under_the_same_name(cluster: MakeCluster, transfer: str) -> None:

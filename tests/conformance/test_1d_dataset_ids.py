@@ -10,7 +10,7 @@ import pytest
 import dsnb
 from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tests.conformance.conftest import MakeCluster
-from tests.support.reading import in_turn, numbers
+from tests.support.reading import numbers, read_alternately
 
 
 def read(service: Any, dataset_id: str, transfer: str | None = None, **options: Any) -> dsnb.Dataset:
@@ -108,7 +108,7 @@ def test_line_058_different_ids(cluster: MakeCluster, transfer: str) -> None:
     readers = [read(one.service, dataset_id, transfer, job_name="shared") for dataset_id in ids]
     readers.append(ten.apply(dsnb.distribute("parallel_epochs", one.service, job_name="shared")))
     for _ in range(2):
-        assert [numbers(got) for got in in_turn([*map(iter, readers)])] == [list(range(10))] * 3
+        assert [numbers(got) for got in read_alternately([*map(iter, readers)])] == [list(range(10))] * 3
     assert [job.name for job in one.status().jobs] == ["one/shared", "another/shared", "shared"]
     assert {job.iteration for job in one.status().jobs} == {1}
 

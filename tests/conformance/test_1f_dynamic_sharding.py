@@ -14,7 +14,7 @@ from dsnb.errors import UnimplementedError
 from dsnb.pipeline.operations.replicate import Replicate
 from dsnb.pipeline.operations.zip import Zip
 from tests.conformance.conftest import MakeCluster
-from tests.support.reading import at_once, first, joined, numbers
+from tests.support.reading import first, joined, numbers, run_in_threads
 
 NO_SPLITS = "Cannot create split providers for dataset of type DataServiceDataset"
 
@@ -44,7 +44,7 @@ def test_line_068_several_readers_get_each_element_once(cluster: MakeCluster, tr
         iter(dynamic(dsnb.Dataset.range(1000), service, transfer, job_name="job", max_outstanding_requests=4))
         for _ in range(3)
     ]
-    got = at_once([lambda reader=reader: numbers(reader) for reader in readers])
+    got = run_in_threads([lambda reader=reader: numbers(reader) for reader in readers])
 
     assert sorted(joined(got)) == list(range(1000))
 

@@ -16,7 +16,7 @@ import dsnb
 from dsnb.errors import DataLossWarning, FailedPreconditionError
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.support.rounds import Consumers, Row, numbers_in_rounds
 
 Rows = list[Row]
@@ -113,7 +113,7 @@ def test_line_094_all_of_a_round_are_of_one_bucket(cluster: MakeCluster) -> None
         return numbers.interleave(lambda at: replica[int(at)], cycle_length=replicas, num_parallel_calls=replicas)
 
     iterators = [iter(host(number)) for number in range(hosts)]
-    batches = at_once([lambda it=it: list(islice(it, rounds * replicas)) for it in iterators], 60.0)
+    batches = run_in_threads([lambda it=it: list(islice(it, rounds * replicas)) for it in iterators], 60.0)
     for iterator in iterators:
         iterator.close()
 
@@ -223,7 +223,7 @@ def test_line_101_consumers_take_their_elements_in_parallel(
                 found.extend(int(element) for element in iterator)
             return found
 
-        columns = at_once([lambda it=it: rest(it) for it in readers.iterators], 60.0)
+        columns = run_in_threads([lambda it=it: rest(it) for it in readers.iterators], 60.0)
 
     whole = elements // consumers * consumers
     assert columns == [list(range(at, whole, consumers)) for at in range(consumers)]

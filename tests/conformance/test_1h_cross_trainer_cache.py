@@ -17,7 +17,7 @@ import dsnb
 from dsnb.errors import DataLossWarning, InvalidArgumentError
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.wire.channel import open_channel
-from dsnb.wire.control import ControlStream
+from dsnb.wire.control_stream import ControlStream
 from dsnb.wire.messages import TaskOrder, WorkerOrder, WorkerReport
 from dsnb.wire.methods import SESSION
 from tests.conformance.conftest import MakeCluster
@@ -331,7 +331,7 @@ class listening_worker:  # noqa: N801 - used as a `with` statement is
             ),
             receive=lambda order: self._receive(order, orders),
             interval_s=0.1,
-            failed=lambda error: None,
+            on_failure=lambda error: None,
         )
 
     @staticmethod

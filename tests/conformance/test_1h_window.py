@@ -16,9 +16,9 @@ import pytest
 
 import dsnb
 from dsnb.errors import CancelledError, DsnbError, InvalidArgumentError, UnavailableError
-from dsnb.worker.window import Window
+from dsnb.worker.shared_log import SharedLog
 from tests.conformance.tasks import END, TaskBench, TaskReader, numbers
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.support.waiting import wait_for
 
 ELEMENT_BYTES = 8
@@ -28,7 +28,7 @@ class Cache:
     """A window that is read as the original's cache is: one element at a time, produced when nobody has it yet."""
 
     def __init__(self, capacity: int, source: Sequence[Any] | None = None) -> None:
-        self.window = Window(capacity=capacity, ahead=0, keep=True)
+        self.window = SharedLog(capacity=capacity, read_ahead_bytes=0, keep=True)
         self.source = source
         self.asked: dict[str, int] = {}
 
@@ -245,7 +245,7 @@ def test_line_134_caching_task_runner_slow_client_skips_data() -> None:
 def test_line_135_caching_task_runner_concurrent_trainers() -> None:
     with TaskBench(endless(), cached=True) as bench:
         readers = [bench.reader(f"Trainer {at}") for at in range(10)]
-        got = at_once([lambda reader=reader: numbers(reader.get() for _ in range(100)) for reader in readers])
+        got = run_in_threads([lambda reader=reader: numbers(reader.get() for _ in range(100)) for reader in readers])
     assert got == [list(range(100))] * 10
 
 
@@ -261,7 +261,7 @@ def test_line_136_caching_task_runner_cancel_concurrent_readers() -> None:
             return error
 
         calls = [lambda r=reader, s=got: read_until_stopped(r, s) for reader, got in zip(readers, seen, strict=True)]
-        *ends, error = at_once([*calls, stop])
+        *ends, error = run_in_threads([*calls, stop])
         assert ends == [error] * 10
         for reader, got in zip(readers, seen, strict=True):
             assert got == list(range(len(got)))
@@ -283,5 +283,5 @@ def test_line_136_cancelling_wakes_readers_that_wait_for_an_element() -> None:
             bench.task.stop(error)
 
         calls: list[Callable[[], Any]] = [lambda reader=reader: read_until_stopped(reader, []) for reader in readers]
-        assert at_once([*calls, stop], timeout=5.0) == [error] * 10 + [None]
+        assert run_in_threads([*calls, stop], timeout=5.0) == [error] * 10 + [None]
         stuck.set()

@@ -14,7 +14,7 @@ import dsnb
 from dsnb.errors import CancelledError, DsnbWarning, InvalidArgumentError, UnavailableError
 from tests.conformance.conftest import MakeCluster
 from tests.conformance.tasks import END, TaskBench, numbers
-from tests.support.reading import Gate, at_once, joined, outcomes
+from tests.support.reading import Gate, joined, outcomes, run_in_threads
 from tests.support.waiting import wait_for
 
 
@@ -51,7 +51,7 @@ def test_line_141_concurrent_readers(cluster: MakeCluster, transfer: str) -> Non
         assert [next(reader, "the end") for _ in range(5)] == ["the end"] * 5
         return got
 
-    got = at_once([lambda reader=reader: read(reader) for reader in readers])
+    got = run_in_threads([lambda reader=reader: read(reader) for reader in readers])
     assert sorted(joined(got)) == list(range(1000))
 
 
@@ -98,7 +98,7 @@ def test_line_140_cancel(read_before: int) -> None:
 def test_line_141_concurrent_readers_of_a_task() -> None:
     with TaskBench(dsnb.Dataset.range(1000)) as bench:
         readers = [bench.reader() for _ in range(10)]
-        got = at_once([lambda reader=reader: numbers(reader.rest()) for reader in readers])
+        got = run_in_threads([lambda reader=reader: numbers(reader.rest()) for reader in readers])
         assert sorted(joined(got)) == list(range(1000))
         assert all(part == sorted(part) for part in got), "each sees its share in order"
         assert {reader.get() for reader in readers for _ in range(5)} == {END}
@@ -121,7 +121,7 @@ def test_line_142_error_of_a_task() -> None:
 def test_line_143_nothing_is_lost_or_doubled(ahead: int, count: int, readers: int) -> None:
     with TaskBench(dsnb.Dataset.range(count), ahead=8 * ahead) as bench:
         clients = [bench.reader() for _ in range(readers)]
-        got = at_once([lambda client=client: numbers(client.rest()) for client in clients])
+        got = run_in_threads([lambda client=client: numbers(client.rest()) for client in clients])
     if readers == 1:
         assert got == [list(range(count))]
     assert Counter(joined(got)) == Counter(range(count))
@@ -174,7 +174,7 @@ def test_line_143_a_reader_waits_when_empty_and_is_woken_by_an_element(tmp_path:
             gate.open()
             return 0
 
-        assert at_once([lambda: int(reader.get()), opens]) == [7, 0]
+        assert run_in_threads([lambda: int(reader.get()), opens]) == [7, 0]
 
 
 def test_line_143_cancelling_wakes_reader_and_producer(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import dsnb
 from dsnb.errors import InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.handover import Opening, Sink
+from dsnb.wire.transfer.protocol import OpenRequest, Sink
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
-from tests.support.transfers import CHOSEN
+from tests.support.transfers import TESTS_TRANSFER_CHOICE
 from tests.support.waiting import wait_for
 
 COUNTS = [pytest.param(here, there, id=f"{here} local and {there} remote") for here in (1, 3) for there in (0, 3)]
@@ -183,7 +183,7 @@ def test_line_160_the_error_names_a_static_policy(mixed: Mixed, mode: dsnb.Shard
         iter(read(dsnb.Dataset.range(10), mixed(0, 1).service, mode=mode)).start()
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_line_161_local_reads_pass_references(mixed: Mixed) -> None:
     def with_its_address(_: int) -> np.ndarray:
         image = np.zeros(100_000, np.int64)
@@ -233,13 +233,13 @@ def test_line_164_a_worker_that_was_stopped_is_no_longer_read(mixed: Mixed) -> N
         (task,) = service.job("job").tasks
         worker.stop()
         with pytest.raises(UnavailableError, match=f"the worker {worker.name} is stopping"):
-            worker.open(Opening(task_id=task.task_id, client_id="late", trainer_id="", max_bytes=1), Nowhere())
+            worker.open(OpenRequest(task_id=task.task_id, client_id="late", trainer_id="", max_bytes=1), Nowhere())
 
 
 def test_line_165_a_reader_that_was_closed_gets_nothing_more(mixed: Mixed) -> None:
     elements = iter(read(dsnb.Dataset.range(1 << 40), mixed(1, 0).service))
     next(elements)
-    stage: Stage = elements._source.stage
+    stage: Stage = elements._state.stage
     elements.close()
     with pytest.raises(dsnb.errors.CancelledError):
         stage.pull(1)

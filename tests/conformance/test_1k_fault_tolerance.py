@@ -23,7 +23,7 @@ import dsnb
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.records import WorkerJoined
-from dsnb.dispatcher.slots import place_of
+from dsnb.dispatcher.slots import static_index
 from dsnb.errors import (
     DataLossError,
     DataLossWarning,
@@ -285,9 +285,9 @@ def test_line_184_journal_invalid_record_data(tmp_path: Path, fields: str) -> No
 
 def test_line_185_next_ids_and_what_is_unknown(tmp_path: Path) -> None:
     service = Service()
-    assert [service.core.number("client") for _ in range(2)] == [3000, 3000]
+    assert [service.core.next_number("client") for _ in range(2)] == [3000, 3000]
     client = service.join(service.register(3))
-    assert (client.client_id, service.core.number("client")) == ("3000", 3001)
+    assert (client.client_id, service.core.next_number("client")) == ("3000", 3001)
     service.close(client)
     for missing in (
         lambda: service.hear(client),
@@ -329,9 +329,9 @@ def test_line_187_clients_are_listed_while_they_read() -> None:
 
 
 def test_line_188_workers_of_a_fixed_list(tmp_path: Path) -> None:
-    assert place_of(["a", "b:%port%"], "a:5050", {}) == 0
+    assert static_index(["a", "b:%port%"], "a:5050", {}) == 0
     with pytest.raises(FailedPreconditionError, match="not configured"):
-        place_of(["a", "b:%port%"], "c:5050", {})
+        static_index(["a", "b:%port%"], "c:5050", {})
     journal = Journal(tmp_path / "journal")
     journal.append([worker("listed nowhere")])
     assert list(journal.load().workers) == ["listed nowhere"], "a record that was made was refused"

@@ -13,7 +13,7 @@ from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import Empty
 from dsnb.wire.methods import Method
 from tests.conformance.conftest import MakeCluster
-from tests.support.reading import at_once, first, numbers
+from tests.support.reading import first, numbers, run_in_threads
 from tests.support.waiting import wait_for
 
 
@@ -88,7 +88,7 @@ def test_line_333_a_pending_read_is_cancelled(cluster: MakeCluster) -> None:
         except CancelledError as error:
             return error
 
-    outcome, _ = at_once([wait, stop])
+    outcome, _ = run_in_threads([wait, stop])
     assert outcome == "the end" or isinstance(outcome, CancelledError)
 
 

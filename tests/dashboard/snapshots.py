@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.dashboard.feed import Health, Moment
-from dsnb.dashboard.view import Choice, Control, View, view
+from dsnb.dashboard.feed import FeedHealth, RateSample
+from dsnb.dashboard.view import ControlState, Selection, View, view
 from dsnb.monitor.rates import Rates, rates
 from dsnb.monitor.snapshot import (
+    CursorStatus,
     JobStatus,
-    PlaceStatus,
     Snapshot,
     StageStatus,
     TaskStatus,
@@ -47,9 +47,9 @@ def task(worker: str = "w0", *, head: int = 0, tail: int = 0, **rest: Any) -> Ta
     return TaskStatus(task_id=f"t-{worker}", worker=worker, head=head, tail=tail, **(fields | rest))
 
 
-def place(worker: str = "w0", *, offset: int = 0, lag: int = 0) -> PlaceStatus:
+def place(worker: str = "w0", *, offset: int = 0, lag: int = 0) -> CursorStatus:
     """A place in the task `t-<worker>`."""
-    return PlaceStatus(task_id=f"t-{worker}", worker=worker, offset=offset, lag=lag)
+    return CursorStatus(task_id=f"t-{worker}", worker=worker, offset=offset, lag=lag)
 
 
 def trainer(trainer_id: str = "a", *, elements: int = 0, **rest: Any) -> TrainerStatus:
@@ -76,12 +76,14 @@ def worker(name: str = "w0", **rest: Any) -> WorkerStatus:
 
 
 def seen(
-    *snapshots: Snapshot, age_s: float = 0.1, choice: Choice | None = None, control: Control | None = None
+    *snapshots: Snapshot, age_s: float = 0.1, choice: Selection | None = None, control: ControlState | None = None
 ) -> View:
     """What a page shows after these snapshots, a second apart, the newest `age_s` old."""
     moments = tuple(
-        Moment(at=float(at), wall=float(at), snapshot=now, rates=rates(before, now) if before else Rates())
+        RateSample(
+            arrived_at=float(at), wall_time=float(at), snapshot=now, rates=rates(before, now) if before else Rates()
+        )
         for at, (before, now) in enumerate(zip((None, *snapshots), snapshots, strict=False))
     )
-    health = Health(age_s=age_s if moments else None)
-    return view(moments, health, choice or Choice(), control)
+    health = FeedHealth(age_s=age_s if moments else None)
+    return view(moments, health, choice or Selection(), control)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsnb.dashboard.access import ASKED_FOR, Access, Policy, on_loopback
+from dsnb.dashboard.access import READ_ONLY_REQUESTED, Access, AccessPolicy, on_loopback
 
 
 @pytest.mark.parametrize(
@@ -12,17 +12,17 @@ from dsnb.dashboard.access import ASKED_FOR, Access, Policy, on_loopback
     [("secret", Access.CONTROL), ("", Access.REFUSED), ("guessed", Access.REFUSED), ("secre", Access.REFUSED)],
 )
 def test_the_key_decides(given: str, access: Access) -> None:
-    assert Policy(key="secret").of(given) is access
+    assert AccessPolicy(key="secret").access_for(given) is access
 
 
 def test_read_only_is_for_those_with_the_key_too() -> None:
-    policy = Policy(key="secret", read_only=ASKED_FOR)
-    assert policy.of("secret") is Access.LOOK
-    assert policy.of("") is Access.REFUSED
+    policy = AccessPolicy(key="secret", read_only_reason=READ_ONLY_REQUESTED)
+    assert policy.access_for("secret") is Access.READ_ONLY
+    assert policy.access_for("") is Access.REFUSED
 
 
 def test_a_server_that_only_its_owner_reaches_needs_no_key() -> None:
-    assert Policy().of("") is Access.CONTROL
+    assert AccessPolicy().access_for("") is Access.CONTROL
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsnb.dashboard.feed import Feed, Source, shared_feed
+from dsnb.dashboard.feed import Feed, SnapshotStream, shared_feed
 from dsnb.errors import UnavailableError
 from dsnb.monitor.snapshot import Snapshot
 from tests.dashboard.snapshots import job, snapshot
 from tests.support.waiting import wait_for
 
 
-def of(*snapshots: Snapshot) -> Source:
+def of(*snapshots: Snapshot) -> SnapshotStream:
     """A source that yields these, then nothing more until it is stopped."""
 
     def source(stop: threading.Event) -> Iterator[Snapshot]:
@@ -36,7 +36,7 @@ def test_what_came_is_kept_in_order(feed: Feed) -> None:
     wait_for(lambda: len(feed.since(0.0)) == 3, what="three snapshots")
     moments = feed.since(0.0)
     assert [moment.snapshot.seq for moment in moments] == [1, 2, 3]
-    assert feed.since(moments[0].at) == [m for m in moments if m.at > moments[0].at]
+    assert feed.since(moments[0].arrived_at) == [m for m in moments if m.arrived_at > moments[0].arrived_at]
     assert feed.latest() is moments[-1]
 
 
@@ -47,23 +47,23 @@ def test_the_same_snapshot_once_more_is_no_news(feed: Feed) -> None:
 
 
 def test_the_ring_is_bounded() -> None:
-    feed = Feed(of(), keep=10)
+    feed = Feed(of(), max_samples=10)
     for seq in range(50):
-        feed.take(snapshot(seq))
+        feed.add(snapshot(seq))
     assert [moment.snapshot.seq for moment in feed.since(0.0)] == list(range(40, 50))
 
 
 def test_each_moment_has_its_rates() -> None:
     feed = Feed(of())
-    feed.take(snapshot(1, jobs=(job(produced=0),)))
-    feed.take(snapshot(2, jobs=(job(produced=50),)))
+    feed.add(snapshot(1, jobs=(job(produced=0),)))
+    feed.add(snapshot(2, jobs=(job(produced=50),)))
     assert [moment.rates.job("train").produced for moment in feed.since(0.0)] == [0, 50]
 
 
 def test_a_new_run_of_the_service_begins_without_rates() -> None:
     feed = Feed(of())
-    feed.take(snapshot(9, started=1.0, jobs=(job(produced=900),)))
-    feed.take(snapshot(1, started=2.0, jobs=(job(produced=5),)))
+    feed.add(snapshot(9, started=1.0, jobs=(job(produced=900),)))
+    feed.add(snapshot(1, started=2.0, jobs=(job(produced=5),)))
     moments = feed.since(0.0)
     assert [moment.snapshot.seq for moment in moments] == [9, 1]
     assert moments[-1].rates.span_s == 0
@@ -87,10 +87,10 @@ def test_a_failing_source_is_named_and_asked_again() -> None:
     feed = Feed(source).start()
     try:
         wait_for(lambda: feed.health().attempts >= 2, what="a second attempt")
-        assert feed.health().trouble == "Nothing answers at h:1. Is it running?"
+        assert feed.health().error == "Nothing answers at h:1. Is it running?"
         back.set()
         wait_for(lambda: feed.latest() is not None, what="the snapshot of the service that came back")
-        assert feed.health().trouble == ""
+        assert feed.health().error == ""
         assert not feed.health().stale
     finally:
         feed.stop()
@@ -119,7 +119,7 @@ def test_an_unexpected_error_does_not_end_the_feed() -> None:
     feed = Feed(source).start()
     try:
         wait_for(lambda: feed.health().attempts >= 2, what="a second attempt")
-        assert feed.health().trouble == "ValueError: odd."
+        assert feed.health().error == "ValueError: odd."
     finally:
         feed.stop()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dsnb.dashboard.controls import Request, Requests
+from dsnb.dashboard.control_requests import Request, RequestRunner
 from dsnb.dashboard.feed import Feed
 from dsnb.dashboard.panels.header import header
-from dsnb.dashboard.source import source_for
+from dsnb.dashboard.source import snapshot_stream
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.wire.codec import encode
 from dsnb.wire.methods import WATCH
@@ -40,12 +40,12 @@ def older() -> Iterator[str]:
 
 
 def test_its_status_is_shown_and_its_refusal_told(older: str) -> None:
-    feed = Feed(source_for(older, TOKEN)).start()
-    requests = Requests(lambda: (older, TOKEN))
+    feed = Feed(snapshot_stream(older, TOKEN)).start()
+    requests = RequestRunner(lambda: (older, TOKEN))
     try:
         wait_for(lambda: feed.latest() is not None, what="the older service's status")
         assert feed.latest().snapshot.jobs[0].produced == 7  # type: ignore[union-attr]
-        assert requests.ask(Request("pause", (("job", "train"),)))
+        assert requests.submit(Request("pause", (("job", "train"),)))
         wait_for(lambda: requests.outcomes()[0].state == "failed", what="the refusal")
         assert "does not know this call" in requests.outcomes()[0].text
         assert "another version of dsnb" in requests.outcomes()[0].text

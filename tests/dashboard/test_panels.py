@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from dsnb.dashboard.feed import Health
+from dsnb.dashboard.feed import FeedHealth
 from dsnb.dashboard.markup import Html
 from dsnb.dashboard.panels import stages as stages_panel
 from dsnb.dashboard.panels.cards import cards
 from dsnb.dashboard.panels.events import events
 from dsnb.dashboard.panels.header import banner, header
 from dsnb.dashboard.panels.jobs import jobs
-from dsnb.dashboard.panels.splits import parts, splits
+from dsnb.dashboard.panels.splits import bar_shares, splits
 from dsnb.dashboard.panels.stages import stages
 from dsnb.dashboard.panels.strip import strip
-from dsnb.dashboard.panels.tables import name
+from dsnb.dashboard.panels.tables import name_markup
 from dsnb.dashboard.panels.trainers import trainers
 from dsnb.dashboard.panels.workers import workers
-from dsnb.dashboard.view import Choice, View, view
+from dsnb.dashboard.view import Selection, View, view
 from dsnb.monitor.snapshot import EventStatus, Snapshot, SplitStatus
 from tests.dashboard.snapshots import SECOND, job, place, seen, snapshot, stage, task, trainer, worker
 
@@ -68,7 +68,7 @@ def test_losers_are_named_and_the_past_is_not_forgotten() -> None:
 
 def test_an_empty_page_says_what_to_do() -> None:
     assert "Looking for the service" in cards(seen())
-    nobody = view((), Health(age_s=None, trouble="No service runs here.", attempts=1), Choice())
+    nobody = view((), FeedHealth(age_s=None, error="No service runs here.", attempts=1), Selection())
     assert "svc = dsnb.start" in cards(nobody)
     assert "No service runs here." in cards(nobody)
     assert "dsnb.distribute" in cards(seen(snapshot()))
@@ -108,14 +108,14 @@ def test_workers_have_exact_numbers_and_late_ones_are_marked() -> None:
 
 def test_splits_fill_their_bar() -> None:
     split = SplitStatus(source="range", repetition=0, total=10, done=4, in_hand=2, lost=1)
-    assert parts(split) == {"done": 0.4, "in-hand": 0.2, "lost": 0.1}
+    assert bar_shares(split) == {"done": 0.4, "in-hand": 0.2, "lost": 0.1}
     made = splits(seen(snapshot(jobs=(job(mode="DYNAMIC", splits=(split,)),))))
     assert [value(made, field) for field in ("done", "in_hand", "lost")] == ["4", "2", "1"]
 
 
 def test_losses_of_earlier_repetitions_do_not_burst_the_bar() -> None:
     split = SplitStatus(source="range", repetition=3, total=4, done=2, in_hand=1, lost=5)
-    assert sum(parts(split).values()) <= 1
+    assert sum(bar_shares(split).values()) <= 1
 
 
 def test_stages_stand_in_the_order_of_the_data_with_their_share() -> None:
@@ -162,11 +162,11 @@ def test_events_have_the_newest_on_top() -> None:
 
 
 def test_a_long_name_is_whole_in_the_page_and_its_end_is_apart_from_what_may_be_cut() -> None:
-    made = name("resnet50/lr=0.1,seed=12")
+    made = name_markup("resnet50/lr=0.1,seed=12")
     assert re.sub("<[^>]*>", "", made) == "resnet50/lr=0.1,seed=12"
     assert "<span>,seed=12</span>" in made
     assert made.count("<span>") == 2
-    assert name("lr=0.1").count("<span>") == 1
+    assert name_markup("lr=0.1").count("<span>") == 1
 
 
 def test_a_rate_that_nobody_knows_is_a_dash_and_no_nought() -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from dsnb.dashboard.panels.places import cliff_of, layout, newest_tasks, round_up, slope
-from dsnb.dashboard.view import Choice, View
+from dsnb.dashboard.panels.cache_lanes import eviction_lag_of, layout, newest_tasks, round_up, slope
+from dsnb.dashboard.view import Selection, View
 from dsnb.monitor.snapshot import JobStatus, TaskStatus
 from tests.dashboard.snapshots import job, place, seen, snapshot, task, trainer
 
 FULL: dict[str, Any] = {"window_bytes": 1000, "capacity_bytes": 1000}
 
 
-def shown(*jobs: JobStatus, choice: Choice | None = None) -> tuple[View, JobStatus]:
+def shown(*jobs: JobStatus, choice: Selection | None = None) -> tuple[View, JobStatus]:
     view = seen(*(snapshot(seq, jobs=(one,)) for seq, one in enumerate(jobs, start=1)), choice=choice)
     assert view.job is not None
     return view, view.job
@@ -32,7 +32,7 @@ def shown(*jobs: JobStatus, choice: Choice | None = None) -> tuple[View, JobStat
     ],
 )
 def test_the_cliff_follows_from_what_an_element_weighs(one: TaskStatus | None, cliff: int | None) -> None:
-    assert cliff_of(one) == cliff
+    assert eviction_lag_of(one) == cliff
 
 
 def test_scales_step_in_round_numbers() -> None:
@@ -43,14 +43,14 @@ def test_a_trainer_is_shown_where_it_has_least_room() -> None:
     tasks = (task("w0", head=300, tail=200, **FULL), task("w1", head=300, tail=100, **FULL))
     one = trainer(places=(place("w0", lag=90), place("w1", lag=120)))
     lane = layout(*shown(job(tasks=tasks, trainers=(one,)))).lanes[0]
-    assert (lane.worker, lane.lag, lane.cliff, lane.level) == ("w0", 90, 100, "warn")
+    assert (lane.worker, lane.lag, lane.eviction_lag, lane.level) == ("w0", 90, 100, "warn")
 
 
 def test_a_picked_task_shows_each_trainer_there() -> None:
     tasks = (task("w0", head=300, tail=200, **FULL), task("w1", head=300, tail=100, **FULL))
     one = trainer(places=(place("w0", lag=90), place("w1", lag=120)))
-    lanes = layout(*shown(job(tasks=tasks, trainers=(one,)), choice=Choice(task="t-w1"))).lanes
-    assert [(lane.worker, lane.words) for lane in lanes] == [("w1", "120 behind")]
+    lanes = layout(*shown(job(tasks=tasks, trainers=(one,)), choice=Selection(task="t-w1"))).lanes
+    assert [(lane.worker, lane.status_text) for lane in lanes] == [("w1", "120 behind")]
 
 
 def test_who_loses_data_is_told_in_words() -> None:
@@ -59,9 +59,9 @@ def test_who_loses_data_is_told_in_words() -> None:
         return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
 
     lane = layout(*shown(at(90), at(97))).lanes[0]
-    assert (lane.level, lane.words) == ("bad", "LOSING DATA, skipped 97")
+    assert (lane.level, lane.status_text) == ("bad", "LOSING DATA, skipped 97")
     lane = layout(*shown(at(97), at(97))).lanes[0]
-    assert (lane.level, lane.words, lane.outlook) == ("warn", "100 behind", "keeps up · skipped 97 before")
+    assert (lane.level, lane.status_text, lane.forecast) == ("warn", "100 behind", "keeps up · skipped 97 before")
 
 
 def test_who_will_fall_off_is_told_when() -> None:
@@ -70,7 +70,7 @@ def test_who_will_fall_off_is_told_when() -> None:
 
     def told(*lags: int) -> tuple[str, str, str]:
         lane = layout(*shown(*map(at, lags))).lanes[0]
-        return lane.words, lane.outlook, lane.direction
+        return lane.status_text, lane.forecast, lane.direction
 
     assert told(40, 50) == ("50 behind", "falls off in 5.0 s", "left")
     assert told(50, 40) == ("40 behind", "catching up, 10/s", "right")
@@ -84,7 +84,7 @@ def test_what_happens_at_the_cliff_is_what_the_trainer_asked_for(on_lag: str, fa
         one = trainer(places=(place(lag=lag),), on_lag=on_lag)
         return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
 
-    assert layout(*shown(at(40), at(50))).lanes[0].outlook == fate
+    assert layout(*shown(at(40), at(50))).lanes[0].forecast == fate
 
 
 def test_what_is_on_disk_lies_beyond_the_cliff_and_leaves_the_window_its_room() -> None:
@@ -95,11 +95,11 @@ def test_what_is_on_disk_lies_beyond_the_cliff_and_leaves_the_window_its_room() 
 
     picture = layout(*shown(at(150)))
     deep, near = picture.lanes
-    assert (deep.level, deep.outlook, deep.buffered) == ("good", "50 of them on disk", False)
-    assert picture.part(near.at) < picture.part(100) < picture.part(deep.at) < 1
+    assert (deep.level, deep.forecast, deep.reads_own_buffer) == ("good", "50 of them on disk", False)
+    assert picture.distance(near.drawn_lag) < picture.distance(100) < picture.distance(deep.drawn_lag) < 1
     further = layout(*shown(at(8000)))
-    assert further.part(100) == picture.part(100)
-    assert picture.part(150) < further.part(further.lanes[0].at) < 1
+    assert further.distance(100) == picture.distance(100)
+    assert picture.distance(150) < further.distance(further.lanes[0].drawn_lag) < 1
 
 
 def test_a_drift_is_the_line_through_the_last_seconds() -> None:
@@ -131,5 +131,5 @@ def test_who_reads_from_its_own_buffer_is_not_said_to_lose() -> None:
         return job(tasks=(task(head=3000, tail=2900, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
 
     lane = layout(*shown(at(700), at(900))).lanes[0]
-    assert (lane.level, lane.lag, lane.at) == ("good", 900, 100)
-    assert (lane.words, lane.outlook) == ("900 behind", "reads from its own buffer")
+    assert (lane.level, lane.lag, lane.drawn_lag) == ("good", 900, 100)
+    assert (lane.status_text, lane.forecast) == ("900 behind", "reads from its own buffer")

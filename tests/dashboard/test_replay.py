@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.dashboard.replay import MOST, Replay
+from dsnb.dashboard.replay import MAX_DRAWN_SAMPLES, Replay
 from dsnb.monitor.run_file import RunReader, _create
 from dsnb.wire.codec import encode
 from tests.dashboard.snapshots import job, snapshot
@@ -50,18 +50,18 @@ def test_it_shows_the_newest_that_is_not_younger_than_its_place(replay: Replay) 
     replay.seek(BEGAN + 42.7)
     latest = replay.latest()
     assert latest is not None
-    assert latest.at == BEGAN + 42
-    assert [one.at - BEGAN for one in replay.since(BEGAN + 39)] == [40, 41, 42]
+    assert latest.arrived_at == BEGAN + 42
+    assert [one.arrived_at - BEGAN for one in replay.since(BEGAN + 39)] == [40, 41, 42]
     assert replay.since(BEGAN + 39)[-1].rates.job("train").produced == 10
     replay.seek(BEGAN + 950)  # amid the silence
-    assert replay.latest().at == BEGAN + 899  # type: ignore[union-attr]
+    assert replay.latest().arrived_at == BEGAN + 899  # type: ignore[union-attr]
 
 
 def test_a_long_span_is_shown_from_bounded_many_and_ends_with_the_newest(replay: Replay) -> None:
     replay.seek(BEGAN + 899)
-    found = [one.at - BEGAN for one in replay.since(BEGAN - 1)]
+    found = [one.arrived_at - BEGAN for one in replay.since(BEGAN - 1)]
     assert found == sorted(found)
-    assert MOST // 2 < len(found) <= MOST + 1
+    assert MAX_DRAWN_SAMPLES // 2 < len(found) <= MAX_DRAWN_SAMPLES + 1
     assert found[-1] == 899
 
 
@@ -83,7 +83,7 @@ def test_a_moment_is_found_by_the_index_of_the_file(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         from dsnb.monitor import run_file
 
-        for query in (run_file._NOT_AFTER, run_file._AFTER, run_file._FROM):
+        for query in (run_file._AT_OR_BEFORE_SQL, run_file._AFTER_SQL, run_file._AT_OR_AFTER_SQL):
             (plan,) = database.execute(f"EXPLAIN QUERY PLAN {query}", (BEGAN,)).fetchall()
             assert "SEARCH snapshots USING PRIMARY KEY" in plan[-1]
 

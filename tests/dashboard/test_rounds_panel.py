@@ -14,8 +14,8 @@ def shown(found: RoundsStatus | None) -> str:
 
 
 def test_who_is_waited_for_is_named() -> None:
-    slow = ConsumerStatus(index=1, client_id="c1", state="reading", round=7, since_s=4.0)
-    quick = ConsumerStatus(index=0, client_id="c0", state="reading", round=8, since_s=3.9)
+    slow = ConsumerStatus(index=1, client_id="c1", state="reading", round=7, last_change_age_s=4.0)
+    quick = ConsumerStatus(index=0, client_id="c0", state="reading", round=8, last_change_age_s=3.9)
     made = shown(RoundsStatus(round=7, consumers=(slow, quick), dropped=2, waits_for="consumer 1"))
     assert 'data-field="round" data-value="7"' in made
     assert "waits for consumer 1" in made

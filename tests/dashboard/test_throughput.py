@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dsnb.dashboard.feed import KEEP, Feed, Moment
-from dsnb.dashboard.view import Choice, view
+from dsnb.dashboard.feed import MAX_SAMPLES, Feed, RateSample
+from dsnb.dashboard.view import Selection, view
 from tests.dashboard.snapshots import SECOND, job, seen, snapshot, task, trainer
 from tests.support.requires import require_module
 
@@ -22,7 +22,7 @@ def chart() -> Any:
     return throughput
 
 
-def moments(*heads: Sequence[int], wait: float = 0.0) -> tuple[Moment, ...]:
+def moments(*heads: Sequence[int], wait: float = 0.0) -> tuple[RateSample, ...]:
     """Moments a second apart, with the heads of w0, w1 and so on."""
     snapshots = []
     for second, row in enumerate(heads):
@@ -32,8 +32,8 @@ def moments(*heads: Sequence[int], wait: float = 0.0) -> tuple[Moment, ...]:
     return seen(*snapshots).recent
 
 
-def since(found: Sequence[Moment]) -> Callable[[float], Sequence[Moment]]:
-    return lambda at: [moment for moment in found if moment.at >= at]
+def since(found: Sequence[RateSample]) -> Callable[[float], Sequence[RateSample]]:
+    return lambda at: [moment for moment in found if moment.arrived_at >= at]
 
 
 def test_bands_lie_one_on_the_other(chart: Any) -> None:
@@ -55,9 +55,9 @@ def test_more_workers_than_bands_share_the_last(chart: Any) -> None:
 
 
 def test_demand_far_above_does_not_flatten_the_rest(chart: Any) -> None:
-    assert chart.top_of({"produced": [100.0], "demand": [120.0]}) == 150
-    assert chart.top_of({"produced": [100.0], "demand": [9000.0]}) == 500
-    assert chart.top_of({"produced": [0.2], "demand": [math.nan]}) == 1
+    assert chart.scale_top({"produced": [100.0], "demand": [120.0]}) == 150
+    assert chart.scale_top({"produced": [100.0], "demand": [9000.0]}) == 500
+    assert chart.scale_top({"produced": [0.2], "demand": [math.nan]}) == 1
 
 
 def test_only_new_points_are_streamed_and_another_job_begins_anew(chart: Any) -> None:
@@ -76,10 +76,10 @@ def test_a_page_that_stays_open_holds_no_more_than_the_ring() -> None:
     from dsnb.dashboard.panels.throughput import Chart
 
     feed, chart = Feed(lambda _stop: iter(())), Chart()
-    for seq in range(1, 4 * KEEP):
-        feed.take(snapshot(seq, jobs=(job(produced=seq, tasks=(task(head=seq),)),)))
+    for seq in range(1, 4 * MAX_SAMPLES):
+        feed.add(snapshot(seq, jobs=(job(produced=seq, tasks=(task(head=seq),)),)))
         if seq % 100 == 0:
             history = feed.since(0.0)
-            chart.update(view(history, feed.health(), Choice()), feed.since, feed.clock())
-            assert len(history) <= KEEP
-            assert {len(column) for column in chart.source.data.values()} == {min(seq - 1, KEEP)}
+            chart.update(view(history, feed.health(), Selection()), feed.since, feed.now())
+            assert len(history) <= MAX_SAMPLES
+            assert {len(column) for column in chart.source.data.values()} == {min(seq - 1, MAX_SAMPLES)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dsnb.dashboard.panels.verdict import _line, of_job, verdict
-from dsnb.dashboard.view import Choice
+from dsnb.dashboard.panels.verdict import _line, job_verdicts, verdict
+from dsnb.dashboard.view import Selection
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.verdict import Verdict, verdicts
 from tests.dashboard.snapshots import SECOND, job, seen, snapshot, trainer, worker
@@ -21,15 +21,15 @@ def test_the_words_are_those_of_the_monitor() -> None:
     view = seen(at(1, 0.5), at(5, 0.5))
     told = [one for one in verdicts(at(1, 0.5), at(5, 0.5)) if one.job == "train"]
     assert told
-    assert list(of_job(view)) == told
+    assert list(job_verdicts(view)) == told
     made = verdict(view)
     assert 'data-level="bad"' in made
     assert "waits 50 % of its time" in made
 
 
 def test_the_verdict_is_about_the_job_that_is_shown() -> None:
-    view = seen(at(1, 0.5), at(5, 0.5), choice=Choice(job="other"))
-    assert {one.job for one in of_job(view)} == {"other"}
+    view = seen(at(1, 0.5), at(5, 0.5), choice=Selection(job="other"))
+    assert {one.job for one in job_verdicts(view)} == {"other"}
     assert 'data-level="good"' in verdict(view)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsnb.dashboard.view import Choice, choose_job, colour
+from dsnb.dashboard.view import Selection, choose_job, colour_class
 from tests.dashboard.snapshots import job, seen, snapshot, trainer
 
 
@@ -24,12 +24,12 @@ def test_the_picked_job_is_shown_while_it_lives() -> None:
 
 
 def test_another_job_has_other_tasks() -> None:
-    choice = Choice().pick("task", "t-w1").pick("span", "300").pick("job", "b")
-    assert choice == Choice(job="b", task="", span_s=300)
+    choice = Selection().with_pick("task", "t-w1").with_pick("span", "300").with_pick("job", "b")
+    assert choice == Selection(job="b", task="", span_s=300)
 
 
 def test_what_is_no_choice_changes_nothing() -> None:
-    assert Choice().pick("span", "7").pick("colour", "red") == Choice()
+    assert Selection().with_pick("span", "7").with_pick("colour", "red") == Selection()
 
 
 def test_a_silent_service_has_no_rates() -> None:
@@ -40,4 +40,4 @@ def test_a_silent_service_has_no_rates() -> None:
 
 def test_a_trainer_keeps_its_colour() -> None:
     many = job(trainers=tuple(trainer(f"t{number}") for number in range(8)))
-    assert [colour(many, name) for name in ("t0", "t5", "t6", "nobody")] == ["t0", "t5", "t0", "t0"]
+    assert [colour_class(many, name) for name in ("t0", "t5", "t6", "nobody")] == ["t0", "t5", "t0", "t0"]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dsnb.dashboard.panels.waits import causes, columns, parts, waits
+from dsnb.dashboard.panels.waits import time_shares, wait_causes, wait_history, waits
 from dsnb.dashboard.view import View
 from dsnb.monitor.snapshot import RoundsStatus, Snapshot
 from tests.dashboard.snapshots import SECOND, job, seen, snapshot, stage, task, trainer
@@ -24,7 +24,7 @@ def at(seconds: int, *, wait: float = 0.5, decode: float = 0.6, batch: float = 0
 
 def shares(view: View) -> dict[str, float]:
     assert view.job is not None
-    return {part.name: round(part.share, 3) for part in causes(view, view.job)}
+    return {part.name: round(part.share, 3) for part in wait_causes(view, view.job)}
 
 
 def test_a_wait_is_laid_at_the_door_of_what_the_workers_did() -> None:
@@ -36,7 +36,7 @@ def test_a_wait_is_laid_at_the_door_of_what_the_workers_did() -> None:
         "hand-over, with workers idle": 0.2,
     }
     assert view.job is not None
-    whole = parts(0.5, 0.1, causes(view, view.job))
+    whole = time_shares(0.5, 0.1, wait_causes(view, view.job))
     assert [(part.kind, round(part.share, 3)) for part in whole] == [
         ("own", 0.4),
         ("decode", 0.1),
@@ -55,15 +55,15 @@ def test_the_parts_of_a_time_fill_it() -> None:
     for decode in (0.0, 0.3, 5.0):  # several threads of one worker make more than a second of work in a second
         view = seen(at(1, decode=decode), at(2, decode=decode))
         assert view.job is not None
-        assert sum(part.share for part in parts(0.7, 0.4, causes(view, view.job))) == pytest.approx(1.0)
+        assert sum(part.share for part in time_shares(0.7, 0.4, wait_causes(view, view.job))) == pytest.approx(1.0)
 
 
 def test_the_past_is_drawn_in_steps_that_do_not_move() -> None:
     view = seen(*(at(second) for second in range(1, 21)))
-    found = columns(view.history, "train", "a", span_s=60)
+    found = wait_history(view.history, "train", "a", span_s=60)
     assert [number for number, _ in found] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert all(wait == pytest.approx(0.5) for _, wait in found)
-    later = columns(view.history[2:], "train", "a", span_s=60)
+    later = wait_history(view.history[2:], "train", "a", span_s=60)
     assert later == found[1:], "what was drawn once stays as it was"
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from dsnb.demo.result import DemoResult, result_of
-from dsnb.demo.table import progress, table
-from dsnb.demo.trainer import Course, Trainer
-from dsnb.monitor.snapshot import JobStatus, PlaceStatus, StageStatus, TrainerStatus
+from dsnb.demo.table import progress_line, table
+from dsnb.demo.trainer import Trainer, TrainerSettings
+from dsnb.monitor.snapshot import CursorStatus, JobStatus, StageStatus, TrainerStatus
 
 JOB = JobStatus(
     name="digits",
@@ -32,7 +32,7 @@ JOB = JobStatus(
             hits=700,
             misses=100,
             skipped=3,
-            places=(PlaceStatus(task_id="t", worker="w0", offset=803, lag=207),),
+            cursors=(CursorStatus(task_id="t", worker="w0", offset=803, lag=207),),
         ),
     ),
     stages=(
@@ -46,7 +46,7 @@ def trainers(accuracy: float = 0.95) -> list[Trainer]:
     held_out = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
     made = []
     for name in ("fast", "slow"):
-        trainer = Trainer(Course(trainer_id=name, learning_rate=0.1, hidden=(8,)), held_out)
+        trainer = Trainer(TrainerSettings(trainer_id=name, learning_rate=0.1, hidden=(8,)), held_out)
         trainer.accuracy = accuracy
         made.append(trainer)
     return made
@@ -100,7 +100,7 @@ def test_the_table_shows_every_figure_in_columns() -> None:
 
 
 def test_a_line_of_progress_is_one_line_with_both_trainers() -> None:
-    line = progress(result())
+    line = progress_line(result())
 
     assert line.splitlines() == [line]
     for part in ("4 s", "1,010", "fast", "0.95", "slow", "207"):

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from dsnb.monitor.run_file import RunReader
-from tests.support.processes import PythonProcess, runs
+from tests.support.processes import PythonProcess, is_running
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
 
@@ -34,7 +34,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     """What the demo prints for a script: its figures, and its progress."""
     temporary, kept = tmp_path_factory.mktemp("temporary"), tmp_path_factory.mktemp("kept") / "run.db"
     with demo(temporary, "--json", "--record", str(kept)) as process:
-        assert process.ended(timeout=100) == 0
+        assert process.wait_for_exit(timeout=100) == 0
         figures: dict[str, Any] = json.loads(process.stdout)  # one object and nothing else
         assert list(temporary.iterdir()) == []
         with RunReader(kept) as run:
@@ -91,7 +91,7 @@ def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) 
 
 def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
     with demo(tmp_path, "--batches", "60", "--accuracy", "0.1") as process:
-        assert process.ended() == 0
+        assert process.wait_for_exit() == 0
         first, *rest = process.stdout.splitlines()
 
     assert "workers started" in first
@@ -102,7 +102,7 @@ def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
 
 def test_a_missed_accuracy_is_an_error_with_advice(tmp_path: Path) -> None:
     with demo(tmp_path, "--json", "--accuracy", "1.0", "--deadline", "1") as process:
-        assert process.ended() == 1
+        assert process.wait_for_exit() == 1
         assert process.stdout == ""
         assert "accuracy" in process.stderr
         assert "--deadline" in process.stderr
@@ -118,7 +118,7 @@ def test_ended_in_the_middle_it_leaves_nothing(tmp_path: Path, how: str, code: i
 
         getattr(process, how)()
 
-        assert process.ended() == code
+        assert process.wait_for_exit() == code
         assert process.stdout == ""
         assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []
@@ -128,15 +128,15 @@ def test_the_dashboard_is_served_meanwhile_and_while_it_holds(tmp_path: Path) ->
     require_module("panel")
     options = ("--batches", "60", "--accuracy", "0.1", "--hold", "600")
     with demo(tmp_path, *options, dashboard=True) as process:
-        url = process.line("2 workers started").rpartition(" ")[2]
+        url = process.wait_for_line("2 workers started").rpartition(" ")[2]
         assert "dsnb" in urlopen(url, timeout=30).read().decode()
 
-        process.line("the service stays open")
+        process.wait_for_line("the service stays open")
         assert "consumed" in process.stdout, "the table comes before the hold"
         assert urlopen(url, timeout=30).status == 200
         process.interrupt()
 
-        assert process.ended() == 130
+        assert process.wait_for_exit() == 130
         assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -147,10 +147,10 @@ def test_with_worker_processes_it_shares_as_well_also_when_one_is_killed(tmp_pat
         victim, other = process.children()
         os.kill(victim, signal.SIGKILL)
 
-        assert process.ended(timeout=100) == 0
+        assert process.wait_for_exit(timeout=100) == 0
         figures = json.loads(process.stdout)
         assert f"process {victim} was ended by SIGKILL" in process.stderr, "the trainers were told"
-        assert not runs(other)
+        assert not is_running(other)
     assert figures["elements_consumed"] >= 1.5 * figures["elements_produced"]
     assert all(trainer["accuracy"] >= figures["target_accuracy"] for trainer in figures["trainers"])
     assert list(tmp_path.iterdir()) == []

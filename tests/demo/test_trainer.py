@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dsnb.demo.model import Floats, Labels
-from dsnb.demo.trainer import EVALUATE_EVERY, Course, Trainer
+from dsnb.demo.trainer import EVALUATE_EVERY, Trainer, TrainerSettings
 from dsnb.errors import FailedPreconditionError
 from tests.support.waiting import wait_for
 
-COURSE = Course(trainer_id="t", learning_rate=0.5, hidden=())
+COURSE = TrainerSettings(trainer_id="t", learning_rate=0.5, hidden=())
 Batch = tuple[Floats, Labels]
 
 

@@ -14,21 +14,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.runs import Loss
+from dsnb.dispatcher.runs import RecordedLoss
 from dsnb.pipeline.engine.resume_point import ResumePoint, from_text, to_text
-from dsnb.wire.manner import Manner
+from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import (
     EndedTask,
+    FinishedSplits,
     IndexRange,
-    SplitsBehind,
+    ResumePosition,
     TaskHolding,
     TaskInfo,
     TaskPosition,
-    TaskResume,
     TrainerPosition,
 )
 from dsnb.wire.ranges import Ranges
-from dsnb.worker.window import Window
+from dsnb.worker.shared_log import SharedLog
 
 Value = Any
 """What an element is: the repetition and the number of its split, or its place in what is not split."""
@@ -100,15 +100,15 @@ class SimTask:
     def __init__(self, order: Order, providers: int, *, paused: bool) -> None:
         self.order, self.paused = order, paused
         position = order.position or TaskPosition()
-        self.first = position.first if position.taken_over else 0
-        self.window = Window(
-            capacity=1 << 30, ahead=1 << 30, keep=order.cached, whole=not order.endless, first=self.first
+        self.first = position.first_index if position.taken_over else 0
+        self.window = SharedLog(
+            capacity=1 << 30, read_ahead_bytes=1 << 30, keep=order.cached, keep_all=not order.endless, first=self.first
         )
         if position.taken_over:
             self.window.take_over(position.trainers)
-        point = from_text(position.resume) if position.resume else ResumePoint(skip=position.skip)
+        point = from_text(position.pipeline_position) if position.pipeline_position else ResumePoint(skip=position.skip)
         self._left_out = point.skip
-        self._at = point.at
+        self._at = point.counter
         self._begun = [Place() for _ in range(providers)]
         for source in point.sources():
             self._begun[source.provider].repetition = source.repetition
@@ -202,9 +202,9 @@ class SimTask:
 
     def open(self, client_id: str, trainer: str, received: int, consumed: int, had: Iterable[tuple[int, int]]) -> None:
         """Let a client read, for the first time or again."""
-        manner = Manner(on_lag="wait") if self.order.cached else Manner()
+        manner = CachePolicy(on_lag="wait") if self.order.cached else CachePolicy()
         self.window.attach(client_id, trainer, received, consumed, manner)
-        self.repeated += self.window.confirm(trainer, had)
+        self.repeated += self.window.reconcile(trainer, had)
         self.sent[client_id] = Sent(received)
         self.window.credit(client_id, 0, consumed, 1 << 30)
 
@@ -235,7 +235,7 @@ class SimTask:
         self.sent.pop(client_id, None)
         self.window.leave(client_id, consumed)
         if died:
-            self.window.dismiss_unread()
+            self.window.remove_unread_trainers()
 
     # ---- what is told
 
@@ -246,15 +246,15 @@ class SimTask:
         offsets = {name: window.offset(name) for name in window.trainers}
         return e.Progress(
             incarnation=self.incarnation,
-            done=self._done(max(offsets.values(), default=0)),
-            resume=self._resume() if window.trainers else None,  # a pipeline begins with its first reader
+            splits_done=self._done(max(offsets.values(), default=0)),
+            resume_position=self._resume() if window.trainers else None,  # a pipeline begins with its first reader
             trainers=tuple(
-                TrainerPosition(trainer_id=name, offset=offset, consumed=_index_ranges(trainer.done, offset))
+                TrainerPosition(trainer_id=name, offset=offset, consumed=_index_ranges(trainer.consumed_ranges, offset))
                 for (name, offset), trainer in zip(offsets.items(), window.trainers.values(), strict=True)
             ),
             exhausted=window.exhausted,
             sent={client: sent.count for client, sent in self.sent.items()},
-            short_by=window.short_by,
+            missing_elements=window.short_by,
             repeated=self.repeated,
         )
 
@@ -264,21 +264,21 @@ class SimTask:
         behind = min(len(self._beside), max(0, self._left_out + consumed - self.first))
         return self._beside[behind - 1] if behind else (0,) * len(self.places)
 
-    def _resume(self) -> TaskResume:
+    def _resume(self) -> ResumePosition:
         window, step = self.window, self.order.pipeline.step
-        needed = [window.offset(name) for name, trainer in window.trainers.items() if not trainer.gone]
+        needed = [window.offset(name) for name, trainer in window.trainers.items() if not trainer.removed]
         index = min(needed, default=window.head)
         behind = self._left_out + index - self.first
         mark = behind - behind % step if step else 0
         if self.places:
             point = ResumePoint(skip=behind - mark, inputs=tuple(self._sources(mark)))
         else:
-            point = ResumePoint(skip=behind - mark, at=self._at + mark)
-        return TaskResume(
+            point = ResumePoint(skip=behind - mark, counter=self._at + mark)
+        return ResumePosition(
             index=index,
-            point=to_text(point),
+            pipeline_position=to_text(point),
             splits=tuple(
-                SplitsBehind(provider=source.provider, repetition=source.repetition, count=source.splits)
+                FinishedSplits(provider=source.provider, repetition=source.repetition, count=source.finished_splits)
                 for source in point.sources()
             ),
             repeated_ms=SLOW if self.order.pipeline.slow else 0,
@@ -291,13 +291,13 @@ class SimTask:
             pulled, begun = self.places[provider].pulled, self._begun[provider].repetition
             repetition = pulled[count - 1] if count else begun
             splits = Counter(pulled[:count])[repetition]
-            yield ResumePoint(provider=provider, repetition=repetition, splits=splits)
+            yield ResumePoint(provider=provider, repetition=repetition, finished_splits=splits)
 
-    def grants(self) -> list[e.Granted]:
+    def grants(self) -> list[e.ReportedGrant]:
         """The last run of each provider that it knows of."""
         runs = {at: [x for x in place.asked if not x[1].done][-1:] for at, place in enumerate(self.places)}
         return [
-            e.Granted(
+            e.ReportedGrant(
                 task_id=self.task_id,
                 provider=at,
                 repetition=asked[0],
@@ -314,7 +314,7 @@ def _by_cursor(position: TaskPosition) -> dict[tuple[int, int, int], tuple[int, 
     """Runs by provider, repetition, and how many splits of that there are before."""
     cursors: Counter[tuple[int, int]] = Counter()
     found = {}
-    for run in position.runs:
+    for run in position.splits:
         place = run.provider, run.repetition
         found[*place, cursors[place]] = run.first, run.end
         cursors[place] += run.end - run.first
@@ -344,7 +344,7 @@ class SimWorker:
     releases: deque[e.ReleaseClient] = field(default_factory=deque)
     """Orders to let clients go that are on their way to it."""
     released: int = 0
-    reports: deque[e.WorkerSeen] = field(default_factory=deque)
+    reports: deque[e.WorkerReported] = field(default_factory=deque)
     """Reports that are on their way from it."""
 
     def obey(self) -> None:
@@ -359,13 +359,13 @@ class SimWorker:
         """Put down how things are; it arrives later."""
         tasks = self.tasks.values()
         self.reports.append(
-            e.WorkerSeen(
+            e.WorkerReported(
                 uid=self.uid,
                 ended=tuple(task.task_id for task in tasks if task.window.done),
                 progress={task.task_id: task.progress() for task in tasks},
                 clients=frozenset(client for task in tasks for client in task.window.readers),
                 partial=tuple(task.task_id for task in tasks if task.order.cached and task.window.base > 0),
-                released=self.released,
+                last_release=self.released,
             )
         )
 
@@ -397,13 +397,13 @@ class SimHold:
         """Let the user have the first of what was received."""
         sequence, number, value = self.buffer.popleft()
         self.order.append((sequence, number))
-        if sequence == self.info.sequence:
+        if sequence == self.info.sequence_incarnation:
             self.done.add(number, number + 1)
         return sequence, number, value
 
     def holding(self, incarnation: int) -> TaskHolding:
         """What it consumed, and what it has to consume."""
-        held = [number for sequence, number, _ in self.buffer if sequence == self.info.sequence]
+        held = [number for sequence, number, _ in self.buffer if sequence == self.info.sequence_incarnation]
         return TaskHolding(
             task_id=self.info.task_id,
             incarnation=incarnation,
@@ -424,7 +424,7 @@ class SimHold:
         if (self.info.incarnation, self.info.worker_uid) == (info.incarnation, info.worker_uid):
             return
         self.disconnect(client_id)
-        if self.info.sequence != info.sequence:
+        if self.info.sequence_incarnation != info.sequence_incarnation:
             self.done, self.had = Ranges(), ()
         self.info, self.ended = info, False
 
@@ -464,7 +464,7 @@ class SimClient:
     finished: bool = False
     over: bool = False
     """Whether it asked for the end and was told that its pass is over."""
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[RecordedLoss] = field(default_factory=list)
     """What it was told of losses, in order."""
     heard: int = 0
     """How many losses of the pass it knows of, those before it joined included."""
@@ -492,12 +492,14 @@ class SimClient:
                 self.holds[task_id].follow(self.client_id, info)
                 continue
             had = self.before.get(task_id)
-            fits = had is not None and had.incarnation >= info.sequence  # else its elements are numbered anew
+            fits = (
+                had is not None and had.incarnation >= info.sequence_incarnation
+            )  # else its elements are numbered anew
             self.holds[task_id] = SimHold(info, tuple((part.first, part.end) for part in had.consumed) if fits else ())
 
     def holdings(self) -> tuple[TaskHolding, ...]:
         """Take nothing more of halted tasks; what it has of each."""
-        halted = [info for info in self.infos.values() if info.halted]
+        halted = [info for info in self.infos.values() if info.unassigned]
         self.follow()
         return tuple(self.holds[info.task_id].holding(info.incarnation) for info in halted)
 
@@ -515,7 +517,7 @@ class SimClient:
                 if item is None:
                     hold.ended = True
                     continue
-                hold.buffer.append((hold.info.sequence, *item))
+                hold.buffer.append((hold.info.sequence_incarnation, *item))
                 hold.received += 1
                 hold.ended = False
                 most -= 1

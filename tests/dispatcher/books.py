@@ -153,11 +153,11 @@ class PassBook:
             if provider == 0:
                 self.tasks[task_id].splits.append((repetition, split))
 
-    def check_begin(self, book: TaskBook, begin: r.Begin, readers: Iterable[SimClient]) -> None:
+    def check_begin(self, book: TaskBook, begin: r.TaskStartPosition, readers: Iterable[SimClient]) -> None:
         """A task is taken over: nothing that somebody needs may lie before where it begins."""
-        for trainer in self.needing(client for client in readers if client.joined.whole or not self.cached):
+        for trainer in self.needing(client for client in readers if client.joined.complete_only or not self.cached):
             start = self.starts.get((trainer, book.task_id, book.sequence), 0)
-            for index in range(start, min(begin.first, len(book.values))):
+            for index in range(start, min(begin.first_index, len(book.values))):
                 there = (trainer, book.key(index)) in self.consumed
                 assert there, f"element {index} of task {book.task_id} was left out, and {trainer!r} lacks it"
         for position in begin.trainers:
@@ -196,7 +196,7 @@ class PassBook:
         for client in clients:
             for hold in (*client.dropped, *client.holds.values()):
                 there = [(sequence, index) for sequence, index, _ in hold.buffer]
-                there += [(hold.info.sequence, item[0]) for item in hold.wire if item is not None]
+                there += [(hold.info.sequence_incarnation, item[0]) for item in hold.wire if item is not None]
                 for sequence, index in there:
                     found.add((client.trainer, self.sequences[hold.info.task_id, sequence].key(index)))
         return found

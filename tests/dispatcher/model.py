@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.cached_iterations import is_endless
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.positions import begin_of
-from dsnb.dispatcher.runs import Loss
-from dsnb.dispatcher.sharing import endless
+from dsnb.dispatcher.positions import start_position_of
+from dsnb.dispatcher.runs import RecordedLoss
 from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError
 from dsnb.wire.messages import TaskInfo, TrainerPosition
@@ -107,8 +107,8 @@ class Model:
         for record in decision.records:
             self._learn(record)
             if isinstance(record, r.ClientJoined) and isinstance(event, e.Join):
-                book = self.passes[record.job, record.number]
-                book.come(event.trainer_id, whole=event.whole and book.pipeline.length is not None)
+                book = self.passes[record.job, record.iteration]
+                book.come(event.trainer_id, whole=event.complete_only and book.pipeline.length is not None)
         if self.dies:
             raise DispatcherDied
         for instruction in decision.instructions:
@@ -132,11 +132,11 @@ class Model:
             known = self.core.state.clients[orphan]
             joined = e.Join(
                 dataset_id="", job_name=known.job, mode="", cached=False, trainer_id=known.trainer_id, compression="",
-                target_workers="", repetition=0,
+                target_workers="", iteration=0,
             )  # fmt: skip
             trainer = known.trainer_id if self.core.state.jobs[known.job].cached else ""
-            self.clients[orphan] = SimClient(orphan, joined, known.job, known.number, trainer, dead=True)
-            self._read_by[orphan] = self.passes[known.job, known.number]
+            self.clients[orphan] = SimClient(orphan, joined, known.job, known.iteration, trainer, dead=True)
+            self._read_by[orphan] = self.passes[known.job, known.iteration]
         for one in (*self.workers.values(), *self.clients.values()):
             one.connected, one.silence, one.patience = False, 0.0, self.patience(one)
         for worker in self.workers.values():
@@ -170,7 +170,7 @@ class Model:
             for client in self.clients.values()
             if (client.job, client.number) == (job, number)
             and client.client_id in known
-            and not known[client.client_id].cancelled
+            and not known[client.client_id].cancelled_by
         ]
 
     def is_current(self, task: SimTask | None) -> bool:
@@ -202,7 +202,9 @@ class Model:
             told = hold.told if current else 0
             consumed = set(hold.order[told:])
             if not current:
-                consumed |= {(hold.info.sequence, index) for first, end in hold.had for index in range(first, end)}
+                consumed |= {
+                    (hold.info.sequence_incarnation, index) for first, end in hold.had for index in range(first, end)
+                }
             for sequence, index in consumed:
                 task = book.sequences[hold.info.task_id, sequence]
                 if not task.is_known(client.trainer, index):
@@ -225,12 +227,12 @@ class Model:
 
     def _note_told(self, event: e.Event) -> None:
         """What the dispatcher knows of consumption as long as it lives."""
-        if isinstance(event, e.WorkerSeen):
+        if isinstance(event, e.WorkerReported):
             for task_id, progress in event.progress.items():
                 task = self.core.state.tasks.get(task_id)
                 if task is not None and task.worker == event.uid and task.incarnation == progress.incarnation:
                     self._pass_of[task_id].tasks[task_id].note_known(progress.trainers, for_good=False)
-        elif isinstance(event, e.HoldingsTold):
+        elif isinstance(event, e.HoldingsReported):
             trainer = self.clients[event.client_id].trainer
             for holding in event.holdings:
                 book = self._pass_of.get(holding.task_id)
@@ -246,7 +248,7 @@ class Model:
                 self._learn_pass(record)
             case r.TaskCreated():
                 self._learn_task(record)
-            case r.SplitsGiven() | r.SplitsTold():
+            case r.SplitsGiven() | r.SplitsReported():
                 splits = range(record.first, record.end)
                 self._pass_of[record.task_id].give(record.task_id, record.provider, record.repetition, splits)
             case r.TaskProgressed():
@@ -266,54 +268,54 @@ class Model:
             case r.WorkerLeft():
                 self._lose_knowledge(record.uid)
             case r.IterationFinished():
-                self._check_whole(self.passes[record.job, record.number])
+                self._check_whole(self.passes[record.job, record.iteration])
             case r.IterationDropped():
-                self.passes.pop((record.job, record.number), None)  # it may be known only that it was over
-            case r.PassArchived():
-                del self.passes[record.job, record.number]
-                self._archived.add((record.job, record.number))
+                self.passes.pop((record.job, record.iteration), None)  # it may be known only that it was over
+            case r.IterationArchived():
+                del self.passes[record.job, record.iteration]
+                self._archived.add((record.job, record.iteration))
             case r.JobForgotten() | r.JobCancelled():
                 for key in [key for key in self.passes if key[0] == record.name]:
                     del self.passes[key]
 
     def _learn_pass(self, record: r.IterationCreated) -> None:
         job = next(one for one in reversed(self.records) if isinstance(one, r.JobCreated) and one.name == record.job)
-        book = PassBook(record.job, record.number, job.mode, job.cached, self.pipelines[job.dataset_id])
-        book.rounds = job.consumers > 0
-        self.passes[record.job, record.number] = book
+        book = PassBook(record.job, record.iteration, job.mode, job.cached, self.pipelines[job.dataset_id])
+        book.rounds = job.num_consumers > 0
+        self.passes[record.job, record.iteration] = book
         for provider, (repetition, following) in enumerate(record.providers):
             book.given[provider, repetition] = dict.fromkeys(range(following), "before")
 
     def _learn_task(self, record: r.TaskCreated) -> None:
         assert not self.workers[record.worker].draining, "a draining worker got a task"
-        book = self._pass_of[record.task_id] = self.passes[record.job, record.number]
+        book = self._pass_of[record.task_id] = self.passes[record.job, record.iteration]
         task = book.begin_sequence(record.task_id, record.worker, 1, record.shard)
-        if record.begin is not None:
-            task.left_out = record.begin.skip
-            for provider, repetition, first, end in record.begin.runs:
+        if record.start_position is not None:
+            task.left_out = record.start_position.skip
+            for provider, repetition, first, end in record.start_position.splits:
                 book.give(record.task_id, provider, repetition, range(first, end))
 
     def _learn_progress(self, record: r.TaskProgressed) -> None:
         task = self._pass_of[record.task_id].tasks[record.task_id]
-        if record.resume is not None:
+        if record.resume_position is not None:
             for trainer in {*task.told, *task.known, ""}:
                 told = task.told.get(trainer, Ranges())
-                if trainer == "" or told.gap(0)[0] >= record.resume.index:
-                    task.known.setdefault(trainer, Ranges()).add(0, record.resume.index)
+                if trainer == "" or told.gap(0)[0] >= record.resume_position.index:
+                    task.known.setdefault(trainer, Ranges()).add(0, record.resume_position.index)
 
     def _learn_assigned(self, record: r.TaskAssigned) -> None:
         book = self._pass_of[record.task_id]
-        task, begin = book.tasks[record.task_id], record.begin
+        task, begin = book.tasks[record.task_id], record.start_position
         assert not self.workers[record.worker].draining, "a draining worker got a task"
         if begin is None:
             self._check_not_needed(record.task_id)
             state = self.core.state.tasks[record.task_id]
-            book.begin_sequence(record.task_id, record.worker, state.sequence, state.shard)
+            book.begin_sequence(record.task_id, record.worker, state.sequence_incarnation, state.shard)
             return
         task.worker = record.worker
         self.seen.taken_over += 1
-        self.seen.behind += begin.first > 0
-        for provider, repetition, first, end in begin.runs:
+        self.seen.behind += begin.first_index > 0
+        for provider, repetition, first, end in begin.splits:
             table = book.given[provider, repetition]
             assert all(table[split] == record.task_id for split in range(first, end)), "a task has others' splits"
         readers = self.readers(book.job, book.number)
@@ -387,13 +389,13 @@ class Model:
     # ---- what follows from instructions
 
     def _welcome(self, event: e.Join, joined: e.Joined) -> None:
-        client = SimClient(joined.client_id, event, joined.job, joined.number, heard=joined.losses)
+        client = SimClient(joined.client_id, event, joined.job, joined.iteration, heard=joined.loss_count)
         client.trainer = event.trainer_id if event.cached else ""
         client.before = {holding.task_id: holding for holding in event.holdings}
         client.patience = self.patience(client)
         self.clients[client.client_id] = client
         self._read_by[client.client_id] = self.passes[client.job, client.number]
-        before = self.silent.get(event.rejoins)
+        before = self.silent.get(event.previous_client_id)
         if before is not None:
             client.losses, client.heard = before.losses, before.heard
         self.show(client)
@@ -402,7 +404,7 @@ class Model:
 
     def _obey(self, instruction: e.Instruction) -> None:
         match instruction:
-            case e.StartTask() | e.TellTask():
+            case e.StartTask() | e.UpdateTask():
                 self._start(instruction)
             case e.DropTask():
                 worker = self.workers.get(instruction.worker)
@@ -412,25 +414,25 @@ class Model:
                 worker = self.workers.get(instruction.worker)
                 if worker is not None and worker.connected:
                     worker.releases.append(instruction)
-            case e.TellDrain():
+            case e.SendDrainOrder():
                 worker = self.workers.get(instruction.worker)
                 if worker is not None and worker.connected:
                     worker.leaving = True
-            case e.TurnAway():
+            case e.DisconnectWorker():
                 self.lose(self.workers.pop(instruction.worker))
-            case e.TellCancelled():
+            case e.NotifyCancelled():
                 if self.clients[instruction.client_id].connected:
-                    self.clients[instruction.client_id].cancelled = instruction.by
-            case e.TellClients():
+                    self.clients[instruction.client_id].cancelled = instruction.cancelled_by
+            case e.NotifyClients():
                 for client in self._told(instruction):
                     self.show(client)
-            case e.TellLoss():
+            case e.NotifyLoss():
                 for client in self._told(instruction):
                     loss = instruction.loss
                     client.losses.append(
-                        Loss(
+                        RecordedLoss(
                             loss.task_id, loss.worker, loss.splits, loss.reason, loss.elements, loss.trainer_id,
-                            loss.again,
+                            loss.restarts,
                         )
                     )  # fmt: skip
                     client.heard += 1
@@ -441,7 +443,7 @@ class Model:
         for task in worker.tasks.values():
             task.stopped = True
 
-    def _start(self, told: e.StartTask | e.TellTask) -> None:
+    def _start(self, told: e.StartTask | e.UpdateTask) -> None:
         """Let a worker have its order for a task; one that it has already is only paused or goes on."""
         worker, task = self.workers.get(told.worker), self.core.state.tasks.get(told.task_id)
         if worker is None or task is None or not worker.connected:
@@ -451,36 +453,36 @@ class Model:
         if known is None or known.incarnation != task.incarnation:
             if known is not None:
                 known.stopped = True
-            iteration = self.core.state.iteration(task.job, task.number)
+            iteration = self.core.state.iteration(task.job, task.iteration)
             known = SimTask(self._order(task), len(iteration.providers), paused=paused)
             worker.tasks[task.task_id] = known
         known.paused = paused
 
     def _order(self, task: Task) -> Order:
         job = self.core.state.jobs[task.job]
-        iteration = job.iterations[task.number]
+        iteration = job.iterations[task.iteration]
         return Order(
             task_id=task.task_id,
             incarnation=task.incarnation,
             mode=job.mode,
             cached=job.cached,
-            endless=endless(self.core, job),
+            endless=is_endless(self.core, job),
             shard=max(0, task.shard),
             shards=len(iteration.shards),
-            position=begin_of(iteration, task),
+            position=start_position_of(iteration, task),
             pipeline=self.pipelines[job.dataset_id],
         )
 
-    def _told(self, told: e.TellClients | e.TellLoss) -> Iterable[SimClient]:
-        place = told.job, told.number
+    def _told(self, told: e.NotifyClients | e.NotifyLoss) -> Iterable[SimClient]:
+        place = told.job, told.iteration
         return [c for c in self.clients.values() if c.connected and not c.cancelled and (c.job, c.number) == place]
 
     def show(self, client: SimClient) -> None:
         """Tell a client how things are, as the shell does when it is told to."""
         state = self.core.state
         known = state.clients.get(client.client_id)
-        if known is not None and known.cancelled:
-            client.cancelled = known.cancelled
+        if known is not None and known.cancelled_by:
+            client.cancelled = known.cancelled_by
             return
         job = state.jobs.get(client.job)
         if job is not None and client.number in job.iterations:
@@ -496,9 +498,9 @@ class Model:
             worker_uid=task.worker,
             incarnation=task.incarnation,
             ended=task.ended,
-            halted=task.halt is not None,
-            needed_from=task.resume.index if task.resume is not None and not cached else 0,
-            sequence=task.sequence,
+            unassigned=task.unassignment is not None,
+            needed_from=task.resume_position.index if task.resume_position is not None and not cached else 0,
+            sequence_incarnation=task.sequence_incarnation,
         )
 
     def catch_up(self, client: SimClient) -> None:
@@ -572,20 +574,26 @@ class Model:
                 assert told == (client.tasks, client.finished, client.cancelled), "a client was not told how things are"
 
     def _check_nothing_remains(self) -> None:
-        state, live = self.core.state, self.core.live
+        state, live = self.core.state, self.core.transient
         left = {job.name for job in state.jobs.values() if not job.clients}
-        assert live.unused.keys() == left, "other jobs wait to be collected than those that nobody reads"
+        assert live.jobs_unused_since.keys() == left, "other jobs wait to be collected than those that nobody reads"
         passes = {(job.name, i.number): i for job in state.jobs.values() for i in job.iterations.values()}
         unread = {
             key for key, it in passes.items() if not it.clients and (it.tasks or not it.finished) and not it.orphaned
         }
         done = {key for key, pass_ in passes.items() if not pass_.clients}
-        assert unread <= live.unread.keys() <= done, "other passes wait to be collected than those that nobody reads"
+        assert unread <= live.iterations_unread_since.keys() <= done, (
+            "other passes wait to be collected than those that nobody reads"
+        )
         assert live.progress.keys() <= state.tasks.keys(), "progress is kept of a task that is gone"
-        halted = {task.task_id for task in state.tasks.values() if task.halt is not None}
+        halted = {task.task_id for task in state.tasks.values() if task.unassignment is not None}
         assert live.holdings.keys() <= halted, "holdings are kept of a task that is at work"
-        assert live.over <= state.clients.keys(), "a client is gone, and remembered as one whose pass is over"
-        assert live.broken <= state.clients.keys(), "a client is gone, and remembered as one whose connection broke"
-        assert live.undisturbed <= passes.keys(), "a pass is gone, and remembered as undisturbed"
+        assert live.finished_clients <= state.clients.keys(), (
+            "a client is gone, and remembered as one whose pass is over"
+        )
+        assert live.disconnected_clients <= state.clients.keys(), (
+            "a client is gone, and remembered as one whose connection broke"
+        )
+        assert live.iterations_without_departures <= passes.keys(), "a pass is gone, and remembered as undisturbed"
         workers = state.workers.keys()
-        assert live.released.keys() | live.to_release.keys() <= workers, "a worker is gone, and awaited"
+        assert live.confirmed_releases.keys() | live.sent_releases.keys() <= workers, "a worker is gone, and awaited"

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from dsnb.client.rounds import Rounds
+from dsnb.client.rounds import ConsumerRounds
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, replay
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
-from dsnb.wire.lineup import RoundsUpdate, consumer_name
-from dsnb.worker.round_robin import RoundRobin
+from dsnb.wire.schedule import RoundsUpdate, consumer_name
+from dsnb.worker.round_log import RoundLog
 from tests.dispatcher.model import raise_bugs
 
 Task = str
@@ -28,7 +28,7 @@ class SimConsumer:
     def __init__(self, index: int, client: str) -> None:
         self.index = index
         self.client = client
-        self.rounds = Rounds()
+        self.rounds = ConsumerRounds()
         self.up: deque[Any] = deque()
         self.down: deque[tuple[tuple[Task, ...], RoundsUpdate]] = deque()
         self.links: dict[Task, tuple[deque[Any], deque[Any]]] = {}
@@ -45,14 +45,14 @@ class World:
         self.records: list[Record] = []
         self.config = DispatcherConfig()
         self.core = Core(self.config, State())
-        self.workers: dict[str, dict[Task, RoundRobin]] = {}
+        self.workers: dict[str, dict[Task, RoundLog]] = {}
         self.consumers: dict[int, SimConsumer] = {}
         self.came_again = False
         self._made = 0
         registered = self.handle(
             e.RegisterDataset(
                 dataset_id="", fingerprint="f", definition="d", blobs=(), element_spec="", compression="AUTO",
-                cardinality=INFINITE_CARDINALITY, pipeline="p", providers=(), unsplittable="",
+                cardinality=INFINITE_CARDINALITY, pipeline="p", providers=(), unsplittable_reason="",
             )
         )  # fmt: skip
         self.dataset: str = registered.dataset_id
@@ -68,10 +68,10 @@ class World:
         for instruction in decision.instructions:
             if isinstance(instruction, e.StartTask) and instruction.worker in self.workers:
                 tasks = self.workers[instruction.worker]
-                tasks.setdefault(instruction.task_id, RoundRobin(consumers=self.count, ahead=1 << 10))
+                tasks.setdefault(instruction.task_id, RoundLog(consumers=self.count, read_ahead_bytes=1 << 10))
             elif isinstance(instruction, e.DropTask):
                 self.workers.get(instruction.worker, {}).pop(instruction.task_id, None)
-            elif isinstance(instruction, e.TellClients):
+            elif isinstance(instruction, e.NotifyClients):
                 self.tell(*self.consumers.values())
         self.core.validate()
         return decision.reply
@@ -81,7 +81,7 @@ class World:
         iteration = job.iterations[0]
         rounds = iteration.rounds
         assert rounds is not None
-        update = RoundsUpdate(halt=rounds.halts if rounds.halted else 0, lineups=tuple(rounds.lineups))
+        update = RoundsUpdate(halt=rounds.halt_count if rounds.halted else 0, schedules=tuple(rounds.schedules))
         for consumer in consumers:
             if consumer.client in iteration.clients:
                 consumer.down.append((tuple(iteration.tasks), update))
@@ -112,7 +112,7 @@ class World:
         for consumer in self.consumers.values():
             for task in tasks:
                 consumer.links.pop(task, None)
-        self.handle(e.WorkerLeaves(uid=uid, death="killed"))
+        self.handle(e.WorkerLeaves(uid=uid, exit_reason="killed"))
 
     def drain_worker(self, at: int) -> None:
         self.handle(e.WorkerDrains(uid=list(self.workers)[at % len(self.workers)]))
@@ -123,25 +123,25 @@ class World:
         joined = self.handle(
             e.Join(
                 dataset_id=self.dataset, job_name="job", mode="OFF", cached=False, trainer_id=consumer_name(index),
-                compression="AUTO", target_workers="AUTO", repetition=0, consumers=self.count, consumer=index,
+                compression="AUTO", target_workers="AUTO", iteration=0, num_consumers=self.count, consumer_index=index,
             )
         )  # fmt: skip
         consumer = self.consumers[index] = SimConsumer(index, joined.client_id)
         self.tell(consumer)
 
     def _standings(self, index: int) -> list[Any]:
-        return [table[index] for table in self.core.live.rounds.values()]
+        return [table[index] for table in self.core.transient.consumer_states.values()]
 
     def leave(self, index: int) -> None:
         """A consumer says goodbye, and where it is."""
         consumer = self.consumers.pop(index, None)
         if consumer is not None:
-            self.handle(e.ConsumerSaid(client_id=consumer.client, report=consumer.rounds.report()))
+            self.handle(e.ConsumerReported(client_id=consumer.client, report=consumer.rounds.report()))
             self.handle(e.ClientLeaves(client_id=consumer.client))
 
     def cancel(self) -> None:
         """The job is cancelled, and each consumer hears of it and leaves."""
-        self.handle(e.CancelJob(name="job", by="anna"))
+        self.handle(e.CancelJob(name="job", requested_by="anna"))
         for index in list(self.consumers):
             self.leave(index)
 
@@ -152,8 +152,8 @@ class World:
         if not consumer.down:
             return
         tasks, update = consumer.down.popleft()
-        consumer.rounds.follow(tasks)
-        consumer.rounds.hear(update)
+        consumer.rounds.set_tasks(tasks)
+        consumer.rounds.receive_update(update)
         for task in consumer.links.keys() - set(tasks):
             del consumer.links[task]
         for task in tasks:
@@ -165,12 +165,12 @@ class World:
         core = self.sequence(task)
         if core is None:
             return
-        turns = consumer.rounds.turns(task)
+        turns = consumer.rounds.task_rounds(task)
         core.attach(consumer.client, consumer_name(consumer.index), turns.received, turns.consumed)
-        consumer.links[task] = (deque(), deque([core.news(consumer.client)]))
+        consumer.links[task] = (deque(), deque([core.unreported_progress(consumer.client)]))
         self.say(consumer, task)
 
-    def sequence(self, task: Task) -> RoundRobin | None:
+    def sequence(self, task: Task) -> RoundLog | None:
         return next((tasks[task] for tasks in self.workers.values() if task in tasks), None)
 
     def answer(self, consumer: SimConsumer) -> None:
@@ -184,11 +184,11 @@ class World:
 
     def tell_dispatcher(self, consumer: SimConsumer) -> None:
         if consumer.up:
-            self.handle(e.ConsumerSaid(client_id=consumer.client, report=consumer.up.popleft()))
+            self.handle(e.ConsumerReported(client_id=consumer.client, report=consumer.up.popleft()))
 
     def say(self, consumer: SimConsumer, task: Task) -> None:
         """A consumer acknowledges."""
-        turns = consumer.rounds.turns(task)
+        turns = consumer.rounds.task_rounds(task)
         if consumer.acknowledged.get(task) != (turns.received, turns.consumed):
             consumer.acknowledged[task] = turns.received, turns.consumed
             consumer.links[task][0].append((turns.consumed + 3, turns.consumed, turns.received))
@@ -201,11 +201,11 @@ class World:
         self.say(consumer, task)
         if up:
             granted, consumed, received = up.popleft()
-            core.acknowledge(consumer.client, received)
+            core.update_received(consumer.client, received)
             core.credit(consumer.client, granted, consumed, 1 << 30)
         while (taken := core.take(consumer.client)) is not None:
             down.append(taken.index // self.count)
-        if (news := core.news(consumer.client)) is not None:
+        if (news := core.unreported_progress(consumer.client)) is not None:
             down.append(news)
         if down:
             item = down.popleft()
@@ -225,11 +225,11 @@ class World:
     # ---- rounds
 
     def take(self, consumer: SimConsumer) -> None:
-        missed = consumer.rounds.pass_over()
+        missed = consumer.rounds.skip_missed()
         assert not missed or self.came_again, "a round went without a consumer that was there all the time"
         if not consumer.rounds.ready:
             return
-        number = consumer.rounds.at
+        number = consumer.rounds.next_round
         found = consumer.rounds.take()
         for other in self.consumers.values():
             assert other.took.get(number, found) == found, f"round {number} is of two turns"
@@ -260,5 +260,5 @@ class World:
             if all(len(self.consumers[index].took) >= wanted for index, wanted in goal.items()):
                 break
             self.everything_moves()
-        stuck = {index: (c.rounds.at, c.rounds.report()) for index, c in self.consumers.items()}
+        stuck = {index: (c.rounds.next_round, c.rounds.report()) for index, c in self.consumers.items()}
         assert all(len(self.consumers[i].took) >= wanted for i, wanted in goal.items()), f"rounds do not go on: {stuck}"

@@ -76,7 +76,7 @@ class Service(Model):
         before = len(self.records)
         registered = self.call(e.RegisterDataset(**fields))
         assert isinstance(registered, e.Registered)
-        self.kept = registered.kept
+        self.kept = registered.difference
         cardinality = fields["cardinality"]
         length = None if cardinality == -1 else cardinality if cardinality >= 0 else 20
         if any(isinstance(record, r.DatasetRegistered) for record in self.records[before:]):  # else another one stays
@@ -97,7 +97,7 @@ class Service(Model):
             "trainer_id": "",
             "compression": "AUTO",
             "target_workers": "AUTO",
-            "repetition": 0,
+            "iteration": 0,
         }
         joined = self.call(e.Join(**{**fields, **changes}))
         return self.clients[joined.client_id]
@@ -106,13 +106,13 @@ class Service(Model):
         self.call(e.ForgetJob(name=job))
 
     def pause(self, job: str) -> str:
-        return str(self.call(e.PauseJob(name=job, by="anna")))
+        return str(self.call(e.PauseJob(name=job, requested_by="anna")))
 
     def resume(self, job: str) -> str:
-        return str(self.call(e.ResumeJob(name=job, by="anna")))
+        return str(self.call(e.ResumeJob(name=job, requested_by="anna")))
 
     def cancel(self, job: str) -> str:
-        return str(self.call(e.CancelJob(name=job, by="anna")))
+        return str(self.call(e.CancelJob(name=job, requested_by="anna")))
 
     # ---- workers
 
@@ -147,7 +147,7 @@ class Service(Model):
         """Let the dispatcher die and come back, and then all who were connected, but those who are absent."""
         before = [one for one in (*self.workers.values(), *self.clients.values()) if one.connected]
         super().restart()
-        self.call(e.Begin(instance="a service"))
+        self.call(e.DispatcherStarts(instance="a service"))
         for one in before:
             if not absent(one):
                 self.arrive(one) if isinstance(one, SimWorker) else self.hear(one)
@@ -157,7 +157,7 @@ class Service(Model):
         worker.connected, worker.silence, worker.patience = False, 0.0, self.config.reconnect_ms / 1000
         worker.releases.clear()
         worker.reports.clear()
-        self.call(e.WorkerBroken(uid=worker.uid))
+        self.call(e.WorkerDisconnected(uid=worker.uid))
 
     def drain(self, worker: SimWorker) -> None:
         worker.leaving = True
@@ -165,11 +165,11 @@ class Service(Model):
 
     def order_to_drain(self, worker: SimWorker) -> str:
         """Let somebody tell the dispatcher that a worker is to leave when it is done."""
-        return str(self.call(e.DrainWorker(name=worker.uid, by="anna")))
+        return str(self.call(e.DrainWorker(name=worker.uid, requested_by="anna")))
 
     def remove(self, worker: SimWorker) -> str:
         """Let somebody tell the dispatcher to do without a worker."""
-        return str(self.call(e.RemoveWorker(name=worker.address, by="anna")))
+        return str(self.call(e.RemoveWorker(name=worker.address, requested_by="anna")))
 
     def stop(self, worker: SimWorker) -> None:
         """Let a worker say goodbye, and with its last report how far its tasks came."""
@@ -183,7 +183,7 @@ class Service(Model):
         """Let a worker die under the eyes of its owner; what it had not reported nobody knows."""
         self.seen.deaths += 1
         self.lose(self.workers.pop(worker.uid))
-        self.call(e.WorkerLeaves(uid=worker.uid, death=death))
+        self.call(e.WorkerLeaves(uid=worker.uid, exit_reason=death))
 
     def report(self, worker: SimWorker) -> None:
         """Let a worker do what it was told, and say how far its tasks are."""
@@ -239,7 +239,7 @@ class Service(Model):
     def next_pass(self, task: SimTask) -> None:
         """Let a task give up what is left of a repetition, as the end of a zip's shorter side does."""
         known = self.core.state.tasks[task.task_id]
-        self.passes[known.job, known.number].early = True
+        self.passes[known.job, known.iteration].early = True
         self.replay(task)
         task.give_up_repetition()
 
@@ -250,7 +250,7 @@ class Service(Model):
             while task.replays(provider):
                 self.ask(task, provider)
         if not task.places:
-            made = self.passes[known.job, known.number].tasks[task.task_id].values
+            made = self.passes[known.job, known.iteration].tasks[task.task_id].values
             self.make(task, max(0, len(made) - task.window.head))
 
     def make(self, task: SimTask, count: int) -> None:
@@ -278,7 +278,7 @@ class Service(Model):
     def consume(self, task: SimTask, count: int = MOST) -> None:
         """Let the readers of a task have so many elements more of what it made, and acknowledge them."""
         known = self.core.state.tasks[task.task_id]
-        for client in self.readers(known.job, known.number):
+        for client in self.readers(known.job, known.iteration):
             if client.active and count:
                 self.open(client, task.task_id)
                 hold, got = client.holds[task.task_id], -1
@@ -319,11 +319,11 @@ class Service(Model):
 
     def _open(self, client: SimClient, hold: SimHold, task: SimTask) -> None:
         book = self.passes[client.job, client.number]
-        place = client.trainer, task.task_id, hold.info.sequence
+        place = client.trainer, task.task_id, hold.info.sequence_incarnation
         if client.trainer not in task.window.trainers:
             begin = task.window.base
             known = book.starts.setdefault(place, begin)
-            late = known == begin > 0 and client.joined.whole and client.trainer not in book.excused
+            late = known == begin > 0 and client.joined.complete_only and client.trainer not in book.excused
             assert not late, "a trainer that wants all of a pass came to one whose beginning is gone"
         task.open(client.client_id, client.trainer, hold.received, hold.consumed, hold.had)
         hold.link, hold.told = task, hold.consumed
@@ -359,7 +359,7 @@ class Service(Model):
     def see_end(self, client: SimClient) -> bool:
         """Let a client say which tasks have ended for it, and ask whether that is all."""
         at_end = client.at_end
-        over = bool(self.call(e.EndSeen(client_id=client.client_id, ended=client.ended_tasks())))
+        over = bool(self.call(e.TasksReadToEnd(client_id=client.client_id, ended=client.ended_tasks())))
         if over and at_end:
             client.over = True
             self.check_over(client)
@@ -379,13 +379,13 @@ class Service(Model):
             self.catch_up(client)
         holdings = client.holdings()
         if holdings:
-            self.call(e.HoldingsTold(client_id=client.client_id, holdings=holdings))
-        self.call(e.ClientSeen(client_id=client.client_id))
+            self.call(e.HoldingsReported(client_id=client.client_id, holdings=holdings))
+        self.call(e.ClientHeartbeat(client_id=client.client_id))
 
     def break_client(self, client: SimClient) -> None:
         """Let the connection of a client break, which may go on or not."""
         client.connected, client.silence, client.patience = False, 0.0, self.config.reconnect_ms / 1000
-        self.call(e.ClientBroken(client_id=client.client_id))
+        self.call(e.ClientDisconnected(client_id=client.client_id))
 
     def close(self, client: SimClient) -> None:
         """Let a client leave its tasks and say goodbye."""
@@ -424,8 +424,8 @@ class Service(Model):
             **{
                 **{name: getattr(client.joined, name) for name in e.Join.__annotations__},
                 "job_name": client.job,
-                "rejoins": client.client_id,
-                "iteration": client.number,
+                "previous_client_id": client.client_id,
+                "previous_iteration": client.number,
                 "holdings": client.consumed_holdings(),
             }
         )

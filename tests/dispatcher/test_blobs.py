@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache.process import here
+from dsnb.cache.process_identity import this_process
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.errors import DataLossError, DsnbError, InvalidArgumentError, NotFoundError
-from dsnb.wire.blobs import PIECE, digest_of, pieces_of
+from dsnb.wire.blobs import PIECE_BYTES, blob_digest, blob_pieces
 from dsnb.wire.messages import BlobPiece
 
-A, B, C, D = (digest_of(data) for data in (b"a", b"b", b"c", b"some bytes"))
+A, B, C, D = (blob_digest(data) for data in (b"a", b"b", b"c", b"some bytes"))
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -38,13 +38,13 @@ def test_only_what_is_missing_is_asked_for_in_the_order_given(store: BlobStore) 
     assert store.missing((C, B, A)) == (C, A)
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])
 def test_a_blob_travels_in_pieces_and_arrives_whole(size: int, store: BlobStore) -> None:
     sender, receiver = BlobStore(), store
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     digest = sender.put_definition(data)
     pieces = list(sender.send(digest))
-    assert all(len(piece.data) <= PIECE for piece in pieces)
+    assert all(len(piece.data) <= PIECE_BYTES for piece in pieces)
     assert {piece.nbytes for piece in pieces} == {size}
     receiver.receive(iter(pieces))
     assert bytes(receiver.get(digest)) == data
@@ -71,7 +71,7 @@ def test_what_no_dataset_has_is_let_go(store: BlobStore) -> None:
 
 
 def test_two_clients_that_send_one_blob_at_once_leave_it_whole(store: BlobStore) -> None:
-    data = b"x" * (2 * PIECE)
+    data = b"x" * (2 * PIECE_BYTES)
     source = BlobStore()
     digest = source.put_definition(data)
     threads = [threading.Thread(target=lambda: store.receive(source.send(digest))) for _ in range(4)]
@@ -84,7 +84,7 @@ def test_two_clients_that_send_one_blob_at_once_leave_it_whole(store: BlobStore)
 
 def test_what_lies_in_a_folder_is_there_again_and_what_a_killed_process_half_wrote_is_removed(tmp_path: Path) -> None:
     BlobStore(tmp_path / "blobs").put(D, b"some bytes")
-    place, _, started = here().short().split("-")
+    place, _, started = this_process().unique_id().split("-")
     (tmp_path / "blobs" / f".aside-{place}-{2**22 + 1}-{started}-0123abcd").write_bytes(b"so")
     store = BlobStore(tmp_path / "blobs")
     assert bytes(store.get(D)) == b"some bytes"
@@ -120,7 +120,7 @@ def test_a_blob_with_a_flipped_bit_is_never_given_out_and_is_asked_for_again(tmp
         with pytest.raises((DataLossError, NotFoundError)):
             read(D)
     assert store.missing((D,)) == (D,)
-    store.receive(pieces_of(D, b"some bytes"))
+    store.receive(blob_pieces(D, b"some bytes"))
     assert bytes(store.get(D)) == b"some bytes"
 
 
@@ -134,7 +134,7 @@ def test_a_blob_that_was_cut_or_has_grown_is_an_error(tmp_path: Path, data: byte
 
 def test_a_blob_that_arrives_with_other_bytes_is_not_kept(store: BlobStore) -> None:
     with pytest.raises(DataLossError, match="arrived damaged"):
-        store.receive(pieces_of(D, b"some bytez"))
+        store.receive(blob_pieces(D, b"some bytez"))
     assert store.missing((D,)) == (D,)
 
 

@@ -166,7 +166,7 @@ class CoreMachine(RuleBasedStateMachine):
             )
             for task in worker.tasks.values()
         ]
-        for wrong in (*questions, e.WorkerSeen(uid=worker.uid)):
+        for wrong in (*questions, e.WorkerReported(uid=worker.uid)):
             decision = self.service.handle(wrong)
             assert isinstance(decision.error, NotFoundError)
             assert not decision.records
@@ -266,7 +266,7 @@ class CoreMachine(RuleBasedStateMachine):
     def end(self, task: SimTask, *, early: bool = False) -> None:
         """Let a task come to its end, if it has one."""
         known = self.service.core.state.tasks[task.task_id]
-        book, pipeline = self.service.passes[known.job, known.number], task.order.pipeline
+        book, pipeline = self.service.passes[known.job, known.iteration], task.order.pipeline
         if early:
             book.early = True
             self.service.replay(task)
@@ -345,7 +345,7 @@ class CoreMachine(RuleBasedStateMachine):
         if client.client_id in self.service.clients:
             self.service.hear(client)
         else:
-            assert isinstance(self.service.handle(e.ClientSeen(client_id=client.client_id)).error, NotFoundError)
+            assert isinstance(self.service.handle(e.ClientHeartbeat(client_id=client.client_id)).error, NotFoundError)
 
     @precondition(readers)
     @rule(number=pick)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.jobs import PASSES_KEPT, read_alone
+from dsnb.dispatcher.jobs import MAX_FINISHED_ITERATIONS, had_single_client
 from dsnb.dispatcher.membership import JOBS_KEPT
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
-from dsnb.wire.messages import EndedTask, PassPosition
+from dsnb.wire.messages import EndedTask, IterationPosition
 from tests.dispatcher.actors import SimClient
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -37,7 +37,7 @@ def test_an_anonymous_client_never_gets_into_a_job_that_somebody_named() -> None
     service = Service()
     service.add_worker("w")
     dataset = service.register(20)
-    number = service.core.number("job")
+    number = service.core.next_number("job")
     named = service.join(dataset, f"anonymous-{number + 1}")
     anonymous = service.join(dataset)
     assert anonymous.job != named.job
@@ -72,7 +72,7 @@ def test_a_pass_is_known_to_be_one_client_s_alone_if_no_other_ever_joined_and_no
     dataset = service.register(20)
 
     def alone(client: SimClient) -> bool:
-        return read_alone(service.core, service.core.state.clients[client.client_id])
+        return had_single_client(service.core, service.core.state.clients[client.client_id])
 
     assert alone(service.join(dataset, "one"))
     service.close(service.join(dataset, "two"))
@@ -93,8 +93,8 @@ def test_who_reads_beside_another_one_that_had_nothing_reads_alone(elements: int
 
     def alone_at_the_end(client: SimClient, elements: int) -> bool:
         ended = tuple(EndedTask(task_id=task, incarnation=1) for task in service.core.state.tasks)
-        assert service.call(e.EndSeen(client_id=client.client_id, ended=ended, elements=elements))
-        return read_alone(service.core, service.core.state.clients[client.client_id])
+        assert service.call(e.TasksReadToEnd(client_id=client.client_id, ended=ended, elements=elements))
+        return had_single_client(service.core, service.core.state.clients[client.client_id])
 
     assert not alone_at_the_end(first, elements), "the other one may have had something"
     assert alone_at_the_end(second, 0) is (elements == 0)
@@ -122,20 +122,20 @@ def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_ove
     service = Service()
     worker = service.add_worker("w")
     dataset = service.register(4)
-    for number in range(3 * PASSES_KEPT):
+    for number in range(3 * MAX_FINISHED_ITERATIONS):
         client = service.join(dataset, "train", repetition=number)
         service.finish(worker, service.task(worker))
         service.close(client)
         service.wait(0.25, service.keep_alive)
     job = service.core.state.jobs["train"]
-    assert list(job.iterations) == list(range(2 * PASSES_KEPT, 3 * PASSES_KEPT))
-    assert job.over.pairs() == ((0, 2 * PASSES_KEPT),)
+    assert list(job.iterations) == list(range(2 * MAX_FINISHED_ITERATIONS, 3 * MAX_FINISHED_ITERATIONS))
+    assert job.archived_iterations.pairs() == ((0, 2 * MAX_FINISHED_ITERATIONS),)
     service.restart()
     again = service.join(dataset, "train", repetition=5)
     assert service.core.state.iteration("train", 5).finished, "it was read, so it is empty"
     service.close(again)
     service.wait(0.25, service.keep_alive)
-    assert service.join(dataset, "train", repetition=0, unfinished=True).number == 3 * PASSES_KEPT
+    assert service.join(dataset, "train", repetition=0, unfinished=True).number == 3 * MAX_FINISHED_ITERATIONS
 
 
 def test_a_shared_job_whose_passes_are_archived_goes_on_with_the_next_one() -> None:
@@ -143,7 +143,7 @@ def test_a_shared_job_whose_passes_are_archived_goes_on_with_the_next_one() -> N
     worker = service.add_worker("w")
     dataset = service.register(4)
     cached = {"cached": True, "trainer_id": "a", "mode": "OFF"}
-    for _ in range(PASSES_KEPT + 2):
+    for _ in range(MAX_FINISHED_ITERATIONS + 2):
         client = service.join(dataset, "train", **cached)
         service.finish(worker, service.task(worker))
         service.see_end(client)
@@ -151,7 +151,7 @@ def test_a_shared_job_whose_passes_are_archived_goes_on_with_the_next_one() -> N
         service.wait(0.25, service.keep_alive)
     finish_others(service, dataset, JOBS_KEPT)
     assert service.core.state.jobs["train"].archived
-    assert service.join(dataset, "train", **cached).number == PASSES_KEPT + 2
+    assert service.join(dataset, "train", **cached).number == MAX_FINISHED_ITERATIONS + 2
 
 
 def finish_others(service: Service, dataset: str, count: int) -> None:
@@ -195,9 +195,9 @@ def test_a_position_begins_a_pass_that_is_over_anew_though_nothing_is_kept_of_it
     service.close(client)
     finish_others(service, dataset, JOBS_KEPT)
     assert service.core.state.jobs["train"].archived
-    again = service.join(dataset, "train", position=PassPosition())
+    again = service.join(dataset, "train", position=IterationPosition())
     assert not again.finished
-    assert not service.core.state.jobs["train"].over
+    assert not service.core.state.jobs["train"].archived_iterations
 
 
 def test_a_client_learns_how_many_others_read_with_it() -> None:
@@ -207,7 +207,7 @@ def test_a_client_learns_how_many_others_read_with_it() -> None:
     joined = service.call(
         e.Join(
             dataset_id=dataset, job_name="train", mode="DYNAMIC", cached=False, trainer_id="", compression="AUTO",
-            target_workers="AUTO", repetition=0,
+            target_workers="AUTO", iteration=0,
         )
     )  # fmt: skip
     assert joined.readers == 1
@@ -249,7 +249,7 @@ def test_the_end_of_a_task_that_is_not_there_any_more_is_no_error() -> None:
     client = service.join(service.register(20), mode="OFF")
     tasks = tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in client.tasks)
     service.stop(worker)
-    assert not service.call(e.EndSeen(client_id=client.client_id, ended=tasks))
+    assert not service.call(e.TasksReadToEnd(client_id=client.client_id, ended=tasks))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dsnb.dispatcher.records import ClientLeft, Record
 from dsnb.dispatcher.state import State, replay
 from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
 from tests.dispatcher.simulation import Service
-from tests.support.processes import python
+from tests.support.processes import python_process
 
 HOLD = """
 import sys
@@ -70,7 +70,7 @@ def test_a_journal_leads_to_the_same_state_byte_for_byte(place: Path | None, rec
     journal = filled(place, records)
 
     assert journal.load().export() == replay(records).export()
-    assert journal.number == len(records)
+    assert journal.last_number == len(records)
     journal.close()
 
 
@@ -83,7 +83,7 @@ def test_a_snapshot_and_the_records_since_lead_to_the_same_state(
     journal.append(records[at:])
 
     assert journal.load().export() == replay(records).export()
-    assert journal.number == len(records)
+    assert journal.last_number == len(records)
     journal.close()
 
 
@@ -192,15 +192,20 @@ def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
         Journal(path)
 
 
-def test_a_newer_journal_is_refused_with_what_to_do(path: Path, records: list[Record]) -> None:
+@pytest.mark.parametrize("version, by", [(FORMAT + 1, "a newer"), (FORMAT - 1, "an older")])
+def test_a_journal_of_another_format_is_refused_with_what_to_do(
+    path: Path, records: list[Record], version: int, by: str
+) -> None:
     filled(path, records).close()
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
 
-    with pytest.raises(FailedPreconditionError, match=rf"format {FORMAT + 1}; this one knows {FORMAT}") as error:
+    with pytest.raises(
+        FailedPreconditionError, match=rf"by {by} dsnb \(format {version}; this one reads {FORMAT}\)"
+    ) as error:
         Journal(path)
-    assert "install the newer dsnb again" in error.value.hint
+    assert "install the dsnb that wrote it" in error.value.hint
 
 
 def test_one_journal_has_one_dispatcher(path: Path) -> None:
@@ -217,7 +222,7 @@ def test_one_journal_has_one_dispatcher(path: Path) -> None:
 
 
 def test_the_lock_dies_with_its_owner(path: Path) -> None:
-    with python(HOLD.format(path=str(path))) as owner:
+    with python_process(HOLD.format(path=str(path))) as owner:
         with pytest.raises(AlreadyExistsError):
             Journal(path)
         owner.kill()
@@ -243,7 +248,7 @@ join("b")
 print("READY", flush=True)
 input()
 """
-    with python(code) as owner:
+    with python_process(code) as owner:
         with pytest.raises(AlreadyExistsError):
             Journal(path)
         owner.kill()
@@ -255,13 +260,13 @@ def test_it_does_not_grow_with_history(place: Path | None, records: list[Record]
     state = journal.load()
     for number in range(30_000):
         journal.append([ClientLeft(client_id=str(number))])
-        if journal.overdue:
+        if journal.needs_compaction:
             journal.compact(state)
     if place is not None:
         assert sum(file.stat().st_size for file in path.parent.iterdir()) < 8 << 20
         journal.compact(state)
         assert sum(file.stat().st_size for file in path.parent.iterdir()) < 64 << 10
-    assert journal.number == len(records) + 30_000
+    assert journal.last_number == len(records) + 30_000
     journal.close()
 
 
@@ -282,7 +287,7 @@ def test_a_full_disk_is_told_and_what_was_kept_is_kept(full_disk: Journal, recor
     with pytest.raises(UnavailableError, match=r"cannot be written \(database or disk is full\)") as error:
         fill()
     assert "make room" in error.value.hint
-    kept = full_disk.number
+    kept = full_disk.last_number
     assert kept > 0
     full_disk.close()
     with sqlite3.connect(path) as connection:
@@ -317,7 +322,7 @@ for number in range(1_000_000):
 
 @pytest.mark.parametrize("after", [1, 39, 40, 97, 160])
 def test_killed_by_the_system_it_holds_all_that_was_answered_and_at_the_most_one_more(path: Path, after: int) -> None:
-    with python(WRITE.format(path=str(path)), ready=f"READY {after}") as writer:
+    with python_process(WRITE.format(path=str(path)), ready=f"READY {after}") as writer:
         writer.kill()
         answered = int(writer.stdout.rpartition("\n")[0].splitlines()[-1].split()[1]) + 1
     state = loaded(path)

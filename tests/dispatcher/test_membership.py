@@ -97,7 +97,7 @@ def test_a_lost_worker_is_refused_until_it_registers_again_and_then_begins_anew(
     service.break_worker(worker)
     service.wait(RECONNECT_S + INTERVAL, service.keep_alive)
     with pytest.raises(NotFoundError, match="the worker w0 is unknown"):
-        service.call(e.WorkerSeen(uid="w0", ended=(task.task_id,)))
+        service.call(e.WorkerReported(uid="w0", ended=(task.task_id,)))
     service.arrive(worker)
     again = worker.tasks[task.task_id]
     assert (again.incarnation, task.incarnation) == (2, 1)
@@ -148,9 +148,9 @@ def test_a_worker_that_is_started_again_keeps_its_name_and_its_tasks_begin_again
 def test_a_reader_hears_of_the_loss_before_it_hears_of_the_new_incarnation() -> None:
     service, client, [worker] = at_work(mode="OFF")
     service.add_worker("again", worker.address)
-    service.call(e.HoldingsTold(client_id=client.client_id, holdings=client.holdings()))
-    told = [type(i) for i in service.instructions if isinstance(i, e.TellLoss | e.TellClients)]
-    assert told == [e.TellLoss, e.TellClients]
+    service.call(e.HoldingsReported(client_id=client.client_id, holdings=client.holdings()))
+    told = [type(i) for i in service.instructions if isinstance(i, e.NotifyLoss | e.NotifyClients)]
+    assert told == [e.NotifyLoss, e.NotifyClients]
 
 
 def test_a_pass_that_was_read_to_its_end_does_not_begin_again_with_its_worker() -> None:
@@ -225,7 +225,10 @@ def test_a_client_is_gone_after_its_time_and_its_workers_hear_of_it() -> None:
 def test_a_client_that_was_given_up_is_told_what_to_do() -> None:
     service, client, _ = at_work()
     service.wait(CLIENT_S + INTERVAL, lambda: service.keep_alive(client))
-    for event in (e.ClientSeen(client_id=client.client_id), e.EndSeen(client_id=client.client_id, ended=())):
+    for event in (
+        e.ClientHeartbeat(client_id=client.client_id),
+        e.TasksReadToEnd(client_id=client.client_id, ended=()),
+    ):
         with pytest.raises(NotFoundError, match=f"Unknown iteration client id {client.client_id}") as caught:
             service.call(event)
         assert "client_timeout_ms" in caught.value.hint
@@ -358,7 +361,7 @@ def test_a_worker_that_serves_a_client_who_is_gone_is_told() -> None:
     service = Service()
     worker = service.add_worker("w")
     client = service.join(service.register(20))
-    service.call(e.WorkerSeen(uid=worker.uid, clients=frozenset({client.client_id})))
+    service.call(e.WorkerReported(uid=worker.uid, clients=frozenset({client.client_id})))
     assert service.instructions == []
-    service.call(e.WorkerSeen(uid=worker.uid, clients=frozenset({client.client_id, "2999"})))
+    service.call(e.WorkerReported(uid=worker.uid, clients=frozenset({client.client_id, "2999"})))
     assert service.instructions == [e.ReleaseClient(worker=worker.uid, client_id="2999", number=1, died=True)]

@@ -8,10 +8,10 @@ import pytest
 
 from dsnb.dispatcher import positions
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher.runs import MOST_RUNS, Runs
+from dsnb.dispatcher.runs import MAX_SPLIT_RANGES, SplitRanges
 from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.wire.messages import PassPosition, ProviderPosition, SplitRun, TaskPosition
+from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition
 from tests.dispatcher.simulation import Service
 
 
@@ -23,8 +23,8 @@ def service() -> Service:
     return made
 
 
-def told(service: Service, client: Any) -> PassPosition:
-    return positions.tell(service.core, client.client_id)
+def told(service: Service, client: Any) -> IterationPosition:
+    return positions.iteration_position(service.core, client.client_id)
 
 
 def tasks_of(service: Service, job: str, number: int = 0) -> list[Any]:
@@ -39,29 +39,29 @@ def test_a_position_has_all_splits_that_each_task_had(service: Service) -> None:
             service.ask(task)
             service.ask(task)
     found = told(service, client)
-    runs = sorted((run.first, run.end) for task in found.tasks for run in task.runs)
+    runs = sorted((run.first, run.end) for task in found.tasks for run in task.splits)
     assert [first for first, _ in runs[1:]] == [end for _, end in runs[:-1]], "the runs follow each other"
     assert (runs[0][0], runs[-1][1]) == (0, found.providers[0].next)
 
 
 def test_runs_that_follow_each_other_are_one_and_too_many_are_forgotten() -> None:
-    runs = Runs()
+    runs = SplitRanges()
     for first in range(0, 30, 3):
         runs.add(0, 0, first, first + 3)
     assert runs.by_provider == {0: [[0, 0, 30]]}
-    for repetition in range(1, MOST_RUNS + 1):
-        assert not runs.forgotten
+    for repetition in range(1, MAX_SPLIT_RANGES + 1):
+        assert not runs.truncated
         runs.add(0, repetition, 0, 1)
-    assert runs.forgotten
-    assert len(runs.by_provider[0]) == MOST_RUNS
+    assert runs.truncated
+    assert len(runs.by_provider[0]) == MAX_SPLIT_RANGES
 
 
-HAD = TaskPosition(entropy=5, skip=3, runs=(SplitRun(first=0, end=4), SplitRun(first=8, end=10)))
-OTHER = TaskPosition(entropy=6, skip=1, runs=(SplitRun(first=4, end=8),))
-POSITION = PassPosition(tasks=(HAD, OTHER), providers=(ProviderPosition(next=10),))
+HAD = TaskPosition(entropy=5, skip=3, splits=(SplitRange(first=0, end=4), SplitRange(first=8, end=10)))
+OTHER = TaskPosition(entropy=6, skip=1, splits=(SplitRange(first=4, end=8),))
+POSITION = IterationPosition(tasks=(HAD, OTHER), providers=(ProviderPosition(next=10),))
 
 
-def resume(service: Service, dataset: str, position: PassPosition, **changes: Any) -> Any:
+def resume(service: Service, dataset: str, position: IterationPosition, **changes: Any) -> Any:
     return service.join(dataset, "train", position=position, **changes)
 
 
@@ -69,23 +69,23 @@ def test_a_resumed_task_goes_on_behind_the_splits_that_it_had(service: Service) 
     resume(service, service.register(20), POSITION)
     first, second = tasks_of(service, "train")
     assert (first.begin, second.begin) == (
-        r.Begin(entropy=5, skip=3, runs=((0, 0, 0, 4), (0, 0, 8, 10))),
-        r.Begin(entropy=6, skip=1, runs=((0, 0, 4, 8),)),
+        r.TaskStartPosition(entropy=5, skip=3, splits=((0, 0, 0, 4), (0, 0, 8, 10))),
+        r.TaskStartPosition(entropy=6, skip=1, splits=((0, 0, 4, 8),)),
     )
     assert (first.grants[0].cursor, first.grants[0].end) == (4, 10)
     assert service.core.state.iteration("train", 0).providers[0].next == 10
-    assert positions.root_of(service.core.state.iteration("train", 0), first) == 5
+    assert positions.entropy_of(service.core.state.iteration("train", 0), first) == 5
 
 
 def test_old_tasks_are_dealt_to_the_workers_that_there_are(service: Service) -> None:
     third = TaskPosition(entropy=7)
-    resume(service, service.register(20), PassPosition(tasks=(HAD, OTHER, third), providers=POSITION.providers))
+    resume(service, service.register(20), IterationPosition(tasks=(HAD, OTHER, third), providers=POSITION.providers))
     assert [task.worker for task in tasks_of(service, "train")] == ["w0", "w1", "w0"]
     service.core.validate()
 
 
 def test_workers_without_an_old_task_get_a_fresh_one_where_splits_are_handed_out(service: Service) -> None:
-    resume(service, service.register(20), PassPosition(tasks=(HAD,), providers=POSITION.providers))
+    resume(service, service.register(20), IterationPosition(tasks=(HAD,), providers=POSITION.providers))
     assert [task.begin is None for task in tasks_of(service, "train")] == [False, True]
 
 
@@ -98,7 +98,7 @@ def test_a_position_of_a_resumed_pass_has_what_came_before(service: Service) -> 
     client = resume(service, service.register(20), POSITION)
     again = told(service, client)
     assert [task.skip for task in again.tasks] == [3, 1]
-    assert [[(run.first, run.end) for run in task.runs] for task in again.tasks] == [[(0, 4), (8, 10)], [(4, 8)]]
+    assert [[(run.first, run.end) for run in task.splits] for task in again.tasks] == [[(0, 4), (8, 10)], [(4, 8)]]
     assert again.providers == POSITION.providers
 
 
@@ -115,14 +115,14 @@ def test_a_pass_that_is_read_is_not_begun_elsewhere(service: Service) -> None:
 @pytest.mark.parametrize(
     "position",
     [
-        PassPosition(tasks=(HAD,), providers=()),
-        PassPosition(tasks=(HAD,), providers=(ProviderPosition(next=21),)),
-        PassPosition(tasks=(TaskPosition(runs=(SplitRun(first=0, end=21),)),), providers=POSITION.providers),
-        PassPosition(tasks=(TaskPosition(runs=(SplitRun(provider=1, end=1),)),), providers=POSITION.providers),
+        IterationPosition(tasks=(HAD,), providers=()),
+        IterationPosition(tasks=(HAD,), providers=(ProviderPosition(next=21),)),
+        IterationPosition(tasks=(TaskPosition(splits=(SplitRange(first=0, end=21),)),), providers=POSITION.providers),
+        IterationPosition(tasks=(TaskPosition(splits=(SplitRange(provider=1, end=1),)),), providers=POSITION.providers),
     ],
     ids=["no provider", "more given than there is", "a run too long", "an unknown provider"],
 )
-def test_a_position_that_does_not_fit_is_refused(service: Service, position: PassPosition) -> None:
+def test_a_position_that_does_not_fit_is_refused(service: Service, position: IterationPosition) -> None:
     with pytest.raises(InvalidArgumentError, match="does not fit the splits"):
         resume(service, service.register(20), position)
 
@@ -131,6 +131,6 @@ def test_a_task_that_begins_anew_has_lost_its_old_splits(service: Service) -> No
     resume(service, service.register(20), POSITION)
     (first, _) = tasks_of(service, "train")
     replayed = service.core.state
-    replayed.apply(r.TaskHalted(task_id=first.task_id, worker="w0", reason="was lost"))
+    replayed.apply(r.TaskUnassigned(task_id=first.task_id, worker="w0", reason="was lost"))
     replayed.apply(r.TaskAssigned(task_id=first.task_id, worker="w0"))
     assert (first.begin, first.had.by_provider, first.grants) == (None, {}, {})

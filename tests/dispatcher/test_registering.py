@@ -35,7 +35,7 @@ def test_a_pipeline_without_a_fingerprint_is_equal_to_no_other() -> None:
 
 def test_a_chosen_id_is_kept_and_given_out_to_nobody_else() -> None:
     service = Service()
-    number = service.core.number("dataset")
+    number = service.core.next_number("dataset")
     chosen = [service.register(count, dataset_id=str(number + count)) for count in range(3)]
     found = [service.register(count) for count in range(10, 13)]
     assert chosen == [str(number + count) for count in range(3)]

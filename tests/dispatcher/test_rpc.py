@@ -14,9 +14,9 @@ import dsnb
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
 from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.grpc_errors import error_from_call
 from dsnb.wire.messages import ClientRelease, ClientReport, JoinReply, JoinRequest, TaskReport, WorkerReport
 from dsnb.wire.methods import FOLLOW, JOIN, SESSION
-from dsnb.wire.status import error_from
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_for
 
@@ -46,7 +46,7 @@ class Stream:
         try:
             return next(self.call)
         except grpc.RpcError as error:
-            raise error_from(error, self._address) from None
+            raise error_from_call(error, self._address) from None
 
     def wait_for_end(self) -> None:
         """Wait until the other side ends it, in good order; what it said before is passed over."""
@@ -70,7 +70,7 @@ class Callers:
         return self._stream(SESSION, WorkerReport(uid=uid, **{"address": f"host:{uid}", **fields}))
 
     def client(self, client_id: str) -> Stream:
-        instance = self._cluster.dispatcher._desk.core.state.instance
+        instance = self._cluster.dispatcher._dispatcher.core.state.instance
         return self._stream(FOLLOW, ClientReport(client_id=client_id, instance=instance))
 
     def join(self) -> JoinReply:
@@ -98,7 +98,7 @@ def callers(cluster: Cluster) -> Iterator[Callers]:
 
 def workers(cluster: Cluster) -> list[str]:
     """The names of those that the dispatcher counts on; nobody is asked to report."""
-    return [worker.name for worker in cluster.dispatcher._desk.core.state.workers.values()]
+    return [worker.name for worker in cluster.dispatcher._dispatcher.core.state.workers.values()]
 
 
 def test_a_worker_is_welcomed_first_and_told_its_name(callers: Callers) -> None:
@@ -150,17 +150,17 @@ def test_of_two_streams_of_one_worker_the_newer_one_holds(cluster: Cluster, call
     callers.join()
     assert new.hear().start
     old.hang_up()
-    desk = cluster.dispatcher._desk
-    deadline = desk.core.live.workers["a"]
+    desk = cluster.dispatcher._dispatcher
+    deadline = desk.core.transient.worker_deadlines["a"]
     new.say(WorkerReport(uid="a"))
-    wait_for(lambda: desk.core.live.workers["a"] > deadline, what="the report")
+    wait_for(lambda: desk.core.transient.worker_deadlines["a"] > deadline, what="the report")
     assert workers(cluster) == ["w0"]
 
 
 def test_a_worker_that_was_given_up_has_to_register_again(cluster: Cluster, callers: Callers) -> None:
     worker = callers.worker("a")
     worker.hear()
-    cluster.dispatcher._desk.handle(e.WorkerLeaves(uid="a"))
+    cluster.dispatcher._dispatcher.handle(e.WorkerLeaves(uid="a"))
     worker.wait_for_end()
     assert callers.worker("a").hear().name == "w1"
 
@@ -188,7 +188,7 @@ def test_a_client_whose_stream_breaks_is_given_up_after_a_moment(cluster: Cluste
     client = callers.client(joined.client_id)
     client.hear()
     client.hang_up()
-    state = cluster.dispatcher._desk.core.state
+    state = cluster.dispatcher._dispatcher.core.state
     wait_for(lambda: joined.client_id not in state.clients, what="the client to be given up")
 
 
@@ -196,7 +196,7 @@ def test_a_client_that_was_given_up_while_it_followed_is_told(cluster: Cluster, 
     joined = callers.join()
     client = callers.client(joined.client_id)
     client.hear()
-    cluster.dispatcher._desk.handle(e.ClientLeaves(client_id=joined.client_id))
+    cluster.dispatcher._dispatcher.handle(e.ClientLeaves(client_id=joined.client_id))
     client.wait_for_end()
     with pytest.raises(NotFoundError):
         callers.client(joined.client_id).hear()

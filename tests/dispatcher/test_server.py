@@ -15,7 +15,7 @@ import dsnb
 from dsnb.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
-from dsnb.wire.blobs import digest_of
+from dsnb.wire.blobs import blob_digest
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, ForgetRequest, SplitsRequest, TaskRequest, WatchRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, GET_SPLITS, GET_TASK, PUT_BLOB, WATCH
@@ -118,15 +118,15 @@ def _watch(cluster: Cluster, stop: threading.Event, told: list[Snapshot]) -> Non
 
 def test_a_bug_that_meets_the_clock_is_seen_and_the_clock_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with Cluster(workers=0, dispatcher={"job_gc_check_interval_ms": 20}) as cluster:
-        live = cluster.dispatcher._desk.core.live
-        live.workers["nobody"] = 0.0
+        live = cluster.dispatcher._dispatcher.core.transient
+        live.worker_deadlines["nobody"] = 0.0
         wait_for(lambda: cluster.status().events, what="the bug to be told")
-        ticked = live.ticked
-        wait_for(lambda: live.ticked > ticked + 0.1, what="more ticks, each of which meets it")
-        del live.workers["nobody"]
+        ticked = live.last_tick
+        wait_for(lambda: live.last_tick > ticked + 0.1, what="more ticks, each of which meets it")
+        del live.worker_deadlines["nobody"]
         (event,) = cluster.status().events
         assert (event.level, "a bug of dsnb in its clock: KeyError: 'nobody'" in event.text) == ("warning", True)
-    assert "lose_worker" in str(caplog.records[0].exc_text) or "tick" in str(caplog.records[0].exc_text)
+    assert "remove_worker" in str(caplog.records[0].exc_text) or "tick" in str(caplog.records[0].exc_text)
 
 
 def test_who_starts_or_stops_it_second_waits_for_the_first() -> None:
@@ -248,7 +248,7 @@ def test_what_is_unknown_is_not_found(channel: Channel) -> None:
 
 def test_a_blob_goes_up_and_comes_down_in_pieces(channel: Channel) -> None:
     data = bytes(range(256)) * 10_000
-    digest = digest_of(data)
+    digest = blob_digest(data)
     pieces = [
         BlobPiece(digest=digest, nbytes=len(data), data=data[at : at + 700_000]) for at in range(0, len(data), 700_000)
     ]

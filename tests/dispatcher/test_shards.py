@@ -181,7 +181,7 @@ def test_who_is_not_there_yet_gets_its_own_shard_when_it_comes_and_is_named_unti
     joined = service.call(
         e.Join(
             dataset_id=dataset, job_name="job", mode="DATA", cached=False, trainer_id="", compression="AUTO",
-            target_workers="AUTO", repetition=0,
+            target_workers="AUTO", iteration=0,
         )
     )  # fmt: skip
     assert joined.absent == ("0 of 3 (a)", "1 of 3 (b)")
@@ -226,7 +226,11 @@ def test_workers_that_were_there_before_a_list_have_their_places_in_it() -> None
     unfinished = service.join(dataset, "job", "DATA")
     service.config = LISTED
     service.restart(absent=lambda one: one is service.workers["x"])
-    assert {worker.uid: worker.place for worker in service.core.state.workers.values()} == {"b": 1, "x": -1, "a": 0}
+    assert {worker.uid: worker.static_index for worker in service.core.state.workers.values()} == {
+        "b": 1,
+        "x": -1,
+        "a": 0,
+    }
     assert shards(service, service.join(dataset, mode="DATA")) == {"a": 0, "b": 1}
     assert shards(service, unfinished) == {"b": 0, "x": 1, "a": 2}, "what has begun stays as it is"
     with pytest.raises(FailedPreconditionError, match="x:5000 is none of a, b, c"):
@@ -240,7 +244,7 @@ def test_a_worker_keeps_its_place_in_a_list_that_has_it_still() -> None:
     service.stop(service.workers["a0"])
     service.config = replace(LISTED, worker_addresses=("a", "a", "c", "b"))
     service.restart()
-    assert {worker.uid: worker.place for worker in service.core.state.workers.values()} == {"a1": 1, "b2": 3}
+    assert {worker.uid: worker.static_index for worker in service.core.state.workers.values()} == {"a1": 1, "b2": 3}
 
 
 def test_a_worker_that_finds_its_place_when_it_comes_back_gets_the_shard_that_nobody_has() -> None:
@@ -285,6 +289,6 @@ def test_what_the_pipeline_does_not_allow_is_refused() -> None:
     service = Service()
     service.add_worker("w")
     with pytest.raises(NotFoundError, match="no files here"):
-        service.join(service.register(20, no_files="no files here"), mode="FILE")
+        service.join(service.register(20, no_file_sharding_reason="no files here"), mode="FILE")
     with pytest.raises(FailedPreconditionError, match=r"ShardingPolicy\.HINT"):
         service.join(service.register(21, hinted=True), mode="OFF")

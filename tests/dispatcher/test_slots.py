@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from dsnb.dispatcher.slots import place_of
+from dsnb.dispatcher.slots import static_index
 from dsnb.errors import FailedPreconditionError
 
 
@@ -14,7 +14,7 @@ def places(entries: list[str], *addresses: str) -> list[int]:
     """The places of workers that come one after the other."""
     taken: dict[int, str] = {}
     for address in addresses:
-        place = place_of(entries, address, taken)
+        place = static_index(entries, address, taken)
         taken[place] = address
     return [next(place for place, other in taken.items() if other == address) for address in addresses]
 
@@ -31,7 +31,7 @@ def places(entries: list[str], *addresses: str) -> list[int]:
     ("a:%port% B", "b:20000"),
 ])  # fmt: skip
 def test_an_address_finds_its_entry(entries: str, address: str) -> None:
-    assert place_of(entries.split(), address, {}) == 1
+    assert static_index(entries.split(), address, {}) == 1
 
 
 def test_the_order_of_arrival_does_not_matter_where_hosts_differ() -> None:
@@ -46,7 +46,7 @@ def test_workers_of_one_host_have_its_places_in_the_order_of_their_arrival() -> 
 
 
 def test_a_worker_that_registers_again_keeps_its_place() -> None:
-    assert place_of(["a:%port%", "a:%port%"], "a:7", {1: "a:7"}) == 1
+    assert static_index(["a:%port%", "a:%port%"], "a:7", {1: "a:7"}) == 1
 
 
 def test_an_entry_with_the_worker_s_own_port_goes_before_one_for_any() -> None:
@@ -56,7 +56,7 @@ def test_an_entry_with_the_worker_s_own_port_goes_before_one_for_any() -> None:
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
 def test_all_names_of_the_loopback_are_one_host(name: str) -> None:
     for other in ("localhost:%port%", "127.0.0.1", "[::1]:7000"):
-        assert place_of(["elsewhere", other], f"{name}:7000", {}) == 1
+        assert static_index(["elsewhere", other], f"{name}:7000", {}) == 1
 
 
 @pytest.mark.parametrize("entry", ["localhost:worker", "otherhost", "localhost:7001", "localhost:%part%"])
@@ -64,15 +64,15 @@ def test_an_address_that_no_entry_means_is_refused(entry: str) -> None:
     with pytest.raises(
         FailedPreconditionError, match="The worker's address is not configured: localhost:7000"
     ) as error:
-        place_of([entry], "localhost:7000", {})
+        static_index([entry], "localhost:7000", {})
     assert "worker_addresses" in error.value.hint
 
 
 def test_more_workers_than_places_and_a_changed_port_are_refused() -> None:
     taken = {0: "localhost:1", 1: "localhost:2"}
     with pytest.raises(FailedPreconditionError, match="other workers are already running at the configured host"):
-        place_of(["localhost", "localhost:%port%"], "localhost:3", taken)
+        static_index(["localhost", "localhost:%port%"], "localhost:3", taken)
 
 
 def test_a_worker_that_is_gone_frees_its_place_for_its_successor_on_another_port() -> None:
-    assert place_of(["localhost"], "localhost:2", {}) == 0
+    assert static_index(["localhost"], "localhost:2", {}) == 0

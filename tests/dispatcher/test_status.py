@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dsnb.dispatcher.ledger import Ledger
+from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
 from dsnb.monitor.snapshot import EventStatus, JobStatus, Snapshot, SplitStatus
 from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
@@ -13,15 +13,15 @@ from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
 
 
-def status(service: Service, ledger: Ledger | None = None) -> Snapshot:
+def status(service: Service, ledger: Statistics | None = None) -> Snapshot:
     service.core.now = service.now
     return snapshot(
-        service.core, ledger or Ledger(), [EventStatus(time=1.0, level="info", text="begun")],
+        service.core, ledger or Statistics(), [EventStatus(time=1.0, level="info", text="begun")],
         seq=7, time=2.0, service="name", target="grpc://host:1", started=0.5,
     )  # fmt: skip
 
 
-def job_of(service: Service, ledger: Ledger | None = None) -> JobStatus:
+def job_of(service: Service, ledger: Statistics | None = None) -> JobStatus:
     job = status(service, ledger).job("train")
     assert job is not None
     return job
@@ -46,7 +46,7 @@ def test_a_new_service_has_nothing() -> None:
 
 
 def test_a_worker_is_told_with_what_it_last_reported() -> None:
-    service, ledger = Service(), Ledger()
+    service, ledger = Service(), Statistics()
     worker = service.add_worker("w", "host:7")
     tasks = (TaskReport(task_id="t", head=5, sent_elements=4, sent_bytes=32, window_bytes=8, errors=1, readers=2),)
     ledger.worker_reported(WorkerReport(uid="w", tasks=tasks, capacity_bytes=100, rss_bytes=9))
@@ -155,11 +155,11 @@ def trainer(name: str, **changes: Any) -> TrainerReport:
 
 
 def test_a_trainers_place_is_told_task_by_task_with_its_lag() -> None:
-    service, ledger = Service(), Ledger()
+    service, ledger = Service(), Statistics()
     service.add_worker("w")
     client = service.join(service.register(20), "train", cached=True, trainer_id="a")
     [task_id] = client.tasks
-    ledger.expect_task(task_id, "train")
+    ledger.register_task(task_id, "train")
     ledger.client_joined(client.client_id, "train", "a")
     ledger.client_reported(ClientReport(client_id=client.client_id, elements=6, lost=1), "train")
     places = (trainer("a", offset=6, hits=4, misses=2, skipped=1), trainer("b", offset=9, hits=9))
@@ -168,27 +168,27 @@ def test_a_trainers_place_is_told_task_by_task_with_its_lag() -> None:
     )
     told = {trainer.trainer_id: trainer for trainer in job_of(service, ledger).trainers}
     assert (told["a"].elements, told["a"].hits, told["a"].misses, told["a"].skipped, told["a"].lost) == (6, 4, 2, 1, 1)
-    assert [(place.worker, place.offset, place.lag) for place in told["a"].places] == [("w0", 6, 4)]
-    assert (told["b"].clients, told["b"].places[0].lag) == (0, 1)
+    assert [(place.worker, place.offset, place.lag) for place in told["a"].cursors] == [("w0", 6, 4)]
+    assert (told["b"].clients, told["b"].cursors[0].lag) == (0, 1)
 
 
 def test_without_the_cache_only_a_single_reader_has_a_place_of_its_own() -> None:
-    service, ledger = Service(), Ledger()
+    service, ledger = Service(), Statistics()
     service.add_worker("w")
     dataset = service.register(20)
     first = service.join(dataset, "train")
     [task_id] = first.tasks
-    ledger.expect_task(task_id, "train")
+    ledger.register_task(task_id, "train")
     ledger.client_joined(first.client_id, "train", "")
     ledger.worker_reported(
         WorkerReport(uid="w", tasks=(TaskReport(task_id=task_id, head=10, trainers=(trainer("", offset=3, hits=3),)),))
     )
     [told] = job_of(service, ledger).trainers
-    assert [(place.offset, place.lag) for place in told.places] == [(3, 7)]
+    assert [(place.offset, place.lag) for place in told.cursors] == [(3, 7)]
     assert told.hits == 0, "hits are of the cache"
     second = service.join(dataset, "train")
     ledger.client_joined(second.client_id, "train", "")
-    assert [trainer.places for trainer in job_of(service, ledger).trainers] == [(), ()]
+    assert [trainer.cursors for trainer in job_of(service, ledger).trainers] == [(), ()]
 
 
 def test_each_shard_is_told_with_what_became_of_it() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dsnb.dispatcher.timeline import JOBS_KEPT, KEPT, Timeline
+from dsnb.dispatcher.timeline import MAX_ENDED_JOBS, MAX_GRANTS_PER_JOB, SplitHistory
 from dsnb.monitor.snapshot import GrantStatus
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import Service
@@ -13,7 +13,7 @@ class Watched:
 
     def __init__(self, count: int = 40) -> None:
         self.service = Service()
-        self.timeline = Timeline(self.service.core.state)
+        self.timeline = SplitHistory(self.service.core.state)
         self.workers: list[SimWorker] = [self.service.add_worker(f"uid{number}") for number in range(2)]
         self.client: SimClient = self.service.join(self.service.register(count), "train")
         self.learnt = 0
@@ -24,12 +24,12 @@ class Watched:
     def at(self, now: float) -> list[GrantStatus]:
         """Let all that happened meanwhile have happened now; the runs of the job."""
         records, self.learnt = self.service.records[self.learnt :], len(self.service.records)
-        self.timeline.learn(records, now)
-        return list(self.timeline.of("train"))
+        self.timeline.apply(records, now)
+        return list(self.timeline.grants_of("train"))
 
 
 def told(runs: list[GrantStatus]) -> list[tuple[str, int, int, str, float, float]]:
-    return [(run.worker, run.first, run.end, run.state, run.given, run.done) for run in runs]
+    return [(run.worker, run.first, run.end, run.state, run.granted_at, run.ended_at) for run in runs]
 
 
 def test_a_run_is_told_with_who_has_it_since_when_and_when_it_was_done() -> None:
@@ -62,7 +62,7 @@ def test_what_a_worker_had_in_hand_moves_to_the_one_that_takes_it_over() -> None
     watched.service.stop(watched.workers.pop(0))
     assert [(run.worker, run.state) for run in watched.at(1.0)] == [("w0", "moved"), ("w1", "in hand")]
     watched.service.hear(watched.client)
-    assert [(run.worker, run.first, run.state, run.again) for run in watched.at(2.0)] == [
+    assert [(run.worker, run.first, run.state, run.reassigned) for run in watched.at(2.0)] == [
         ("w0", 0, "moved", False),
         ("w1", 4, "in hand", False),
         ("w1", 0, "in hand", True),
@@ -88,11 +88,11 @@ def test_a_pass_that_is_given_up_drops_what_was_in_hand_and_a_job_that_is_gone_t
 
 
 def test_only_the_newest_runs_of_a_job_are_kept() -> None:
-    watched = Watched(4 * KEPT)
-    for _ in range(KEPT + 10):
+    watched = Watched(4 * MAX_GRANTS_PER_JOB)
+    for _ in range(MAX_GRANTS_PER_JOB + 10):
         watched.service.ask(watched.task(0), want=1)
     runs = watched.at(1.0)
-    assert [run.first for run in runs] == list(range(10, KEPT + 10))
+    assert [run.first for run in runs] == list(range(10, MAX_GRANTS_PER_JOB + 10))
 
 
 def test_after_a_restart_new_runs_are_told_and_what_was_done_before_is_not_counted_again() -> None:
@@ -101,7 +101,7 @@ def test_after_a_restart_new_runs_are_told_and_what_was_done_before_is_not_count
     watched.service.consume(watched.task(0), 4)
     watched.service.report(watched.workers[0])
     watched.service.restart()
-    watched.timeline, watched.learnt = Timeline(watched.service.core.state), len(watched.service.records)
+    watched.timeline, watched.learnt = SplitHistory(watched.service.core.state), len(watched.service.records)
     watched.service.ask(watched.task(0), want=3)
     watched.service.consume(watched.task(0), 2)
     watched.service.report(watched.workers[0])
@@ -118,12 +118,12 @@ def test_splits_that_were_lost_and_are_given_again_are_marked() -> None:
     watched.at(1.0)
     again = next(record for record in watched.service.records if type(record).__name__ == "SplitsGiven")
     late = watched.service.add_worker("late")
-    watched.timeline.learn(watched.service.records[watched.learnt :], 2.0)
+    watched.timeline.apply(watched.service.records[watched.learnt :], 2.0)
     watched.learnt = len(watched.service.records)
     # No mode gives lost splits again yet; the record that would say so is this one.
-    watched.timeline.learn([replace(again, task_id=watched.service.task(late).task_id)], 3.0)
+    watched.timeline.apply([replace(again, task_id=watched.service.task(late).task_id)], 3.0)
     runs = watched.at(4.0)
-    assert [(run.worker, run.first, run.end, run.again) for run in runs] == [
+    assert [(run.worker, run.first, run.end, run.reassigned) for run in runs] == [
         ("w0", first.first, first.end, False),
         ("w2", first.first, first.end, True),
     ]
@@ -133,7 +133,7 @@ def test_of_jobs_without_a_task_the_runs_of_the_newest_are_kept() -> None:
     watched = Watched()
     service, dataset = watched.service, watched.service.register(40)
     watched.service.ask(watched.task(0), want=4)
-    names = [f"other {number}" for number in range(2 * JOBS_KEPT)]
+    names = [f"other {number}" for number in range(2 * MAX_ENDED_JOBS)]
     for name in names:
         client = service.join(dataset, name)
         for worker in watched.workers:
@@ -141,7 +141,7 @@ def test_of_jobs_without_a_task_the_runs_of_the_newest_are_kept() -> None:
         service.close(client)
         service.wait(0.25, service.keep_alive)
     watched.at(1.0)
-    kept = [name for name in names if watched.timeline.of(name)]
+    kept = [name for name in names if watched.timeline.grants_of(name)]
     assert kept == names[-len(kept) :]
-    assert JOBS_KEPT <= len(kept) <= JOBS_KEPT + 1
-    assert watched.timeline.of("train"), "which is at work, however long ago it began"
+    assert MAX_ENDED_JOBS <= len(kept) <= MAX_ENDED_JOBS + 1
+    assert watched.timeline.grants_of("train"), "which is at work, however long ago it began"

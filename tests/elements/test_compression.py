@@ -9,22 +9,22 @@ import pytest
 
 from dsnb.client.options import compression_rule
 from dsnb.elements import compression
-from dsnb.elements.compression import CODECS, codec, installed
+from dsnb.elements.compression import CODECS, installed_codecs, load_codec
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "installed", lambda: ())
-    codec.cache_clear()
+    monkeypatch.setattr(compression, "installed_codecs", lambda: ())
+    load_codec.cache_clear()
 
 
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("nbytes", [1, 100, 1 << 20])
 def test_what_goes_in_comes_out(name: str, nbytes: int) -> None:
     for data in (bytes(nbytes), np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)):
-        packed = codec(name).compress(data)
-        assert codec(name).decompress(packed, nbytes) == bytes(data)
+        packed = load_codec(name).compress(data)
+        assert load_codec(name).decompress(packed, nbytes) == bytes(data)
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -33,7 +33,7 @@ def test_threads_do_not_mix(name: str) -> None:
     wrong: list[bool] = []
 
     def work(data: np.ndarray) -> None:
-        one = codec(name)
+        one = load_codec(name)
         wrong.extend(one.decompress(one.compress(data), data.nbytes) != data.tobytes() for _ in range(20))
 
     threads = [threading.Thread(target=work, args=(data,)) for data in datas]
@@ -47,7 +47,7 @@ def test_threads_do_not_mix(name: str) -> None:
 @pytest.mark.parametrize("name", CODECS)
 def test_damage_is_an_error_of_some_kind(name: str) -> None:
     with pytest.raises(Exception, match=r"\w"):
-        codec(name).decompress(b"\xff\x00 damaged", 1000)
+        load_codec(name).decompress(b"\xff\x00 damaged", 1000)
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -60,6 +60,6 @@ def test_a_codec_that_is_named_and_missing_is_refused_where_it_was_named() -> No
 
 
 def test_all_codecs_are_installed_with_everything_and_others_are_unknown() -> None:
-    assert installed() == CODECS
+    assert installed_codecs() == CODECS
     with pytest.raises(InvalidArgumentError, match="Invalid `compression` argument"):
         compression_rule("compression", "SNAPPY")

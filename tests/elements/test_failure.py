@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dsnb.elements.failure import failure_of
-from dsnb.elements.legible import RemoteTraceback
+from dsnb.elements.tracebacks import RemoteTraceback
 from dsnb.errors import DataLossError, UserCodeError
 
 
@@ -23,7 +23,7 @@ def raised(error: BaseException) -> BaseException:
 
 
 def arrived(error: BaseException, *notes: str) -> Exception:
-    return failure_of(raised(error), *notes).error()
+    return failure_of(raised(error), *notes).to_exception()
 
 
 class WithArguments(Exception):
@@ -69,7 +69,7 @@ def test_an_error_arrives_as_its_own_class_with_the_remote_traceback() -> None:
 
 def test_each_reader_gets_an_error_of_its_own() -> None:
     failure = failure_of(ValueError("x"), "note")
-    first, second = failure.error(), failure.error()
+    first, second = failure.to_exception(), failure.to_exception()
     first.add_note("mine")
     assert second.__notes__ == ["note"]
 
@@ -120,7 +120,7 @@ def test_an_error_whose_text_cannot_be_had_still_arrives() -> None:
     failure = failure_of(raised(Unprintable()))
     assert failure.kind.endswith("Unprintable")
     assert "RuntimeError" in failure.message
-    assert isinstance(failure.error(), Unprintable)
+    assert isinstance(failure.to_exception(), Unprintable)
 
 
 def test_text_that_no_other_program_takes_for_text_is_escaped() -> None:
@@ -131,7 +131,7 @@ def test_text_that_no_other_program_takes_for_text_is_escaped() -> None:
     for text in (failure.message, failure.traceback, *failure.notes):
         assert text.encode("utf-8")
     assert "\\udcff" in failure.message
-    assert str(failure.error()) == "bad file \udcff", "the error itself is as it was"
+    assert str(failure.to_exception()) == "bad file \udcff", "the error itself is as it was"
 
 
 def test_an_error_of_dsnbs_own_keeps_its_three_parts() -> None:
@@ -145,7 +145,7 @@ def test_an_error_that_carries_a_gigabyte_does_not_take_it_along() -> None:
     failure = failure_of(raised(ValueError("bad", bytes(3 << 20))), "note" * 100_000)
     assert not failure.pickled
     assert len(failure.message) + len(failure.traceback) + len(failure.notes[0]) < 300_000
-    assert type(failure.error()) is UserCodeError
+    assert type(failure.to_exception()) is UserCodeError
 
 
 def test_an_error_of_a_cell_arrives_as_the_class_that_the_cell_defined_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_an_error_of_a_cell_arrives_as_the_class_that_the_cell_defined_last(monk
     exec(code.format(1), vars(cell))
     failure = failure_of(raised(vars(cell)["Odd"]("x")))
     exec(code.format(2), vars(cell))
-    error = failure.error()
+    error = failure.to_exception()
     assert type(error) is vars(cell)["Odd"]
     assert (error.args, vars(cell)["Odd"]("x").row()) == (("x",), 2)
 

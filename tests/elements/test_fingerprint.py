@@ -23,7 +23,16 @@ import pytest
 
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.pipeline.graph import serialise
-from tests.support.fingerprints import ROOT, Map, Source, Write, cell, digest, in_another_process, local_modules
+from tests.support.fingerprints import (
+    ROOT,
+    Map,
+    Source,
+    Write,
+    digest,
+    fingerprint_in_other_process,
+    local_modules,
+    run_cell,
+)
 
 cloudpickle: Any = untyped_cloudpickle  # it has no annotations
 
@@ -71,19 +80,19 @@ f = functools.partial(make(4), flag=False), Augment(), Color, {helper, even, (1,
 
 
 def test_two_kernels_with_other_hash_seeds_find_one_fingerprint_part_by_part(tmp_path: Path) -> None:
-    first = in_another_process(CELL, "<cell 1>", "1", tmp_path)
-    second = in_another_process("\n# moved\n\n" + CELL, "<cell 2>", "2", tmp_path)
+    first = fingerprint_in_other_process(CELL, "<cell 1>", "1", tmp_path)
+    second = fingerprint_in_other_process("\n# moved\n\n" + CELL, "<cell 2>", "2", tmp_path)
     assert first == second
     assert not first.unhashable
-    assert fingerprint(cell(CELL)).difference(first) == ""
+    assert fingerprint(run_cell(CELL)).difference(first) == ""
 
 
 def test_running_a_cell_again_makes_the_same_fingerprint() -> None:
-    assert digest(cell(CELL)) == digest(cell(CELL))
+    assert digest(run_cell(CELL)) == digest(run_cell(CELL))
 
 
 def test_using_a_function_does_not_change_its_fingerprint() -> None:
-    function = cell(
+    function = run_cell(
         "import functools\n"
         "class Model:\n"
         "    @functools.cached_property\n"
@@ -108,7 +117,7 @@ def test_using_a_function_does_not_change_its_fingerprint() -> None:
 
 def test_copying_an_instance_does_not_change_the_fingerprint_of_its_class() -> None:
     """Python notes the names of the slots in the class as it does so."""
-    made = cell("class A: pass\nf = A")
+    made = run_cell("class A: pass\nf = A")
     before = digest(made)
     copy.copy(made())
     assert digest(made) == before
@@ -116,7 +125,7 @@ def test_copying_an_instance_does_not_change_the_fingerprint_of_its_class() -> N
 
 def test_a_copy_by_value_has_the_fingerprint_of_the_original() -> None:
     """As a worker has it."""
-    everything = cell(CELL)
+    everything = run_cell(CELL)
     assert digest(cloudpickle.loads(cloudpickle.dumps(everything[0]))) == digest(everything[0])
 
 
@@ -133,19 +142,21 @@ def test_a_copy_by_value_has_the_fingerprint_of_the_original() -> None:
     ids=["moved", "docstring", "annotated", "laid out", "renamed", "other names beside"],
 )
 def test_what_does_not_change_the_code_does_not_change_the_fingerprint(changed: str) -> None:
-    assert digest(cell(changed)) == digest(cell("def f(x):\n    return [x, 'a', None, 1]\n"))
+    assert digest(run_cell(changed)) == digest(run_cell("def f(x):\n    return [x, 'a', None, 1]\n"))
 
 
 def test_docstrings_and_lines_of_classes_inside_a_function_do_not_matter() -> None:
     body = "def f(x):\n class A:\n  {}\n  y = 2\n  def g(self):\n   {}\n   return 3\n return A\n"
-    assert digest(cell(body.format("'one'", "'two'"))) == digest(cell("\n\n" + body.format("'three'", "'four'")))
+    assert digest(run_cell(body.format("'one'", "'two'"))) == digest(
+        run_cell("\n\n" + body.format("'three'", "'four'"))
+    )
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is newer")
 def test_type_parameters_do_not_matter() -> None:
     plain = "class f{}:\n def g{}(self, x):\n  return x\n"
-    assert digest(cell(plain.format("", "[U]"))) == digest(cell(plain.format("", "[V]")))
-    assert digest(cell(plain.format("[T]", "")))
+    assert digest(run_cell(plain.format("", "[U]"))) == digest(run_cell(plain.format("", "[V]")))
+    assert digest(run_cell(plain.format("[T]", "")))
 
 
 def test_sharing_of_equal_values_does_not_matter() -> None:
@@ -169,7 +180,11 @@ def test_the_strides_of_an_array_do_not_matter() -> None:
 def test_a_cell_a_module_and_a_script_have_one_fingerprint(tmp_path: Path, local: Write) -> None:
     source = "import numpy as np\nK = 3\ndef g(x): return np.sin(x) * K\ndef f(x):\n class A: pass\n return g(x), A\n"
     module = local("fingerprint_module", source)
-    assert digest(module.f) == digest(cell(source)) == in_another_process(source, "script.py", "0", tmp_path).digest
+    assert (
+        digest(module.f)
+        == digest(run_cell(source))
+        == fingerprint_in_other_process(source, "script.py", "0", tmp_path).digest
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- honesty
@@ -192,7 +207,7 @@ def test_a_cell_a_module_and_a_script_have_one_fingerprint(tmp_path: Path, local
 def test_what_has_no_value_is_listed_with_its_path_and_reason(make: Callable[[], Any], problem: str) -> None:
     value = make()
     try:
-        found = fingerprint(cell("def g(x): return thing\ndef f(x): return g(x)", thing=value))
+        found = fingerprint(run_cell("def g(x): return thing\ndef f(x): return g(x)", thing=value))
     finally:
         if hasattr(value, "close"):
             value.close()
@@ -268,14 +283,14 @@ HELPERS = "K = 3.0\ndef helper(x): return x * K\ndef decode(x): return helper(x)
     ids=["value", "code", "kind", "new dependency"],
 )  # fmt: skip
 def test_the_first_part_that_differs_is_named(other: str, text: str) -> None:
-    first = fingerprint(pipeline(cell(HELPERS, "decode")))
-    second = fingerprint(pipeline(cell(other, "decode", np=np)))
+    first = fingerprint(pipeline(run_cell(HELPERS, "decode")))
+    second = fingerprint(pipeline(run_cell(other, "decode", np=np)))
     assert first.difference(second) == f"map(decode), function, {text}"
 
 
 def test_of_two_operations_the_one_nearer_to_the_source_is_named() -> None:
-    first = fingerprint(pipeline(cell(HELPERS, "decode")))
-    second = fingerprint(pipeline(cell(HELPERS.replace("3.0", "4.0"), "decode"), size=4))
+    first = fingerprint(pipeline(run_cell(HELPERS, "decode")))
+    second = fingerprint(pipeline(run_cell(HELPERS.replace("3.0", "4.0"), "decode"), size=4))
     assert first.difference(second) == "source(3), size: 3 against 4"
 
 
@@ -298,7 +313,7 @@ def test_equal_fingerprints_differ_in_nothing() -> None:
 
 
 def test_another_python_is_the_one_difference_that_is_told() -> None:
-    here = fingerprint(cell(HELPERS, "decode"))
+    here = fingerprint(run_cell(HELPERS, "decode"))
     parts = tuple(
         replace(part, digest="0", detail="3.99" if part.kind == "python" else part.detail) for part in here.components
     )
@@ -312,17 +327,17 @@ def test_another_python_is_the_one_difference_that_is_told() -> None:
 def test_a_pattern_counts_by_what_it_matches() -> None:
     """Its pickle is registered beside it; of itself it says that it cannot be pickled."""
     source = "import re\nR = re.compile({!r})\ndef f(x): return R.match(x)"
-    assert digest(cell(source.format("a+"))) == digest(cell(source.format("a+")))
-    assert digest(cell(source.format("a+"))) != digest(cell(source.format("a*")))
+    assert digest(run_cell(source.format("a+"))) == digest(run_cell(source.format("a+")))
+    assert digest(run_cell(source.format("a+"))) != digest(run_cell(source.format("a*")))
 
 
 def test_a_function_that_dispatches_counts_by_its_handlers_and_not_by_its_use() -> None:
     source = "import functools\n@functools.singledispatch\ndef f(x): return 0\n@f.register\ndef _(x: int): return {}\n"
-    function = cell(source.format(1))
+    function = run_cell(source.format(1))
     before = digest(function)
     assert function(3) == 1
-    assert digest(function) == before == digest(cell(source.format(1)))
-    assert digest(cell(source.format(2))) != before
+    assert digest(function) == before == digest(run_cell(source.format(1)))
+    assert digest(run_cell(source.format(2))) != before
 
 
 UNSTEADY = """
@@ -346,7 +361,7 @@ def f(x): return t.values[x]
 )
 def test_what_describes_itself_differently_each_time_has_no_value(account: str) -> None:
     """As objects do whose pickle holds an address or a time: a key made from that would be found by nobody."""
-    function = cell(UNSTEADY.format(account), Tensor_counter=iter(range(10**6)))
+    function = run_cell(UNSTEADY.format(account), Tensor_counter=iter(range(10**6)))
     found = fingerprint(function)
     assert len(found.unhashable) >= 1
     assert "global t (it describes itself differently each time it is asked)" in found.unhashable[0]
@@ -354,7 +369,7 @@ def test_what_describes_itself_differently_each_time_has_no_value(account: str) 
 
 def test_what_describes_itself_the_same_each_time_has_one() -> None:
     source = UNSTEADY.format("def __reduce__(self): return Tensor, (self.values,)")
-    assert digest(cell(source)) == digest(cell(source))
+    assert digest(run_cell(source)) == digest(run_cell(source))
 
 
 COMPILED_MODULE = """

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dsnb.elements.fingerprint import fingerprint
-from dsnb.elements.library import package_of
+from dsnb.elements.library_names import package_of
 from dsnb.elements.spec import TensorSpec
-from tests.support.fingerprints import Source, Write, cell, digest, local_modules
+from tests.support.fingerprints import Source, Write, digest, local_modules, run_cell
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ PAIRS_OF_CELLS = [
 
 @pytest.mark.parametrize("one, other", PAIRS_OF_CELLS, ids=map(str, range(len(PAIRS_OF_CELLS))))
 def test_any_part_that_differs_makes_another_fingerprint(one: str, other: str) -> None:
-    assert digest(cell(one)) == digest(cell(one))
-    assert digest(cell(one)) != digest(cell(other))
+    assert digest(run_cell(one)) == digest(run_cell(one))
+    assert digest(run_cell(one)) != digest(run_cell(other))
 
 
 PAIRS_OF_VALUES = [
@@ -116,29 +116,29 @@ def test_a_function_that_a_librarys_decorator_made_is_known_by_the_function_insi
     source = "from contextlib import contextmanager\n@contextmanager\ndef f(): yield {}\n"
     module = local("fingerprint_wrapped", source.format(1))
     before = digest(module.f)
-    assert digest(cell(source.format(1))) == before
+    assert digest(run_cell(source.format(1))) == before
     exec(source.format(2), vars(module))
-    assert digest(module.f) == digest(cell(source.format(2))) != before
+    assert digest(module.f) == digest(run_cell(source.format(2))) != before
 
 
 def test_a_dataclass_counts_by_its_fields_and_not_by_the_methods_written_for_it() -> None:
-    first, second = (fingerprint(cell(f"{DATACLASS} k: int = {k}\nf = A")) for k in (1, 2))
+    first, second = (fingerprint(run_cell(f"{DATACLASS} k: int = {k}\nf = A")) for k in (1, 2))
     assert first.difference(second) == "pipeline, .k: 1 against 2"
     assert not [part.path for part in first.components if "__init__" in part.path or "__repr__" in part.path]
 
 
 def test_mutual_recursion_and_a_chain_of_helpers_of_any_length_are_walked() -> None:
     chain = "".join(f"def g{n}(x): return g{n + 1}(x)\n" for n in range(3000))
-    one = cell(chain + "def g3000(x): return g0(x)\ndef f(x): return g0(x)")
-    other = cell(chain + "def g3000(x): return g1(x)\ndef f(x): return g0(x)")
+    one = run_cell(chain + "def g3000(x): return g0(x)\ndef f(x): return g0(x)")
+    other = run_cell(chain + "def g3000(x): return g1(x)\ndef f(x): return g0(x)")
     assert digest(one) != digest(other)
 
 
 def test_what_is_far_away_in_a_cycle_of_functions_counts() -> None:
     ring = [f"def g{n}(x): return g{(n + 1) % 40}(x) + {n}\n" for n in range(40)]
-    one = cell("".join(ring), "g0")
-    other = cell("".join([*ring[:20], ring[20].replace("+ 20", "- 20"), *ring[21:]]), "g0")
-    assert digest(one) == digest(cell("".join(ring), "g0"))
+    one = run_cell("".join(ring), "g0")
+    other = run_cell("".join([*ring[:20], ring[20].replace("+ 20", "- 20"), *ring[21:]]), "g0")
+    assert digest(one) == digest(run_cell("".join(ring), "g0"))
     assert digest(one) != digest(other)
 
 
@@ -160,15 +160,15 @@ def test_data_of_any_depth_is_walked() -> None:
 
 
 def test_a_method_counts_with_what_it_is_bound_to() -> None:
-    made = cell("class A:\n def __init__(s, k): s.k = k\n def g(s, x): return s.k\nf = A(1).g, A(1).g, A(2).g")
+    made = run_cell("class A:\n def __init__(s, k): s.k = k\n def g(s, x): return s.k\nf = A(1).g, A(1).g, A(2).g")
     first, same, other = map(digest, made)
     assert first == same != other
 
 
 def test_a_wrapped_function_counts_by_what_it_wraps() -> None:
     source = "import functools\n@functools.lru_cache\ndef f(x): return x + {}"
-    assert digest(cell(source.format(1))) == digest(cell(source.format(1)))
-    assert digest(cell(source.format(1))) != digest(cell(source.format(2)))
+    assert digest(run_cell(source.format(1))) == digest(run_cell(source.format(1)))
+    assert digest(run_cell(source.format(1))) != digest(run_cell(source.format(2)))
     assert digest(functools.lru_cache(max)) != digest(functools.lru_cache(min))
 
 
@@ -194,17 +194,17 @@ def test_the_name_of_a_global_is_not_enough_where_two_modules_have_it(local: Wri
 )
 def test_an_edit_of_a_module_is_seen_once_it_is_what_runs(local: Write, use: str) -> None:
     module = local("fingerprint_m", "K = 1\ndef g(x): return h(x)\ndef h(x): return x\n")
-    before = digest(cell(use))
+    before = digest(run_cell(use))
     source = Path(module.__file__)
     source.write_text("K = 1\ndef g(x): return h(x)\ndef h(x): return -x\n")
-    assert digest(cell(use)) == before  # what runs is still the old code
+    assert digest(run_cell(use)) == before  # what runs is still the old code
     exec(source.read_text(), vars(module))
-    assert digest(cell(use)) != before
+    assert digest(run_cell(use)) != before
 
 
 def test_of_a_module_only_what_is_asked_of_it_counts(local: Write) -> None:
     module = local("fingerprint_m", "A = 1\nB = 1\n")
-    function = cell("import fingerprint_m as m\ndef f(x): return m.A + x.B")
+    function = run_cell("import fingerprint_m as m\ndef f(x): return m.A + x.B")
     before = digest(function)
     module.B = 2
     assert digest(function) == before
@@ -214,7 +214,7 @@ def test_of_a_module_only_what_is_asked_of_it_counts(local: Write) -> None:
 
 def test_a_module_that_is_used_as_a_value_counts_whole(local: Write) -> None:
     module = local("fingerprint_m", "A = 1\ndef g(): return 1\n")
-    function = cell("import fingerprint_m as m\ndef f(x): return getattr(m, x)")
+    function = run_cell("import fingerprint_m as m\ndef f(x): return getattr(m, x)")
     before = digest(function)
     module.A = 2
     assert digest(function) != before
@@ -225,7 +225,7 @@ def test_a_module_imported_inside_a_function_counts_by_its_file_with_what_that_i
 ) -> None:
     local("fingerprint_deep", "import fingerprint_far\nK = 1\n", imported=False)
     local("fingerprint_far", "import fingerprint_deep\nK = 1  # one\n", imported=False)
-    function = cell("def f(x):\n    from fingerprint_deep import K\n    return K\n")
+    function = run_cell("def f(x):\n    from fingerprint_deep import K\n    return K\n")
     before = digest(function)
     function(1)
     assert digest(function) == before  # whether it is imported now makes no difference
@@ -245,7 +245,7 @@ def test_a_library_counts_by_name_and_version(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.syspath_prepend(str(library))
     module: Any = __import__("fingerprint_library")
     try:
-        function = cell("import fingerprint_library as m\ndef f(x): return m.g(x)")
+        function = run_cell("import fingerprint_library as m\ndef f(x): return m.g(x)")
         before = fingerprint(function)
         module.K = 2
         assert digest(function) == before.digest

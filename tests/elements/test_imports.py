@@ -15,21 +15,21 @@ import pytest
 from dsnb.elements import imports
 from dsnb.elements.fingerprint import fingerprint
 from dsnb.pipeline.graph import restore, serialise
-from tests.support.elsewhere import Beside, modules_beside
-from tests.support.graphs import each, fetch
+from tests.support.graphs import blob_loader, pipeline_with
+from tests.support.notebook_folder import NotebookFolder, notebook_folder
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
-    with modules_beside(tmp_path / "beside") as found:
+def beside(tmp_path: Path) -> Iterator[NotebookFolder]:
+    with notebook_folder(tmp_path / "beside") as found:
         yield found
 
 
 @pytest.fixture
-def package(beside: Beside) -> Beside:
+def package(beside: NotebookFolder) -> NotebookFolder:
     """A package whose modules import one another in all the ways there are."""
-    beside.package("trv_pkg")
-    beside.package("trv_pkg/deep")
+    beside.make_package("trv_pkg")
+    beside.make_package("trv_pkg/deep")
     beside.write(
         trv_pkg="from .base import SCALE\nfrom . import side\n",
         trv_pkg__base="SCALE = 3\n",
@@ -52,12 +52,12 @@ def package(beside: Beside) -> Beside:
     ],
     ids=["import", "from", "from as", "as", "in another function"],
 )
-def test_a_helper_module_that_is_imported_inside_a_function_comes_along(beside: Beside, body: str) -> None:
+def test_a_helper_module_that_is_imported_inside_a_function_comes_along(beside: NotebookFolder, body: str) -> None:
     beside.write(
         trv_helpers="import trv_more\nimport math\ndef prep(x): return trv_more.add(x) * math.floor(2.5)",
         trv_more="def add(x):\n    from trv_helpers import math\n    return x + 1",
     )
-    assert beside.run(beside.pack(f"def f(x):\n {body}"), 3) == 8
+    assert beside.run_in_other_process(beside.serialise_cell(f"def f(x):\n {body}"), 3) == 8
 
 
 @pytest.mark.parametrize(
@@ -73,50 +73,60 @@ def test_a_helper_module_that_is_imported_inside_a_function_comes_along(beside: 
 )
 @pytest.mark.parametrize("imported", [False, True], ids=["not imported here", "imported here"])
 def test_a_package_comes_along_with_what_its_modules_import_relatively(
-    package: Beside, body: str, result: int, imported: bool
+    package: NotebookFolder, body: str, result: int, imported: bool
 ) -> None:
     source = f"def f(x):\n {body}"
     if imported:
-        assert package.cell(source)(1) == result
-    assert package.run(package.pack(source), 1) == result
+        assert package.run_cell(source)(1) == result
+    assert package.run_in_other_process(package.serialise_cell(source), 1) == result
 
 
-def test_a_function_of_a_package_that_goes_by_value_imports_its_siblings(package: Beside) -> None:
-    assert package.run(package.pack("from trv_pkg.deep.inner import scaled as f"), 1) == 12
+def test_a_function_of_a_package_that_goes_by_value_imports_its_siblings(package: NotebookFolder) -> None:
+    assert package.run_in_other_process(package.serialise_cell("from trv_pkg.deep.inner import scaled as f"), 1) == 12
 
 
-def test_a_folder_without_an_init_is_a_package_too(beside: Beside) -> None:
+def test_a_folder_without_an_init_is_a_package_too(beside: NotebookFolder) -> None:
     beside.write(trv_folder__part="def prep(x): return x + 1")
-    assert beside.run(beside.pack("def f(x):\n import trv_folder.part\n return trv_folder.part.prep(x)"), 1) == 2
+    assert (
+        beside.run_in_other_process(
+            beside.serialise_cell("def f(x):\n import trv_folder.part\n return trv_folder.part.prep(x)"), 1
+        )
+        == 2
+    )
 
 
-def test_a_dataclass_in_a_module_that_comes_along_finds_its_module(beside: Beside) -> None:
+def test_a_dataclass_in_a_module_that_comes_along_finds_its_module(beside: NotebookFolder) -> None:
     beside.write(
         trv_data="from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import ClassVar\n"
         "@dataclass\nclass Sample:\n    kind: ClassVar[str] = 'k'\n    x: int = 0\n"
     )
-    assert beside.run(beside.pack("def f(x):\n from trv_data import Sample\n return Sample(x).x"), 5) == 5
+    assert (
+        beside.run_in_other_process(
+            beside.serialise_cell("def f(x):\n from trv_data import Sample\n return Sample(x).x"), 5
+        )
+        == 5
+    )
     assert "trv_data" not in sys.modules
 
 
-def test_two_versions_of_a_module_run_side_by_side(beside: Beside) -> None:
+def test_two_versions_of_a_module_run_side_by_side(beside: NotebookFolder) -> None:
     source = "def f(x):\n import trv_helpers\n return trv_helpers.K"
     beside.write(trv_helpers="K = 1")
-    old = beside.pack(source)
+    old = beside.serialise_cell(source)
     beside.write(trv_helpers="K = 2")
-    new = beside.pack(source)
+    new = beside.serialise_cell(source)
     assert old.fingerprint.digest != new.fingerprint.digest
-    with beside.away():
-        restored: list[Any] = [restore(graph.definition, fetch(graph)) for graph in (old, new, old)]
+    with beside.as_other_process():
+        restored: list[Any] = [restore(graph.definition, blob_loader(graph)) for graph in (old, new, old)]
         assert [each.function(0) for each in restored] == [1, 2, 1]
 
 
-def test_a_module_runs_once_in_a_process_however_often_its_pipeline_comes(beside: Beside) -> None:
+def test_a_module_runs_once_in_a_process_however_often_its_pipeline_comes(beside: NotebookFolder) -> None:
     beside.write(trv_helpers="import time\ntime.trv_runs = getattr(time, 'trv_runs', 0) + 1\nK = 1")
-    graph = beside.pack("def f(x):\n import trv_helpers, time\n return time.trv_runs")
+    graph = beside.serialise_cell("def f(x):\n import trv_helpers, time\n return time.trv_runs")
     results: list[int] = []
-    with beside.away():
-        restored: list[Any] = [restore(graph.definition, fetch(graph)) for _ in range(2)]
+    with beside.as_other_process():
+        restored: list[Any] = [restore(graph.definition, blob_loader(graph)) for _ in range(2)]
         threads = [threading.Thread(target=lambda r=r: results.append(r.function(0))) for r in restored * 4]
         for thread in threads:
             thread.start()
@@ -125,31 +135,31 @@ def test_a_module_runs_once_in_a_process_however_often_its_pipeline_comes(beside
     assert results == [1] * 8
 
 
-def test_where_the_pipeline_comes_from_the_module_itself_is_used(beside: Beside) -> None:
+def test_where_the_pipeline_comes_from_the_module_itself_is_used(beside: NotebookFolder) -> None:
     """A thread worker in the kernel sees the module that the cell sees, with its state."""
     beside.write(trv_helpers="K = 1")
-    graph = beside.pack("def f(x):\n import trv_helpers\n return trv_helpers")
-    restored: Any = restore(graph.definition, fetch(graph))
+    graph = beside.serialise_cell("def f(x):\n import trv_helpers\n return trv_helpers")
+    restored: Any = restore(graph.definition, blob_loader(graph))
     assert restored.function(0) is sys.modules["trv_helpers"]
     assert restored.function.__builtins__ is vars(__import__("builtins"))
 
 
-def test_a_module_that_fails_fails_each_time_with_its_own_error(beside: Beside) -> None:
+def test_a_module_that_fails_fails_each_time_with_its_own_error(beside: NotebookFolder) -> None:
     beside.write(trv_helpers="import trv_more\n1 // 0", trv_more="")
-    graph = beside.pack("def f(x):\n import trv_helpers")
-    with beside.away():
-        restored: Any = restore(graph.definition, fetch(graph))
+    graph = beside.serialise_cell("def f(x):\n import trv_helpers")
+    with beside.as_other_process():
+        restored: Any = restore(graph.definition, blob_loader(graph))
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 restored.function(0)
         assert "trv_helpers" not in sys.modules
 
 
-def test_what_did_not_come_along_is_imported_as_ever(beside: Beside) -> None:
+def test_what_did_not_come_along_is_imported_as_ever(beside: NotebookFolder) -> None:
     beside.write(trv_helpers="")
-    graph = beside.pack("def f(x):\n import trv_helpers, json.decoder, trv_nowhere")
-    with beside.away():
-        restored: Any = restore(graph.definition, fetch(graph))
+    graph = beside.serialise_cell("def f(x):\n import trv_helpers, json.decoder, trv_nowhere")
+    with beside.as_other_process():
+        restored: Any = restore(graph.definition, blob_loader(graph))
         with pytest.raises(ModuleNotFoundError, match="trv_nowhere"):
             restored.function(0)
 
@@ -160,22 +170,22 @@ def test_nothing_is_put_in_the_way_of_a_pipeline_that_imports_only_libraries() -
 
         return json
 
-    restored: Any = restore(serialise(each(f)).definition, lambda _: b"")
+    restored: Any = restore(serialise(pipeline_with(f)).definition, lambda _: b"")
     assert restored.function.__builtins__ is vars(__import__("builtins"))
 
 
 def test_a_workers_process_keeps_the_newest_of_each_module_and_no_other_process_does(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch
+    beside: NotebookFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imports, "_kept", threading.Event())
+    monkeypatch.setattr(imports, "_keeps_modules", threading.Event())
     graphs = []
     for version in (1, 2):
         beside.write(trv_helpers=f"K = {version}")
-        graphs.append(beside.pack("def f(x):\n import trv_helpers\n return trv_helpers.K"))
-    with beside.away():
-        imports.keep_modules()
+        graphs.append(beside.serialise_cell("def f(x):\n import trv_helpers\n return trv_helpers.K"))
+    with beside.as_other_process():
+        imports.keep_received_modules()
         for version, graph in enumerate(graphs, 1):
-            restored: Any = restore(graph.definition, fetch(graph))
+            restored: Any = restore(graph.definition, blob_loader(graph))
             assert restored.function(0) == version
             assert version == sys.modules["trv_helpers"].K
 
@@ -205,10 +215,12 @@ print(operation.function(3), len(sys.path) - len(before))
 """
 
 
-def test_the_import_path_goes_along_and_is_added_behind_the_workers_own(beside: Beside, tmp_path: Path) -> None:
+def test_the_import_path_goes_along_and_is_added_behind_the_workers_own(beside: NotebookFolder, tmp_path: Path) -> None:
     """For what does not go by value: a compiled module, or one whose name is computed."""
     beside.write(trv_named="def prep(x): return x + 1")
-    graph = beside.pack("import importlib\ndef f(x): return importlib.import_module('trv_' + 'named').prep(x)")
+    graph = beside.serialise_cell(
+        "import importlib\ndef f(x): return importlib.import_module('trv_' + 'named').prep(x)"
+    )
     (tmp_path / "graph").write_bytes(graph.definition)
     done = subprocess.run(
         [sys.executable, "-c", WORKER, str(tmp_path / "graph"), ""],
@@ -225,14 +237,14 @@ def test_entries_that_are_there_are_not_added_again_nor_those_that_lead_nowhere(
     assert sys.path == ["", "/usr"]
 
 
-def test_a_big_array_of_a_module_goes_as_a_blob(beside: Beside) -> None:
+def test_a_big_array_of_a_module_goes_as_a_blob(beside: NotebookFolder) -> None:
     beside.write(trv_tables="import numpy as np\nTABLE = np.arange(200_000.0)\ndef look(x): return TABLE[x]")
-    graph = beside.pack("import trv_tables\ndef f(x): return trv_tables.look(x)")
+    graph = beside.serialise_cell("import trv_tables\ndef f(x): return trv_tables.look(x)")
     assert [blob.nbytes for blob in graph.blobs] == [1_600_000]
-    assert beside.run(graph, 7) == np.float64(7)
+    assert beside.run_in_other_process(graph, 7) == np.float64(7)
 
 
-def test_a_module_that_comes_by_value_and_as_source_is_one_module(beside: Beside) -> None:
+def test_a_module_that_comes_by_value_and_as_source_is_one_module(beside: NotebookFolder) -> None:
     """An instance that the cell makes is one for the module that its function imports."""
     beside.write(
         trv_models="class Sample: pass\nseen = []\ndef see(x):\n    global last\n    last = x\n    seen.append(x)\n",
@@ -243,7 +255,7 @@ def test_a_module_that_comes_by_value_and_as_source_is_one_module(beside: Beside
         "from trv_models import Sample, see\ndef f(x):\n    see(x)\n    from trv_helpers import known\n    see(x + 1)\n"
         "    return known(Sample())\n"
     )
-    assert beside.run(beside.pack(source), 1) == (True, 2, [1, 2])
+    assert beside.run_in_other_process(beside.serialise_cell(source), 1) == (True, 2, [1, 2])
 
 
 COMPILED = """
@@ -263,16 +275,16 @@ print(operation.function(3))
     ids=["from", "import"],
 )
 def test_a_compiled_module_inside_a_package_that_comes_along_is_found_by_the_path(
-    beside: Beside, tmp_path: Path, body: str
+    beside: NotebookFolder, tmp_path: Path, body: str
 ) -> None:
     import py_compile
 
-    beside.package("trv_pkg")
+    beside.make_package("trv_pkg")
     beside.write(trv_pkg="SCALE = 2", trv_pkg__fast="K = 5")
     source = beside.folder / "trv_pkg" / "fast.py"
     py_compile.compile(str(source), str(source.with_suffix(".pyc")))
     source.unlink()
-    graph = beside.pack(f"def f(x):\n from trv_pkg import SCALE as trv\n {body}")
+    graph = beside.serialise_cell(f"def f(x):\n from trv_pkg import SCALE as trv\n {body}")
     assert b"SCALE = 2" in graph.definition
     (tmp_path / "graph").write_bytes(graph.definition)
     done = subprocess.run(
@@ -282,7 +294,12 @@ def test_a_compiled_module_inside_a_package_that_comes_along_is_found_by_the_pat
     assert (done.stdout, done.stderr) == ("10\n", "")
 
 
-def test_a_module_may_hold_what_cannot_be_pickled_when_a_function_imports_it(beside: Beside) -> None:
+def test_a_module_may_hold_what_cannot_be_pickled_when_a_function_imports_it(beside: NotebookFolder) -> None:
     """The hint of the error says so: each worker has its own."""
     beside.write(trv_locked="import threading\nlock = threading.Lock()\ndef prep(x):\n    with lock: return x + 1")
-    assert beside.run(beside.pack("def f(x):\n from trv_locked import prep\n return prep(x)"), 1) == 2
+    assert (
+        beside.run_in_other_process(
+            beside.serialise_cell("def f(x):\n from trv_locked import prep\n return prep(x)"), 1
+        )
+        == 2
+    )

@@ -20,7 +20,16 @@ import dsnb.errors
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.graph import describe, restore, serialise
 from dsnb.pipeline.operation import Operation
-from tests.support.graphs import Each, Numbers, Zip, each, fetch, local_package, no_blobs, there_and_back
+from tests.support.graphs import (
+    MapFunction,
+    Numbers,
+    Zip,
+    blob_loader,
+    local_package,
+    no_blobs,
+    pipeline_with,
+    round_trip,
+)
 
 ROOT = str(Path(dsnb.errors.__file__).parent.parent)
 cloudpickle: Any = untyped_cloudpickle  # it has no annotations
@@ -93,9 +102,9 @@ def test_a_pipeline_of_a_cell_runs_in_a_process_that_has_neither_the_cell_nor_it
 def test_a_function_sees_its_globals_as_they_were_when_it_was_written_down() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("SCALE = 2\ndef scale(x): return x * SCALE", namespace)
-    graph = serialise(each(namespace["scale"]))
+    graph = serialise(pipeline_with(namespace["scale"]))
     namespace["SCALE"] = 100
-    restored: Any = restore(graph.definition, fetch(graph))
+    restored: Any = restore(graph.definition, blob_loader(graph))
     assert restored.function(3) == 6
 
 
@@ -103,7 +112,7 @@ def test_of_modules_that_import_each_other_only_what_functions_ask_goes_along(he
     """Their locks cannot be pickled, and nobody needs them."""
     namespace = {"__name__": "__main__", "graph_local": helpers}
     exec("def scale(x): return graph_local.inner.scale(x)", namespace)
-    restored = there_and_back(namespace["scale"])
+    restored = round_trip(namespace["scale"])
     module = restored.__globals__["graph_local"]
     assert restored(2) == 6
     assert module is not helpers
@@ -114,22 +123,22 @@ def test_of_modules_that_import_each_other_only_what_functions_ask_goes_along(he
 def test_dsnb_itself_goes_by_reference_though_it_runs_from_a_checkout() -> None:
     restored: Any = restore(serialise(Numbers()).definition, no_blobs)
     assert isinstance(restored, Operation)
-    assert there_and_back(dsnb.errors.DsnbError) is dsnb.errors.DsnbError
-    assert there_and_back(describe) is describe
+    assert round_trip(dsnb.errors.DsnbError) is dsnb.errors.DsnbError
+    assert round_trip(describe) is describe
 
 
 def test_pickling_by_value_ends_with_the_dump(helpers: types.ModuleType) -> None:
-    serialise(each(helpers.inner.scale))
+    serialise(pipeline_with(helpers.inner.scale))
     assert cloudpickle.list_registry_pickle_by_value() == set()
     with pytest.raises(InvalidArgumentError):
-        serialise(each(helpers.inner.locked))
+        serialise(pipeline_with(helpers.inner.locked))
     assert cloudpickle.list_registry_pickle_by_value() == set()
 
 
 def test_what_the_user_registered_with_cloudpickle_stays_registered(helpers: types.ModuleType) -> None:
     cloudpickle.register_pickle_by_value(helpers)
     try:
-        serialise(each(helpers.inner.scale))
+        serialise(pipeline_with(helpers.inner.scale))
         assert cloudpickle.list_registry_pickle_by_value() == {"graph_local"}
     finally:
         cloudpickle.unregister_pickle_by_value(helpers)
@@ -140,10 +149,10 @@ def test_restoring_a_class_in_the_kernel_that_made_it_leaves_the_kernels_class_a
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("SCALE = 1\nclass Scale:\n    seen = 0\n    def __call__(self, x): return x * SCALE", namespace)
     scale_class = namespace["Scale"]
-    restored = there_and_back(scale_class())
+    restored = round_trip(scale_class())
     namespace["SCALE"] = 10
     scale_class.seen = 5
-    assert there_and_back(scale_class())(2) == 20
+    assert round_trip(scale_class())(2) == 20
     assert (scale_class()(2), scale_class.seen) == (20, 5)
     assert restored(2) == 2
     assert type(restored) is not scale_class
@@ -152,7 +161,7 @@ def test_restoring_a_class_in_the_kernel_that_made_it_leaves_the_kernels_class_a
 def test_an_exception_of_the_users_is_the_same_class_in_the_kernel_that_made_it(helpers: types.ModuleType) -> None:
     """So that `except MyError` works around a loop that reads from a worker in this process."""
     before = dict(vars(helpers.inner.Odd))
-    fail = there_and_back(helpers.inner.fail)
+    fail = round_trip(helpers.inner.fail)
     with pytest.raises(helpers.inner.Odd):
         fail(1)
     assert dict(vars(helpers.inner.Odd)) == before
@@ -168,7 +177,7 @@ def test_a_dataclass_of_the_users_can_be_derived_from_on_the_worker() -> None:
         return dataclass(type("More", (Settings,), {"__annotations__": {"offset": int}}))
 
     with pytest.raises(TypeError, match="missing 2 required positional arguments"):
-        there_and_back(derive)()()
+        round_trip(derive)()()
 
 
 @pytest.mark.parametrize(
@@ -180,8 +189,8 @@ def test_a_class_keeps_the_members_that_its_base_holds_too(member: str, value: s
     """In a class that has both for bases, what stands between the two may hold others."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(f"class Base:\n    {member}\nclass Same(Base):\n    {value}\n", namespace)
-    graph = serialise(each(namespace["Same"]))
-    restored: Any = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(namespace["Same"]))
+    restored: Any = restore(graph.definition, blob_loader(graph))
     assert set(vars(restored.function)) == set(vars(namespace["Same"]))
     assert serialise(restored).fingerprint == graph.fingerprint
 
@@ -191,7 +200,7 @@ def test_a_class_keeps_what_it_took_from_a_librarys_base(monkeypatch: pytest.Mon
     monkeypatch.setattr(threading.Thread, "guard", threading.Lock(), raising=False)
     namespace: dict[str, Any] = {"__name__": "__main__", "Thread": threading.Thread}
     exec("class Guarded(Thread):\n    guard = Thread.guard", namespace)
-    restored = there_and_back(namespace["Guarded"])
+    restored = round_trip(namespace["Guarded"])
     assert vars(restored)["guard"] is vars(threading.Thread)["guard"]
 
 
@@ -202,7 +211,7 @@ def test_a_cached_function_of_the_users_goes_along_without_what_it_keeps() -> No
         namespace,
     )
     kept = namespace["f"](1)
-    restored = there_and_back(namespace["f"])
+    restored = round_trip(namespace["f"])
     assert restored(1) == kept
     assert restored(1) is restored(1)
     assert restored(1) is not kept
@@ -212,7 +221,7 @@ def test_a_cached_function_of_the_users_goes_along_without_what_it_keeps() -> No
 def test_a_pipeline_of_a_thousand_operations_goes_along() -> None:
     operation: Operation = Numbers()
     for _ in range(1000):
-        operation = Each(function=len, inputs=(operation,))
+        operation = MapFunction(function=len, inputs=(operation,))
     restored = restore(serialise(operation).definition, no_blobs)
     assert describe(restored).count("map(len)") == 1000
 
@@ -227,14 +236,14 @@ def test_standard_output_goes_along_as_the_workers_own(monkeypatch: pytest.Monke
     with Path(os.devnull).open("w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         assert isinstance(out, TextIOWrapper)
-        assert there_and_back(lambda: out)() is out
+        assert round_trip(lambda: out)() is out
 
 
 def test_threads_may_serialise_at_the_same_time(helpers: types.ModuleType) -> None:
     sizes: list[int] = []
 
     def work() -> None:
-        sizes.extend(len(serialise(each(helpers.inner.scale)).definition) for _ in range(20))
+        sizes.extend(len(serialise(pipeline_with(helpers.inner.scale)).definition) for _ in range(20))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -264,9 +273,9 @@ def test_a_worker_that_had_an_exception_before_an_edit_has_it_as_it_is_after(tmp
     """`%autoreload` writes what changed into the class that is there; by its identity nothing seems to have changed."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("class Odd(ValueError):\n    def told(self): return 1\ndef fail(x): raise Odd(x)", namespace)
-    graphs = [serialise(each(namespace["fail"]))]
+    graphs = [serialise(pipeline_with(namespace["fail"]))]
     namespace["Odd"].told = lambda self: 2
-    graphs.append(serialise(each(namespace["fail"])))
+    graphs.append(serialise(pipeline_with(namespace["fail"])))
     for number, graph in enumerate(graphs):
         (tmp_path / str(number)).write_bytes(graph.definition)
     done = subprocess.run(

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.pipeline.graph import restore, serialise
-from tests.support.graphs import each, fetch
+from tests.support.graphs import blob_loader, pipeline_with
 
 Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024 - what users have
 
@@ -22,14 +22,14 @@ class Sample:
 
 
 def restored(value: Any) -> Any:
-    graph = serialise(each(value))
-    operation: Any = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(value))
+    operation: Any = restore(graph.definition, blob_loader(graph))
     return operation.function
 
 
 def test_in_the_process_of_the_pipeline_elements_stay_what_they_are() -> None:
     run = [Sample(Pair(1, 2)), Sample(Pair(3, 4))]
-    assert PipelineClasses().adopt(run) is run
+    assert PipelineClasses().convert_run(run) is run
 
 
 def test_elements_of_another_copy_become_those_of_this_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsnb.elements.fingerprint import fingerprint
-from dsnb.elements.source import codes_of, source_of
+from dsnb.elements.source import source_of, user_code_by_path
 from tests.support.fingerprints import local_modules
 
 
@@ -41,8 +41,8 @@ def test_what_has_no_source_has_none() -> None:
 
 
 def test_code_is_found_by_the_paths_of_the_fingerprint() -> None:
-    codes = codes_of(outer, root="it")
+    codes = user_code_by_path(outer, root="it")
     paths = {part.path for part in fingerprint(outer, root="it").components if part.kind == "code"}
     assert set(codes) == {"it > code"} <= paths
     assert codes["it > code"] is outer.__code__
-    assert codes_of(np.sin) == {}
+    assert user_code_by_path(np.sin) == {}

@@ -16,10 +16,10 @@ from dsnb.elements.structure import (
     columns_of,
     elements_of,
     flatten,
-    from_json,
     rebuild,
+    structure_from_json,
     structure_of,
-    to_json,
+    structure_to_json,
 )
 from dsnb.errors import DataLossError, InvalidArgumentError
 
@@ -89,7 +89,7 @@ def test_leaves_are_in_one_order_everywhere(element: Any) -> None:
 @given(elements)
 def test_a_structure_survives_being_written_down(element: Any) -> None:
     structure = structure_of(element)
-    assert from_json(to_json(structure)) == structure
+    assert structure_from_json(structure_to_json(structure)) == structure
 
 
 def test_elements_without_leaves_need_their_number() -> None:
@@ -168,4 +168,4 @@ def test_none_by_itself_is_a_leaf_and_so_none_that_an_element_can_hold() -> None
 )
 def test_what_is_no_structure_is_data_loss(text: str) -> None:
     with pytest.raises(DataLossError):
-        from_json(text)
+        structure_from_json(text)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dsnb.pipeline.graph import restore
-from tests.support.elsewhere import Beside, modules_beside
-from tests.support.graphs import fetch
+from tests.support.graphs import blob_loader
+from tests.support.notebook_folder import NotebookFolder, notebook_folder
 
 BASE = """
 from __future__ import annotations
@@ -160,29 +160,31 @@ CASES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
-    with modules_beside(tmp_path / "beside") as found:
+def beside(tmp_path: Path) -> Iterator[NotebookFolder]:
+    with notebook_folder(tmp_path / "beside") as found:
         found.write(trv_base=BASE, trv_child=CHILD)
         yield found
 
 
 @pytest.mark.parametrize("source, result", CASES.values(), ids=CASES)
-def test_it_works_where_nothing_of_it_is(beside: Beside, source: str, result: Any) -> None:
-    graph = beside.pack(source)
+def test_it_works_where_nothing_of_it_is(beside: NotebookFolder, source: str, result: Any) -> None:
+    graph = beside.serialise_cell(source)
     assert not graph.fingerprint.unhashable
-    assert beside.run(graph, 3) == result
+    assert beside.run_in_other_process(graph, 3) == result
 
 
-def test_a_module_that_was_edited_and_reloaded_is_another_pipeline_and_runs_as_it_is_now(beside: Beside) -> None:
+def test_a_module_that_was_edited_and_reloaded_is_another_pipeline_and_runs_as_it_is_now(
+    beside: NotebookFolder,
+) -> None:
     """Also on a worker that has the older one: what came by value is nobody else's."""
     import importlib
 
     source = "import trv_child\ndef f(x): return trv_child.doubled(x)"
-    old = beside.pack(source)
+    old = beside.serialise_cell(source)
     beside.write(trv_child=CHILD.replace("x * 2", "x * 3"))
     importlib.reload(__import__("trv_child"))
-    new = beside.pack(source)
+    new = beside.serialise_cell(source)
     assert "doubled" in old.fingerprint.difference(new.fingerprint)
-    with beside.away():
-        restored: list[Any] = [restore(graph.definition, fetch(graph)) for graph in (old, new, old)]
+    with beside.as_other_process():
+        restored: list[Any] = [restore(graph.definition, blob_loader(graph)) for graph in (old, new, old)]
         assert [each.function(3) for each in restored] == [7, 10, 7]

@@ -220,7 +220,7 @@ class Attack:
         else:
             victim.kill()
         if what == "replace" or len(living) == 1 or self._random.random() < 0.5:
-            victim.ended(timeout=END_S)  # one that leaves may wait half a minute for its readers
+            victim.wait_for_exit(timeout=END_S)  # one that leaves may wait half a minute for its readers
             if self.plan.mode in STATIC:  # its successor finds a free place when it is known to be gone
                 scene.cluster.service.wait_until(lambda status: len(status.workers) < len(living), END_S)
             scene.add_worker(port)

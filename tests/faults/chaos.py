@@ -73,7 +73,7 @@ class Reader:
 
     def end(self) -> dict[str, Any]:
         """What it printed at its end."""
-        line = self.process.line("END", timeout=END_S)
+        line = self.process.wait_for_line("END", timeout=END_S)
         return dict(json.loads(line.removeprefix("END ")))
 
 
@@ -138,7 +138,7 @@ class Scene:
         reader = Reader(self._stack.enter_context(process), log, trainer)
         reader.transfer, reader.in_hand = more.get("transfer", ""), more.get("batch") or 1
         self.readers.append(reader)
-        process.line("READY", timeout=END_S)
+        process.wait_for_line("READY", timeout=END_S)
         return reader
 
     def open_gate(self) -> None:

@@ -55,7 +55,7 @@ def test_they_agree_in_a_service_that_is_attacked_for_an_hour(tmp_path: Path) ->
                 worker.terminate()
                 scene.leaving.append(worker)
             while scene.leaving:
-                scene.leaving.pop().ended(timeout=END_S)
+                scene.leaving.pop().wait_for_exit(timeout=END_S)
             while len(scene.living) < plan.workers:
                 scene.add_worker()
             scene.cluster.service.wait_until(lambda status, plan=plan: len(status.workers) == plan.workers, 60.0)

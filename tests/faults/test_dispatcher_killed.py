@@ -16,7 +16,7 @@ import dsnb
 from dsnb.errors import NotFoundError
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher
-from tests.support.reading import at_once, first, joined, numbers
+from tests.support.reading import first, joined, numbers, run_in_threads
 from tests.support.waiting import wait_for
 from tests.support.workers import worker_process
 
@@ -52,7 +52,7 @@ def read_killing(dispatcher: RestartableDispatcher, elements: Iterator[int], mom
     for element in elements:
         got.append(int(element))
         if len(got) in moments:
-            dispatcher.ready()
+            dispatcher.wait_until_ready()
             dispatcher.restart()
     assert dispatcher.kills == len(moments), "the pass was over before the last kill"
     return got
@@ -103,9 +103,9 @@ def test_it_is_killed_before_between_and_during_passes(
             dispatcher.restart()
         got += numbers(elements)
         assert sorted(got) == list(range(400))
-        dispatcher.ready()
+        dispatcher.wait_until_ready()
         dispatcher.restart()
-    dispatcher.ready()
+    dispatcher.wait_until_ready()
 
 
 def test_readers_of_one_job_share_its_pass_over_kills(
@@ -117,10 +117,10 @@ def test_readers_of_one_job_share_its_pass_over_kills(
     def kill() -> list[int]:
         for _ in range(2):
             dispatcher.restart()
-            dispatcher.ready()
+            dispatcher.wait_until_ready()
         return []
 
-    got = at_once([kill, *(lambda reader=reader: numbers(reader) for reader in readers)], timeout=60.0)
+    got = run_in_threads([kill, *(lambda reader=reader: numbers(reader) for reader in readers)], timeout=60.0)
     assert sorted(joined(got)) == list(range(1_500))
 
 
@@ -139,7 +139,7 @@ def test_trainers_of_a_cached_job_see_one_sequence_over_a_kill(
     dispatcher.restart()
     assert first(150, other) == [*range(100), *range(50)]
     assert first(50, one) == list(range(50, 100))
-    dispatcher.ready()
+    dispatcher.wait_until_ready()
     assert first(50, other) == list(range(50, 100))
     for elements in (one, other):
         elements.close()  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ def test_a_dispatcher_that_was_stopped_for_longer_than_all_times_loses_nobody(tm
             policy = dsnb.distribute("distributed_epoch", dispatcher.target, job_name="train")
             elements = iter(slowly(1_000).apply(policy))
             got = first(100, elements)
-            with dispatcher.stopped():
+            with dispatcher.suspended():
                 began = time.monotonic()
                 wait_for(lambda: time.monotonic() - began > AWAY_S, what="more than its times", timeout=AWAY_S + 10)
             got += numbers(elements)
@@ -191,7 +191,7 @@ def test_who_comes_while_it_is_away_waits_for_it(dispatcher: RestartableDispatch
     dispatcher.kill()
     start = threading.Timer(0.5, dispatcher.start)
     start.start()
-    got = at_once([worker_and_reader])
+    got = run_in_threads([worker_and_reader])
     start.join()
     assert sorted(got[0]) == list(range(100))
 

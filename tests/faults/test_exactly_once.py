@@ -128,7 +128,7 @@ def test_elements_that_a_reader_alone_has_are_counted_when_it_does_not_consume_t
     victim = scene.read(pause_s=0.004, **shared, **end)
     scene.wait_for(victim, 400)
     scene.workers[0].kill()
-    scene.workers[0].ended()
+    scene.workers[0].wait_for_exit()
     wait_for(lambda: len(scene.cluster.job("train").tasks) == 1, what="its part to be given up", timeout=30)
     if what == "is suspended":
         victim.suspend()

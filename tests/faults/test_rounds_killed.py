@@ -39,14 +39,14 @@ def test_rounds_stay_whole_when_a_worker_is_killed_and_what_it_took_is_told_in_t
         target, token = cluster.dispatcher.target, cluster.dispatcher.token
         victim, _survivor = (stack.enter_context(worker_process(target, token)) for _ in range(2))
         consumers = stack.enter_context(Consumers(numbers_in_rounds(3, cluster.service)))
-        rows = consumers.rounds_at_once(50)
+        rows = consumers.rounds_in_threads(50)
         assert sum(row[0] == 0 for row in rows) == 2
         victim.kill()
         began = time.monotonic()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             cluster.service.wait_until(lambda status: len(status.workers) == 1, DEADLINE_S)
-            rows += consumers.rounds_at_once(300, DEADLINE_S)
+            rows += consumers.rounds_in_threads(300, DEADLINE_S)
         assert time.monotonic() - began < DEADLINE_S
 
         # What each worker gave came in order, once, and without a gap: what all had received was still given.
@@ -81,12 +81,12 @@ def test_reading_goes_on_while_the_dispatcher_is_killed_and_workers_join_when_it
         rows += consumers.rounds(500)  # more than anybody had in hand
         dispatcher.start()
         rows += consumers.rounds(100)
-        dispatcher.ready()
+        dispatcher.wait_until_ready()
         stack.enter_context(dsnb.WorkerServer(config))
         more = consumers.rounds_until(lambda row: row[0] == 0)
         dispatcher.restart()
         more += consumers.rounds(200)
-        dispatcher.ready()
+        dispatcher.wait_until_ready()
 
     assert [row[0] for row in rows[::2]] == [row[0] for row in rows[1::2]] == list(range(0, 3 * len(rows) // 2, 3))
     assert [row[0] for row in rows + more].count(0) == 3
@@ -102,7 +102,7 @@ def test_a_dispatcher_killed_in_the_middle_of_a_change_brings_it_to_an_end(dispa
             stack.enter_context(dsnb.WorkerServer(config))  # its joining halts the consumers
             dispatcher.restart()
             rows += consumers.rounds(20)
-            dispatcher.ready()
+            dispatcher.wait_until_ready()
         service = dsnb.connect(dispatcher.target, token=dispatcher.token)
 
         def all_give_rounds() -> bool:
@@ -125,7 +125,7 @@ def test_a_consumer_that_was_killed_is_named_and_its_successor_goes_on_with_the_
             with PythonProcess([*arguments, "stay"], env=environment, stdin=True) as process:
                 wait_until_all_read(cluster.status)
                 got = first(16, elements)
-                process.line("31", timeout=DEADLINE_S)
+                process.wait_for_line("31", timeout=DEADLINE_S)
                 process.kill()
                 with pytest.raises(DeadlineExceededError, match="it waits for consumer 1"):
                     got.extend(int(element) for element in elements)
@@ -135,6 +135,6 @@ def test_a_consumer_that_was_killed_is_named_and_its_successor_goes_on_with_the_
                 while got[-1] < ahead + 200:
                     got.append(int(next(elements)))
                 assert got == list(range(0, len(got) * 2, 2))
-                process.line(str(got[-1] + 1), timeout=DEADLINE_S)
+                process.wait_for_line(str(got[-1] + 1), timeout=DEADLINE_S)
         finally:
             elements.close()  # type: ignore[attr-defined]

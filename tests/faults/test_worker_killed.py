@@ -20,7 +20,7 @@ from dsnb.errors import DataLossWarning
 from dsnb.monitor.snapshot import Snapshot
 from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
-from tests.support.reading import at_once, first, numbers
+from tests.support.reading import first, numbers, run_in_threads
 from tests.support.waiting import wait_for
 from tests.support.workers import address_of, worker_process
 
@@ -155,7 +155,7 @@ def test_readers_who_share_a_job_get_each_element_once_and_all_end(scene: Scene)
     scene.kill()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        rest = at_once([lambda reader=reader: numbers(reader) for reader in readers], DEADLINE_S)
+        rest = run_in_threads([lambda reader=reader: numbers(reader) for reader in readers], DEADLINE_S)
 
     assert Counter(number for part in (*got, *rest) for number in part) == Counter(range(3_000))
     assert told(caught) == []
@@ -232,7 +232,7 @@ def test_trainers_of_a_finite_shared_pass_see_the_same_sequence_also_when_it_is_
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for name, rest in zip(
-            trainers, at_once([lambda e=e: timed(e) for e in trainers.values()], DEADLINE_S), strict=True
+            trainers, run_in_threads([lambda e=e: timed(e) for e in trainers.values()], DEADLINE_S), strict=True
         ):
             got[name] += rest
     job = scene.cluster.job("train")

@@ -68,7 +68,7 @@ def test_what_the_only_worker_was_not_given_before_it_left_comes_of_the_next_one
         reader = scene.read(trainer=trainer, batch=batch, cache={"on_lag": "spill"})
         scene.wait_for(reader, 100)
         scene.workers[0].terminate()
-        assert scene.workers[0].ended() == 0, "it waits for the rest of a batch that it is not to make"
+        assert scene.workers[0].wait_for_exit() == 0, "it waits for the rest of a batch that it is not to make"
         scene.add_worker()
         assert scene.ended() == [{"errors": [], "warnings": []}]
         assert Counter(reader.got) == dict.fromkeys(range(1_500), 1)

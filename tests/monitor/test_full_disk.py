@@ -16,8 +16,8 @@ def test_a_recording_on_a_full_disk_warns_at_once_and_tells_how_many_snapshots_a
         wait_for(lambda: process.popen.poll() is not None, what="its end", timeout=100)
         if process.stdout.startswith("CANNOT"):
             pytest.skip(f"no disk may be mounted here: {process.stdout}")
-        assert process.stdout.endswith("DONE\n"), process.story()
-        first, *_, last = process.line("TOLD").split(" || ")
+        assert process.stdout.endswith("DONE\n"), process.describe()
+        first, *_, last = process.wait_for_line("TOLD").split(" || ")
     assert "run.db" in first
     assert "disk is full" in first
     assert "free some room" in first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsnb.monitor.rates import demand_words, rates
+from dsnb.monitor.rates import demand_text, rates
 from tests.dashboard.snapshots import SECOND, job, place, snapshot, stage, task, trainer, worker
 
 
@@ -63,8 +63,8 @@ def test_no_more_than_fourfold_is_claimed_of_a_trainer_that_always_waits() -> No
     after = snapshot(2, jobs=(job(trainers=(trainer(elements=10, wait_ns=SECOND, active_ns=SECOND),)),))
     found = rates(before, after).job("train")
     assert found.demand == pytest.approx(40)
-    assert found.fastest is not None
-    assert demand_words(found.fastest) == "40/s or more"
+    assert found.fastest_trainer is not None
+    assert demand_text(found.fastest_trainer) == "40/s or more"
 
 
 def test_a_trainer_that_does_not_read_has_neither_wait_nor_demand() -> None:

@@ -63,7 +63,7 @@ def test_a_writer_ends_with_its_service(tmp_path: Path) -> None:
 
 def test_a_long_run_stays_within_bounds_and_keeps_its_beginning(tmp_path: Path, service: dsnb.DataService) -> None:
     path = tmp_path / "run.db"
-    with RunWriter(path, service.target, service.token, every_s=0.1, most=8):
+    with RunWriter(path, service.target, service.token, every_s=0.1, max_snapshots=8):
         wait_for(lambda: len(kept(path)) >= 3, what="the first snapshots")
         beginning = kept(path)[0]
         wait_for(lambda: kept(path)[-1] - beginning > 2.0, what="two seconds to be kept")

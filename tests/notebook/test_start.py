@@ -12,8 +12,8 @@ import pytest
 import dsnb
 from dsnb.errors import AlreadyExistsError, FailedPreconditionError, UnavailableError
 from dsnb.wire import discovery
-from tests.support.processes import python
-from tests.support.reading import at_once, numbers
+from tests.support.processes import python_process
+from tests.support.reading import numbers, run_in_threads
 from tests.support.requires import require_module
 
 ANOTHER_KERNEL = "import dsnb; service = dsnb.start(workers=0{}); print('READY', service.name, flush=True); input()"
@@ -131,7 +131,7 @@ def test_a_name_makes_a_service_of_its_own() -> None:
 
 
 def test_a_name_of_another_kernel_is_refused_with_how_to_connect() -> None:
-    with python(ANOTHER_KERNEL.format(", name='digits'")) as other:
+    with python_process(ANOTHER_KERNEL.format(", name='digits'")) as other:
         with pytest.raises(AlreadyExistsError, match=f"'digits' runs in process {other.pid} at grpc://") as caught:
             dsnb.start(workers=0, name="digits")
         assert "dsnb.connect('digits')" in caught.value.hint
@@ -140,14 +140,14 @@ def test_a_name_of_another_kernel_is_refused_with_how_to_connect() -> None:
 
 
 def test_without_a_name_another_kernels_default_is_left_alone() -> None:
-    with python(ANOTHER_KERNEL.format("")) as other:
-        assert other.line("READY") == "READY default"
+    with python_process(ANOTHER_KERNEL.format("")) as other:
+        assert other.wait_for_line("READY") == "READY default"
         assert dsnb.start(workers=0).name == "default-2"
         assert dsnb.start(workers=0).name == "default-2", "this kernel's own"
 
 
 def test_threads_that_start_at_once_share_one_service() -> None:
-    services = at_once([lambda: dsnb.start(workers=1)] * 4)
+    services = run_in_threads([lambda: dsnb.start(workers=1)] * 4)
     assert len({service.target for service in services}) == 1
 
 

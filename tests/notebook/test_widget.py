@@ -71,8 +71,8 @@ def test_old_jobs_do_not_fill_the_card() -> None:
 
 def test_links_lead_through_the_jupyter_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/me/")
-    assert 'href="/user/me/proxy/5006/?key=k"' in display.links("http://127.0.0.1:5006/?key=k")
+    assert 'href="/user/me/proxy/5006/?key=k"' in display.dashboard_links("http://127.0.0.1:5006/?key=k")
     monkeypatch.delenv("JUPYTERHUB_SERVICE_PREFIX")
-    html = display.links("http://127.0.0.1:5006/?key=k")
+    html = display.dashboard_links("http://127.0.0.1:5006/?key=k")
     assert 'href="http://127.0.0.1:5006/?key=k"' in html
     assert 'href="/proxy/5006/?key=k"' in html

@@ -27,11 +27,11 @@ def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 @pytest.fixture
 def kernel(shared_kernel: Kernel) -> Iterator[Kernel]:
     """A kernel that has run cells before, as kernels have; a situation leaves nothing in it."""
-    shared_kernel.look()
+    shared_kernel.take_census()
     yield shared_kernel
     shared_kernel.run("if 'service' in globals(): service.stop()")
-    assert shared_kernel.left() == {}
-    assert shared_kernel.noise() == ""
+    assert shared_kernel.leftovers() == {}
+    assert shared_kernel.log_text() == ""
 
 
 @pytest.fixture

@@ -40,11 +40,11 @@ print(widgets._head.value.endswith(": stopped"), widgets._slider.disabled, sorte
 
 def test_a_card_is_live_while_a_cell_runs_scales_and_ends_with_the_service(own_kernel: Kernel) -> None:
     require_module("ipywidgets")
-    own_kernel.look()
+    own_kernel.take_census()
     assert own_kernel.run(SHOW) == "application/vnd.jupyter.widget-view+json text/html text/plain\n"
     assert own_kernel.run(BUSY) == "True 1 True\n"
     assert own_kernel.run(SLIDE) == "2\n"
     assert own_kernel.run(ONE_FEED) == "dsnb-card dsnb-dashboard-feed\n"
     assert own_kernel.run(STOP) == "True True ['text/html', 'text/plain']\n"
-    left = own_kernel.left()
+    left = own_kernel.leftovers()
     assert not any("dsnb" in thread for thread in left.get("threads", [])), left

@@ -158,7 +158,7 @@ def test_an_exception_leaves_a_with_block(kernel: Kernel) -> None:
     )
     assert kernel.run("print(service)") == "DataService('default', stopped)\n"
     kernel.run("del elements")
-    assert kernel.left() == {}
+    assert kernel.leftovers() == {}
     kernel.run("service = dsnb.start(workers=2)")
     kernel.fail("with dsnb.start(workers=2):\n    1 / 0")
     kernel.run(HEALTHY)  # the block had not started it
@@ -166,14 +166,14 @@ def test_an_exception_leaves_a_with_block(kernel: Kernel) -> None:
 
 def test_a_thousand_iterators_are_dropped_half_read(kernel: Kernel) -> None:
     kernel.run("service = dsnb.start(workers=2)" + READ + "del elements")
-    kernel.look()
+    kernel.take_census()
     kernel.run(
         "numbers = dsnb.Dataset.range(10**9).apply(dsnb.distribute('parallel_epochs', service))\n"
         "for _ in range(1000):\n    elements = iter(numbers); next(elements)\n"
         "del elements",
         timeout=110,
     )
-    assert kernel.left() == {}
+    assert kernel.leftovers() == {}
     wait = "service.wait_until(lambda s: not any(job.clients for job in s.jobs)); print(service.workers)"
     assert kernel.run(wait) == "2\n"
     kernel.run(HEALTHY)

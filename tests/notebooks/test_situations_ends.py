@@ -80,7 +80,7 @@ def test_the_kernel_is_shut_down(own_kernel: Kernel) -> None:
     own_kernel.shutdown()
     nothing_is_left_of(own_kernel, places)
     assert time.monotonic() - began < 20
-    assert own_kernel.noise() == ""
+    assert own_kernel.log_text() == ""
 
 
 def test_the_kernel_is_killed(own_kernel: Kernel) -> None:
@@ -104,9 +104,9 @@ def test_the_interpreter_ends_with_live_iterators_services_and_dashboards(tmp_pa
         for number, (end, code) in enumerate(ends.items()):
             apart = {"DSNB_RUNTIME_DIR": str(tmp_path / str(number))}
             script = stack.enter_context(PythonProcess(["-c", WORK + end], env=apart))
-            script.line("1 1 1")
+            script.wait_for_line("1 1 1")
             began = time.monotonic()
-            assert script.ended() == code
+            assert script.wait_for_exit() == code
             assert time.monotonic() - began < 15
             assert re.sub(r"Traceback.*\nZeroDivisionError.*\n", "", script.stderr, flags=re.DOTALL) == ""
             assert list((tmp_path / str(number)).iterdir()) == []

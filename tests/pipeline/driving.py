@@ -17,7 +17,7 @@ MOST = 10_000
 
 
 def context(entropy: int = 7, passes: tuple[int, ...] = (0,), splits: Any = None, prompt: bool = False) -> BuildContext:
-    return BuildContext(entropy=entropy, passes=passes, splits=splits, prompt=prompt)
+    return BuildContext(entropy=entropy, iteration_path=passes, splits=splits, low_latency=prompt)
 
 
 def no_room(_nbytes: int) -> None:

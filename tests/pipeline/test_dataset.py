@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import dsnb.pipeline.dataset
 import dsnb.pipeline.engine.assemble
-import dsnb.pipeline.engine.leaving
-import dsnb.pipeline.engine.origin
+import dsnb.pipeline.engine.function_location
 import dsnb.pipeline.engine.ownership
-import dsnb.pipeline.engine.pace
+import dsnb.pipeline.engine.run_length
+import dsnb.pipeline.engine.to_numpy
 import dsnb.pipeline.file_datasets
 import dsnb.pipeline.grouping
 import dsnb.pipeline.splits
@@ -37,10 +37,10 @@ MODULES = [
     dsnb.pipeline.file_datasets,
     dsnb.pipeline.splits,
     dsnb.pipeline.engine.assemble,
-    dsnb.pipeline.engine.leaving,
-    dsnb.pipeline.engine.origin,
+    dsnb.pipeline.engine.to_numpy,
+    dsnb.pipeline.engine.function_location,
     dsnb.pipeline.engine.ownership,
-    dsnb.pipeline.engine.pace,
+    dsnb.pipeline.engine.run_length,
 ]
 
 

@@ -18,7 +18,7 @@ from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import describe, restore, serialise
-from tests.support.graphs import Each, Numbers, Zip, each, fetch, no_blobs
+from tests.support.graphs import MapFunction, Numbers, Zip, blob_loader, no_blobs, pipeline_with
 
 BIG = 1 << 20
 
@@ -28,8 +28,8 @@ BIG = 1 << 20
 
 def test_an_array_over_a_megabyte_leaves_the_pickle_and_comes_back_read_only() -> None:
     array = np.arange(BIG // 4 + 1, dtype=np.int32)
-    graph = serialise(each(functools.partial(np.add, array)))
-    restored: Any = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(functools.partial(np.add, array)))
+    restored: Any = restore(graph.definition, blob_loader(graph))
     (back,) = restored.function.args
     assert len(graph.definition) < 10_000
     assert [blob.nbytes for blob in graph.blobs] == [array.nbytes]
@@ -40,7 +40,7 @@ def test_an_array_over_a_megabyte_leaves_the_pickle_and_comes_back_read_only() -
 
 def test_a_blob_is_a_view_of_the_users_array_and_what_comes_back_is_a_view_of_what_was_fetched() -> None:
     array = np.arange(float(BIG))
-    graph = serialise(each(functools.partial(np.add, array)))
+    graph = serialise(pipeline_with(functools.partial(np.add, array)))
     assert np.shares_memory(np.frombuffer(graph.blobs[0].data, np.uint8), array)
     buffer = bytearray(graph.blobs[0].data)
     restored: Any = restore(graph.definition, lambda _: buffer)
@@ -51,17 +51,17 @@ def test_a_blob_is_a_view_of_the_users_array_and_what_comes_back_is_a_view_of_wh
 
 
 def test_an_array_of_a_megabyte_stays_in_the_pickle() -> None:
-    assert not serialise(each(functools.partial(np.add, np.zeros(BIG, np.uint8)))).blobs
+    assert not serialise(pipeline_with(functools.partial(np.add, np.zeros(BIG, np.uint8)))).blobs
 
 
 def test_equal_arrays_are_one_blob_that_is_fetched_once() -> None:
     array = np.arange(float(BIG))
-    graph = serialise(each(functools.partial(max, array, [array, array.copy()])))
+    graph = serialise(pipeline_with(functools.partial(max, array, [array, array.copy()])))
     asked: list[str] = []
 
     def fetch_counted(digest: str) -> bytes:
         asked.append(digest)
-        return fetch(graph)(digest)
+        return blob_loader(graph)(digest)
 
     restored: Any = restore(graph.definition, fetch_counted)
     assert len(graph.blobs) == len(asked) == 1
@@ -79,8 +79,8 @@ def test_equal_arrays_are_one_blob_that_is_fetched_once() -> None:
 )
 def test_arrays_that_differ_in_anything_come_back_as_they_were(other: np.ndarray[Any, Any]) -> None:
     array = np.zeros(BIG + 8, np.uint8)
-    graph = serialise(each(functools.partial(max, array, other)))
-    restored: Any = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(functools.partial(max, array, other)))
+    restored: Any = restore(graph.definition, blob_loader(graph))
     for back, sent in zip(restored.function.args, (array, other), strict=True):
         assert back.dtype == sent.dtype
         np.testing.assert_array_equal(back, sent)
@@ -88,7 +88,7 @@ def test_arrays_that_differ_in_anything_come_back_as_they_were(other: np.ndarray
 
 def test_a_blob_is_known_by_its_bytes_alone() -> None:
     array = np.arange(float(BIG))
-    graph = serialise(each(functools.partial(max, array, array.view(np.int64).reshape(2, -1))))
+    graph = serialise(pipeline_with(functools.partial(max, array, array.view(np.int64).reshape(2, -1))))
     assert [blob.digest for blob in graph.blobs] == [xxhash.xxh3_128_hexdigest(array.tobytes())]
 
 
@@ -104,8 +104,8 @@ def test_a_blob_is_known_by_its_bytes_alone() -> None:
     ids=["fortran", "strided", "datetime", "big-endian", "complex"],
 )
 def test_arrays_of_any_layout_come_back_as_they_were(array: np.ndarray[Any, Any]) -> None:
-    graph = serialise(each(functools.partial(max, array)))
-    restored: Any = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(functools.partial(max, array)))
+    restored: Any = restore(graph.definition, blob_loader(graph))
     (back,) = restored.function.args
     assert len(graph.blobs) == 1
     assert back.dtype == array.dtype
@@ -114,20 +114,20 @@ def test_arrays_of_any_layout_come_back_as_they_were(array: np.ndarray[Any, Any]
 
 def test_arrays_of_objects_stay_in_the_pickle() -> None:
     array = np.array([None, "text"] * BIG, object)[: BIG // 4]
-    assert not serialise(each(functools.partial(max, array))).blobs
+    assert not serialise(pipeline_with(functools.partial(max, array))).blobs
 
 
 def test_a_memory_map_comes_back_as_an_array(tmp_path: Path) -> None:
     array = np.memmap(tmp_path / "data", np.uint8, "w+", shape=(BIG + 1,))
     array[-1] = 7
-    graph = serialise(each(functools.partial(max, array)))
-    restored: Any = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(functools.partial(max, array)))
+    restored: Any = restore(graph.definition, blob_loader(graph))
     assert type(restored.function.args[0]) is np.ndarray
     assert restored.function.args[0][-1] == 7
 
 
 def test_a_blob_of_the_wrong_size_is_refused() -> None:
-    graph = serialise(each(functools.partial(max, np.zeros(BIG + 1, np.uint8))))
+    graph = serialise(pipeline_with(functools.partial(max, np.zeros(BIG + 1, np.uint8))))
     with pytest.raises(DataLossError, match=f"{BIG} bytes where the pipeline's array has {BIG + 1}"):
         restore(graph.definition, lambda _: bytes(BIG))
 
@@ -160,11 +160,11 @@ def test_a_module_that_the_worker_does_not_have_is_named(tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(str(library))
     import graph_library  # type: ignore[import-not-found]
 
-    graph = serialise(each(graph_library.decode))
+    graph = serialise(pipeline_with(graph_library.decode))
     monkeypatch.delitem(sys.modules, "graph_library")
     shutil.rmtree(library)  # the path to it came along
     with pytest.raises(FailedPreconditionError, match="needs the module 'graph_library'"):
-        restore(graph.definition, fetch(graph))
+        restore(graph.definition, blob_loader(graph))
 
 
 # ----------------------------------------------------------------------------------------------------------- what it is
@@ -173,10 +173,10 @@ def test_a_module_that_the_worker_does_not_have_is_named(tmp_path: Path, monkeyp
 def test_the_graph_carries_the_fingerprint_of_its_pipeline_which_the_worker_finds_too() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def helper(x): return x + 1\ndef f(x): return helper(x)", namespace)
-    graph = serialise(each(namespace["f"]))
-    restored = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(namespace["f"]))
+    restored = restore(graph.definition, blob_loader(graph))
     assert serialise(restored).fingerprint.digest == graph.fingerprint.digest
-    assert serialise(each(len)).fingerprint.digest != graph.fingerprint.digest
+    assert serialise(pipeline_with(len)).fingerprint.digest != graph.fingerprint.digest
 
 
 REAL = {
@@ -192,15 +192,15 @@ REAL = {
 @pytest.mark.parametrize("make", REAL.values(), ids=REAL)
 def test_a_real_dataset_reads_the_same_after_the_journey_and_is_known_again(make: Callable[[], Dataset]) -> None:
     graph = serialise(make().operation)
-    restored = restore(graph.definition, fetch(graph))
+    restored = restore(graph.definition, blob_loader(graph))
     assert [repr(element) for element in Dataset(restored)] == [repr(element) for element in make()]
     assert fingerprint(restored) == fingerprint(make().operation) == graph.fingerprint
     assert not graph.fingerprint.unhashable
 
 
 def test_a_pipeline_is_described_in_one_line() -> None:
-    line = Each(function=len, inputs=(Each(function=max, inputs=(Numbers(count=3),)),))
+    line = MapFunction(function=len, inputs=(MapFunction(function=max, inputs=(Numbers(count=3),)),))
     assert describe(line) == "numbers(3) | map(max) | map(len)"
-    assert describe(Each(function=len, inputs=(Zip(inputs=(line, Numbers())),))) == (
+    assert describe(MapFunction(function=len, inputs=(Zip(inputs=(line, Numbers())),))) == (
         "zip(numbers(3) | map(max) | map(len), numbers(3)) | map(len)"
     )

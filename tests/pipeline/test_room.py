@@ -65,7 +65,7 @@ def leaves(elements: list[Any]) -> list[Any]:
 
 
 def given_by(dataset: Dataset, room: Any) -> list[Any]:
-    stage = dataset.operation.build(replace(context(), room=room))
+    stage = dataset.operation.build(replace(context(), allocate=room))
     try:
         return drain(stage, [2])
     finally:

@@ -16,9 +16,9 @@ from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundE
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.graph import describe, restore, serialise
-from dsnb.pipeline.modes import Divisible
-from dsnb.pipeline.operations.with_options import built
-from dsnb.pipeline.sharding import divisible, opens_files, sharded
+from dsnb.pipeline.modes import ShardingSupport
+from dsnb.pipeline.operations.with_options import build_pipeline
+from dsnb.pipeline.sharding import opens_files, sharded, sharding_support
 from tests.pipeline.driving import context, drain, plain
 
 ENTROPY = 4711
@@ -30,7 +30,7 @@ HINT = dsnb.SHARD_HINT
 def shard(ds: Dataset, mode: str, count: int, index: int) -> list[Any]:
     """What one worker produces of a pipeline that came to it as bytes."""
     arrived = restore(serialise(ds.operation).definition, {}.__getitem__)
-    stage = built(sharded(arrived, mode, count, index), context(entropy=ENTROPY))
+    stage = build_pipeline(sharded(arrived, mode, count, index), context(entropy=ENTROPY))
     try:
         return [plain(element) for element in drain(stage, (3, 64))]
     finally:
@@ -227,10 +227,12 @@ def test_what_a_pipeline_offers_is_plain_data(folder: Path) -> None:
     files = listed(folder)
     names = Dataset.from_generator(lambda: map(str, folder.glob("*.txt")))
     nothing = "Found an unshardable source dataset: range(3) reads no files"
-    assert divisible(Dataset.range(3).operation) == Divisible(no_files=nothing)
-    assert divisible(files.operation) == Divisible(files=10)
-    assert divisible(names.flat_map(TextLineDataset).operation) == Divisible()
-    assert divisible(files.shard(HINT, 0).batch(2).operation) == Divisible(files=10, hinted=True)
+    assert sharding_support(Dataset.range(3).operation) == ShardingSupport(no_files_reason=nothing)
+    assert sharding_support(files.operation) == ShardingSupport(file_count=10)
+    assert sharding_support(names.flat_map(TextLineDataset).operation) == ShardingSupport()
+    assert sharding_support(files.shard(HINT, 0).batch(2).operation) == ShardingSupport(
+        file_count=10, has_shard_hint=True
+    )
 
 
 # ---- functions that open files

@@ -8,7 +8,15 @@ import pytest
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.operation import INFINITE_CARDINALITY as INF
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN
-from dsnb.pipeline.specs import add_dimension, can_follow, drop_dimension, merged, scaled, shortest, total
+from dsnb.pipeline.specs import (
+    add_dimension,
+    are_compatible,
+    drop_dimension,
+    map_cardinality,
+    merge_specs,
+    shortest_cardinality,
+    total_cardinality,
+)
 
 SPEC = {"x": TensorSpec((2, None), "f4"), "y": (TensorSpec((), "i8"),)}
 
@@ -20,7 +28,7 @@ def test_a_batch_has_one_dimension_more_and_unbatching_takes_it_off() -> None:
 
 
 def test_an_unknown_spec_stays_unknown() -> None:
-    assert add_dimension(None, 8) is drop_dimension(None) is merged(None, SPEC) is merged(SPEC, None) is None
+    assert add_dimension(None, 8) is drop_dimension(None) is merge_specs(None, SPEC) is merge_specs(SPEC, None) is None
 
 
 @pytest.mark.parametrize(
@@ -35,11 +43,13 @@ def test_an_unknown_spec_stays_unknown() -> None:
     ids=["size", "unknown size", "rank", "dtype", "structure"],
 )
 def test_datasets_can_follow_each_other_if_only_sizes_differ(other: object, fits: bool) -> None:
-    assert can_follow(TensorSpec((4, 2), "f4"), other) is fits
+    assert are_compatible(TensorSpec((4, 2), "f4"), other) is fits
 
 
 def test_merging_keeps_what_both_know() -> None:
-    assert merged(TensorSpec((4, 2), np.float32), TensorSpec((3, 2), np.float32)) == TensorSpec((None, 2), np.float32)
+    assert merge_specs(TensorSpec((4, 2), np.float32), TensorSpec((3, 2), np.float32)) == TensorSpec(
+        (None, 2), np.float32
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,10 +66,10 @@ def test_merging_keeps_what_both_know() -> None:
 def test_cardinalities_combine_by_tf_data_s_rules(
     cardinalities: list[int], one_after_the_other: int, side_by_side: int
 ) -> None:
-    assert total(cardinalities) == one_after_the_other
-    assert shortest(cardinalities) == side_by_side
+    assert total_cardinality(cardinalities) == one_after_the_other
+    assert shortest_cardinality(cardinalities) == side_by_side
 
 
 @pytest.mark.parametrize("cardinality, doubled", [(0, 0), (4, 8), (INF, INF), (UNKNOWN, UNKNOWN)])
 def test_only_a_known_finite_cardinality_is_scaled(cardinality: int, doubled: int) -> None:
-    assert scaled(cardinality, lambda known: 2 * known) == doubled
+    assert map_cardinality(cardinality, lambda known: 2 * known) == doubled

@@ -12,15 +12,15 @@ from dsnb.errors import InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.file_datasets import TextLineDataset
 from dsnb.pipeline.operation import Operation, count_sources
-from dsnb.pipeline.splits import Positions, SplitProvider, split_providers
+from dsnb.pipeline.splits import SplitCursor, SplitProvider, split_providers
 from tests.pipeline.driving import Feed, by_turns, context, plain
 
 
-def positions(count: int, feed: Feed | None = None) -> Positions:
-    return Positions(context(splits=None if feed is None else feed.task()), count)
+def positions(count: int, feed: Feed | None = None) -> SplitCursor:
+    return SplitCursor(context(splits=None if feed is None else feed.task()), count)
 
 
-def taken(source: Positions, most: int) -> list[int]:
+def taken(source: SplitCursor, most: int) -> list[int]:
     out: list[int] = []
     while piece := source.take(most):
         assert len(piece) <= most

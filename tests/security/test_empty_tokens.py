@@ -50,7 +50,7 @@ def test_a_full_disk_leaves_no_empty_token_behind(tmp_path: Path) -> None:
     folder.mkdir()
     code = FULL_DISK.format(root=str(Path(__file__).resolve().parents[2]))
     with PythonProcess(["-c", code, str(folder)]) as process:
-        process.ended(timeout=60)
+        process.wait_for_exit(timeout=60)
         if process.stdout.startswith("CANNOT"):
             pytest.skip(f"no disk of one's own can be mounted here: {process.stdout}")
         lines = process.stdout.splitlines()
@@ -76,7 +76,7 @@ def test_a_work_dir_with_a_damaged_token_is_explained_and_nothing_starts(tmp_pat
     assert "remove it, and the service makes a new token" in caught.value.hint
     assert token.read_bytes() == content
     with PythonProcess(["-m", "dsnb", "dispatcher", "--work-dir", str(folder)]) as process:
-        assert process.ended() == 1
+        assert process.wait_for_exit() == 1
         assert f"the token file '{token}' is" in process.stderr
         assert "Traceback" not in process.stderr
     token.unlink()
@@ -115,7 +115,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_an_empty_variable_is_refused_by_each_command(command: list[str]) -> None:
     with PythonProcess(["-m", "dsnb", *command], env={"DSNB_TOKEN": ""}) as process:
-        assert process.ended() == 2, "a wrong use"
+        assert process.wait_for_exit() == 2, "a wrong use"
         assert "the environment variable DSNB_TOKEN is empty" in process.stderr
         assert "Traceback" not in process.stderr
 
@@ -127,7 +127,7 @@ def test_an_empty_token_file_is_refused_by_each_command(command: list[str], file
         file = str(tmp_path / "token")
         Path(file).touch()
     with PythonProcess(["-m", "dsnb", *command, "--token-file", file]) as process:
-        assert process.ended() == 1
+        assert process.wait_for_exit() == 1
         assert f"the token file '{file}' is" in process.stderr
         assert "Traceback" not in process.stderr
 
@@ -147,7 +147,7 @@ def test_an_empty_work_dir_is_not_the_current_folder(
     with pytest.raises(InvalidArgumentError, match="`work_dir` is empty"):
         make()
     with PythonProcess(["-m", "dsnb", "dispatcher", "--work-dir", ""]) as process:
-        assert process.ended() == 2, "a wrong use"
+        assert process.wait_for_exit() == 2, "a wrong use"
         assert "`work_dir` is empty" in process.stderr
     assert os.listdir(tmp_path) == []
 
@@ -158,7 +158,7 @@ def test_a_pipe_may_bring_a_token(tmp_path: Path) -> None:
     code = f"import sys; open({str(tmp_path / 'token')!r}, 'w').write('a-token-from-a-pipe')"
     arguments = ["-m", "dsnb", "dispatcher", "--json", "--token-file", str(tmp_path / "token")]
     with PythonProcess(arguments) as process, PythonProcess(["-c", code]):
-        target = json.loads(process.line("{"))["target"]
+        target = json.loads(process.wait_for_line("{"))["target"]
         assert dsnb.connect(target, token="a-token-from-a-pipe").status().target == target
         with pytest.raises(DsnbError):
             dsnb.connect(target, token="another")

@@ -18,11 +18,11 @@ import pytest
 
 import dsnb
 from dsnb.wire.methods import HELLO
-from dsnb.wire.security import Caller, digest_of, shown_by_caller
+from dsnb.wire.security import Caller, call_metadata, request_digest
 from tests.security.between import Relay
 from tests.support.dispatchers import RestartableDispatcher
 from tests.support.processes import PythonProcess
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.support.workers import address_of, worker_process
 
 MIB = 1 << 20
@@ -102,14 +102,14 @@ METHODS = ["/dsnb.v1.Dispatcher/Register", "/dsnb.v1.Dispatcher/Status", "/dsnb.
 def proofs(token: str) -> list[Any]:
     """What strangers may show: nothing, a token of the first version, and proofs made with wrong tokens."""
     caller = Caller()
-    guessed = caller.proof("guessed", METHODS[0], "0" * 16, digest_of(b""))
-    hello = caller.proof("guessed", HELLO.path, "", digest_of(b""))
+    guessed = caller.proof("guessed", METHODS[0], "0" * 16, request_digest(b""))
+    hello = caller.proof("guessed", HELLO.path, "", request_digest(b""))
     long = (("dsnb-version", "2"), ("dsnb-proof-bin", b"x" * 3000))
     return [
         (),
         (("dsnb-token", token[:-1]), ("dsnb-version", "1")),
-        shown_by_caller(guessed),
-        shown_by_caller(hello),
+        call_metadata(guessed),
+        call_metadata(hello),
         long,
     ]
 
@@ -140,7 +140,7 @@ def test_many_connections_with_large_messages_at_once_are_not_read(server: tuple
     address, pid = server
     data = bytes(32 * MIB)
     with Watched(pid) as watched:
-        at_once([lambda: send_one(address, METHODS[0], data, ())] * 24)
+        run_in_threads([lambda: send_one(address, METHODS[0], data, ())] * 24)
     watched.check()
 
 
@@ -157,7 +157,7 @@ def test_streams_without_an_end_are_not_read(server: tuple[str, int]) -> None:
         return run
 
     with Watched(pid) as watched:
-        at_once([pour(method) for method in METHODS * 6])
+        run_in_threads([pour(method) for method in METHODS * 6])
     watched.check()
 
 
@@ -172,7 +172,7 @@ def test_thousands_of_calls_leave_no_memory_and_no_threads(server: tuple[str, in
             assert all(each.exception() is not None for each in pending)
 
     with Watched(pid) as watched:
-        at_once([call] * 8)
+        run_in_threads([call] * 8)
     watched.check(64 * MIB)  # gRPC's own, for calls that wait; their number is bounded, whoever makes them
 
 
@@ -208,7 +208,7 @@ def test_hellos_that_were_recorded_leave_nothing_however_often_they_are_said(
                 channel.unary_unary(path)(messages[0], metadata=shown, timeout=60)
 
     with Watched(dispatcher._process.pid) as watched:
-        at_once([say] * 4)
+        run_in_threads([say] * 4)
     watched.check()
 
 
@@ -232,4 +232,4 @@ def test_who_knows_the_token_is_served_meanwhile(dispatcher: RestartableDispatch
             over.set()
         return True
 
-    assert all(at_once([read, *[attack] * 4]))
+    assert all(run_in_threads([read, *[attack] * 4]))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cache.places import without_password
+from dsnb.cache.locations import without_password
 from dsnb.cli.doctor import _proxies
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery
@@ -82,7 +82,7 @@ def test_nothing_that_is_printed_pickled_or_kept_holds_the_token(tmp_path: Path)
             cluster.workers,
             [worker.config for worker in cluster.workers],
             cluster.connection,
-            discovery.locate("digits"),
+            discovery.resolve("digits"),
             dsnb.connect("digits"),
             dsnb.DispatcherConfig(token=TOKEN),
             dsnb.WorkerConfig(dispatcher_address="127.0.0.1:1", token=TOKEN),
@@ -123,7 +123,7 @@ def test_a_command_that_fails_tells_no_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
     with PythonProcess(["-m", "dsnb", "status", "127.0.0.1:1", "--token-file", str(file)]) as process:
-        assert process.ended() == 1
+        assert process.wait_for_exit() == 1
         assert traces_of(TOKEN, (process.stdout + process.stderr).encode()) == []
 
 
@@ -152,7 +152,7 @@ def test_a_connection_file_of_another_user_is_not_believed() -> None:
         os.chown(path, 12345, 12345)
         try:
             assert discovery.running() == []
-            assert discovery.serving(service.target) is None
+            assert discovery.connection_at(service.target) is None
         finally:
             os.chown(path, os.geteuid(), -1)
 

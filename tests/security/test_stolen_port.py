@@ -39,7 +39,7 @@ from dsnb.wire.transfer import local
 from tests.security.between import Impostor, Recorder, Relay, traces_of
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.support.waiting import wait_for
 
 EVIL = "evil-task"
@@ -87,9 +87,9 @@ def evil_replies(definition: bytes, address: str) -> Callable[[str], list[bytes]
         "GetDataset": [DatasetReply(dataset_id="d", definition=definition)],
         "GetTask": [evil_order().start[0]],
         "GetSplits": [SplitsReply(first=0, end=0, done=True)],
-        "Follow": [ClientUpdate(state=True, tasks=(task,), finished=True, cancelled_by="nobody")],
+        "Follow": [ClientUpdate(has_state=True, tasks=(task,), finished=True, cancelled_by="nobody")],
         "ConfirmEnd": [EndReply(finished=True)],
-        "Join": [JoinReply(client_id="1", job_name="j", tasks=(task,), report_ms=100)],
+        "Join": [JoinReply(client_id="1", job_name="j", tasks=(task,), report_interval_ms=100)],
         "Register": [RegisterReply(dataset_id="d")],
     }
     return lambda path: [encode(reply) for reply in replies.get(path.rpartition("/")[2], [])]
@@ -137,7 +137,7 @@ def test_who_takes_a_dead_dispatchers_port_is_shown_no_token_and_obeyed_by_nobod
             assert set(worker._tasks) == known
             assert not worker.stopped
         dispatcher.start()
-        dispatcher.ready()
+        dispatcher.wait_until_ready()
         while len(got) < 40_000:
             got.append(int(next(elements)))
         elements.close()
@@ -244,7 +244,7 @@ def test_calls_that_were_recorded_are_refused_when_they_are_made_again(tmp_path:
         assert after.jobs == before.jobs
         assert after.events == before.events
         dispatcher.restart()
-        dispatcher.ready()
+        dispatcher.wait_until_ready()
         for path, shown, messages in recorded:
             assert made_again(dispatcher.target[7:], path, shown, messages) is path.endswith("Hello"), path
         assert [job.name for job in dsnb.connect(dispatcher.target, token).status().jobs] == ["train"]
@@ -295,13 +295,13 @@ def test_many_threads_may_share_a_channel_while_its_server_is_started_again(tmp_
             try:
                 for _ in range(3):
                     dispatcher.restart()
-                    dispatcher.ready()
+                    dispatcher.wait_until_ready()
             finally:
                 over.set()
             return 1
 
         try:
-            assert all(at_once([restart, *[ask] * 6]))
+            assert all(run_in_threads([restart, *[ask] * 6]))
         finally:
             kept.close()
 

@@ -34,7 +34,7 @@ def dispatcher_at(address: str) -> Iterator[PythonProcess]:
     """A dispatcher that makes its token by itself."""
     port = address.rpartition(":")[2]
     with PythonProcess(["-m", "dsnb", "dispatcher", "--port", port, "--json"]) as dispatcher:
-        assert json.loads(dispatcher.line("{", timeout=60))["target"] == f"grpc://{address}"
+        assert json.loads(dispatcher.wait_for_line("{", timeout=60))["target"] == f"grpc://{address}"
         yield dispatcher
 
 
@@ -44,20 +44,20 @@ def test_a_reader_that_starts_before_its_dispatcher_finds_the_token_when_it_come
         dispatcher_at(address),
         PythonProcess(["-m", "dsnb", "worker", "--dispatcher", address]),
     ):
-        assert reader.line("GOT", timeout=60) == "GOT [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
-        assert reader.ended() == 0
+        assert reader.wait_for_line("GOT", timeout=60) == "GOT [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+        assert reader.wait_for_exit() == 0
 
 
 def test_a_worker_that_starts_before_its_dispatcher_finds_the_token_when_it_comes() -> None:
     with begun_before("-m", "dsnb", "worker", "--dispatcher") as (worker, address), dispatcher_at(address):
-        worker.line("worker ready", timeout=60)
+        worker.wait_for_line("worker ready", timeout=60)
 
 
 def test_a_worker_without_a_token_of_its_own_follows_a_service_that_is_started_again_with_another() -> None:
     """The connection file tells the new one; nothing else does."""
     with begun_before("-m", "dsnb", "worker", "--dispatcher") as (worker, address):
         with dispatcher_at(address):
-            worker.line("worker ready", timeout=60)
+            worker.wait_for_line("worker ready", timeout=60)
         with dispatcher_at(address), PythonProcess(["-c", READER, address]) as reader:
-            assert reader.line("GOT", timeout=60) == "GOT [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
-            assert reader.ended() == 0
+            assert reader.wait_for_line("GOT", timeout=60) == "GOT [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+            assert reader.wait_for_exit() == 0

@@ -39,9 +39,9 @@ def test_a_wrong_address_is_said_while_it_is_still_tried() -> None:
             f"dsnb: nobody answers at 127.0.0.1:{port} yet (connection refused); still trying "
             f"(services of yours here: digits ({service.target}))"
         )
-        said = reader.line("ENDED", timeout=CALL_TIMEOUT_S + 30)
+        said = reader.wait_for_line("ENDED", timeout=CALL_TIMEOUT_S + 30)
         assert said == f"ENDED UnavailableError nobody answers at 127.0.0.1:{port} (connection refused)"
-        assert reader.ended() == 3
+        assert reader.wait_for_exit() == 3
         assert reader.stderr.count("\n") == 1, "it was said once"
 
 
@@ -52,7 +52,7 @@ def test_a_worker_says_early_that_its_dispatcher_does_not_answer() -> None:
     ):
         wait_for(lambda: f"nobody answers at 127.0.0.1:{port} yet" in worker.stderr, what="a line", timeout=30)
         assert worker.popen.poll() is None
-        assert worker.ended(timeout=60) == 1
+        assert worker.wait_for_exit(timeout=60) == 1
         assert "start the dispatcher first, or check dispatcher_address" in worker.stderr
 
 
@@ -62,7 +62,7 @@ def test_a_client_that_waits_for_a_service_that_comes_says_nothing_of_an_address
         dsnb.start(workers=1, name="digits") as service,
         PythonProcess(["-c", READ.replace("sys.exit(3)", "sys.exit(4)"), service.target]) as reader,
     ):
-        assert reader.ended() == 0
+        assert reader.wait_for_exit() == 0
         assert reader.stderr == ""
 
 

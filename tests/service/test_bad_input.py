@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.elements.legible import RemoteTraceback
+from dsnb.elements.tracebacks import RemoteTraceback
 from dsnb.errors import (
     AlreadyExistsError,
     DataLossWarning,
@@ -28,9 +28,9 @@ from dsnb.errors import (
     UserCodeError,
 )
 from tests.support.cluster import Cluster
-from tests.support.ports import own_port
+from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
-from tests.support.reading import at_once, first, numbers, outcomes
+from tests.support.reading import first, numbers, outcomes, run_in_threads
 from tests.support.transfers import TRANSFERS
 from tests.support.waiting import wait_for
 
@@ -87,7 +87,9 @@ def test_an_address_at_which_nobody_answers(free_port: int) -> None:
             (12.0, lambda: dsnb.WorkerServer(dsnb.WorkerConfig(dispatcher_address=nobody))),
             (2.0, lambda: dsnb.WorkerServer(dsnb.WorkerConfig(dispatcher_address=silent, dispatcher_timeout_ms=500))),
         ]
-        at_once([lambda limit=limit, call=call: told_of_silence(limit, call) for limit, call in calls], timeout=30.0)
+        run_in_threads(
+            [lambda limit=limit, call=call: told_of_silence(limit, call) for limit, call in calls], timeout=30.0
+        )
 
 
 def told_of_silence(limit: float, call: Callable[[], Any]) -> None:
@@ -97,7 +99,7 @@ def told_of_silence(limit: float, call: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    return own_port()
+    return unused_port()
 
 
 def test_a_name_that_no_service_has() -> None:
@@ -150,8 +152,8 @@ except dsnb.errors.PermissionDeniedError as error:
     print("REFUSED", error.what)
 """
     with PythonProcess(["-c", code], env={"DSNB_RUNTIME_DIR": str(tmp_path), **environment}) as other:
-        assert told in other.line("REFUSED")
-        assert other.ended() == 0
+        assert told in other.wait_for_line("REFUSED")
+        assert other.wait_for_exit() == 0
 
 
 # ------------------------------------------------------------------------------------------------------- the function
@@ -333,7 +335,7 @@ def test_a_worker_process_killed_in_mid_read(tmp_path: Path) -> None:
         environment = {"DSNB_TOKEN": cluster.dispatcher.token}
         with PythonProcess(arguments, env=environment) as doomed, PythonProcess(arguments, env=environment) as other:
             for worker in (doomed, other):
-                worker.line("worker ready")
+                worker.wait_for_line("worker ready")
             dataset = read(dsnb.Dataset.range(20_000).map(lambda x: np.full(1024, x)), cluster.service, job_name="job")
             with iter(dataset) as elements:
                 got = values(elements, 50)
@@ -387,14 +389,14 @@ print("STOPPED", flush=True)
 def test_ctrl_c_in_mid_read(transfer: str, tmp_path: Path) -> None:
     code, environment = INTERRUPTED.format(transfer=transfer), {"DSNB_RUNTIME_DIR": str(tmp_path)}
     with PythonProcess(["-c", code], env=environment) as process:
-        process.line("READING")
+        process.wait_for_line("READING")
         wait_for(lambda: waits(process.pid), what="the main thread to wait")
         sent = time.monotonic()
         process.interrupt()
-        assert float(process.line("INTERRUPTED").split()[1]) - sent < AT_ONCE
-        assert process.line("SUM") == "SUM 285"
-        process.line("STOPPED", timeout=10.0)
-        assert process.ended(timeout=10.0) == 0
+        assert float(process.wait_for_line("INTERRUPTED").split()[1]) - sent < AT_ONCE
+        assert process.wait_for_line("SUM") == "SUM 285"
+        process.wait_for_line("STOPPED", timeout=10.0)
+        assert process.wait_for_exit(timeout=10.0) == 0
         assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -69,8 +69,8 @@ def test_auto_says_what_is_not_installed_and_goes_without(cluster: Cluster, monk
 def test_a_codec_that_is_named_and_missing_is_refused_at_the_call(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compression, "installed", lambda: ())
-    compression.codec.cache_clear()
+    monkeypatch.setattr(compression, "installed_codecs", lambda: ())
+    compression.load_codec.cache_clear()
     with pytest.raises(dsnb.errors.FailedPreconditionError, match="LZ4 is not installed here"):
         reading(cluster, "named", compression="LZ4")
 

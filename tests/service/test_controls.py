@@ -11,7 +11,7 @@ import pytest
 import dsnb
 from dsnb.errors import CancelledError, DsnbWarning, FailedPreconditionError, NotFoundError
 from tests.support.cluster import Cluster
-from tests.support.reading import at_once, first, numbers
+from tests.support.reading import first, numbers, run_in_threads
 from tests.support.waiting import wait_for
 
 MANY = 4000
@@ -97,7 +97,7 @@ def test_each_reader_of_a_cancelled_job_gets_an_error_that_says_who_did_it(servi
         assert caught.value.hint == "iterate the dataset again to begin the job anew"
         return caught.value
 
-    at_once([lambda: to_the_end(elements), lambda: to_the_end(other)])
+    run_in_threads([lambda: to_the_end(elements), lambda: to_the_end(other)])
     assert service.status().job(job) is None
     assert sorted(numbers(read(service))) == list(range(MANY))
 
@@ -111,7 +111,7 @@ def test_a_waiting_reader_of_a_paused_job_is_ended_too(service: dsnb.DataService
         with pytest.raises(CancelledError):
             numbers(elements)
 
-    at_once([wait, lambda: service.cancel(job)])
+    run_in_threads([wait, lambda: service.cancel(job)])
 
 
 # ---- workers

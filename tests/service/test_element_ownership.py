@@ -16,7 +16,7 @@ import dsnb
 from dsnb.elements.structure import flatten
 from dsnb.notebook.service import DataService
 from tests.support.overwriting import WAYS, overwrite
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.support.transfers import TRANSFERS
 
 Array = np.ndarray[Any, Any]
@@ -144,7 +144,7 @@ def test_trainers_that_read_at_once_on_threads_damage_nothing_of_one_another(ser
 
         return work
 
-    assert at_once([read(name) for name in names], 120.0) == [[]] * 4
+    assert run_in_threads([read(name) for name in names], 120.0) == [[]] * 4
     for iterator in iterators.values():
         iterator.close()
 

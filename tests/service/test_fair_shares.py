@@ -9,7 +9,7 @@ import pytest
 
 import dsnb
 from tests.support.cluster import Cluster
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 
 
 @pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
@@ -26,7 +26,7 @@ def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: in
                 time.sleep(0.005)  # a step of training
             return got
 
-        shares = at_once([train] * readers, 60.0)
+        shares = run_in_threads([train] * readers, 60.0)
     assert Counter(number for share in shares for number in share) == Counter(range(count))
     assert min(map(len, shares)) >= count // (3 * readers), [len(share) for share in shares]
 
@@ -35,5 +35,5 @@ def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: in
 def test_a_batch_may_be_larger_than_what_a_worker_gives_at_first(transfer: str) -> None:
     with Cluster(1) as cluster:
         distribute = dsnb.distribute("distributed_epoch", cluster.service, data_transfer_protocol=transfer)
-        batches = at_once([lambda: list(dsnb.Dataset.range(1000).apply(distribute).batch(300))], 30.0)[0]
+        batches = run_in_threads([lambda: list(dsnb.Dataset.range(1000).apply(distribute).batch(300))], 30.0)[0]
     assert [len(batch) for batch in batches] == [300, 300, 300, 100]

@@ -16,7 +16,7 @@ def begun(isolation: str, kind: str, folder: Path) -> PythonProcess:
 
 
 def child_of(process: PythonProcess) -> int:
-    return int(process.line("CHILD", timeout=60.0).split()[1])
+    return int(process.wait_for_line("CHILD", timeout=60.0).split()[1])
 
 
 def is_gone(pid: int) -> bool:
@@ -30,7 +30,7 @@ def test_what_a_function_starts_in_a_worker_process_ends_with_the_service(tmp_pa
         assert process.popen.stdin is not None
         process.popen.stdin.write(b"\n")
         process.popen.stdin.flush()
-        process.line("STOPPED", timeout=60.0)
+        process.wait_for_line("STOPPED", timeout=60.0)
         wait_for(lambda: is_gone(child), what="the end of what the function started")
 
 

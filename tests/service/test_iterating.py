@@ -42,7 +42,7 @@ def jobs(cluster: Cluster) -> list[str]:
 
 def made(cluster: Cluster) -> int:
     """How many clients have ever joined a job of the service."""
-    return cluster.dispatcher._desk.core.state.made["client"]
+    return cluster.dispatcher._dispatcher.core.state.next_numbers["client"]
 
 
 # ---- iterating alone does nothing
@@ -236,7 +236,7 @@ def test_closing_ends_an_iterator_whose_service_does_not_answer(cluster: Cluster
 def test_a_client_that_was_closed_while_it_joined_is_not_left_behind(cluster: Cluster) -> None:
     """The dispatcher is held for a moment: the answer comes when nobody wants it any more."""
     elements = iter(read(R(10), cluster, job_name="j"))
-    held = cluster.dispatcher._desk.locked()
+    held = cluster.dispatcher._dispatcher.locked()
 
     def reading() -> None:
         with contextlib.suppress(dsnb.errors.CancelledError):
@@ -245,7 +245,7 @@ def test_a_client_that_was_closed_while_it_joined_is_not_left_behind(cluster: Cl
     reader = threading.Thread(target=reading)
     with held:
         reader.start()
-        wait_for(lambda: elements._source.stage is not None, what="the reader to begin")
+        wait_for(lambda: elements._state.stage is not None, what="the reader to begin")
         elements.close()
     reader.join(30.0)
     assert not reader.is_alive()
@@ -254,12 +254,12 @@ def test_a_client_that_was_closed_while_it_joined_is_not_left_behind(cluster: Cl
 
 def test_an_interrupt_while_joining_comes_at_once_and_leaves_no_client(cluster: Cluster) -> None:
     elements = iter(read(R(10), cluster, job_name="j"))
-    held, over = cluster.dispatcher._desk.locked(), threading.Event()
+    held, over = cluster.dispatcher._dispatcher.locked(), threading.Event()
 
     def interrupt() -> None:
         """Hold the dispatcher, so that its answer comes when nobody wants it any more."""
         with held:
-            wait_for(lambda: elements._source.stage is not None, what="the reader to begin")
+            wait_for(lambda: elements._state.stage is not None, what="the reader to begin")
             wait_for(lambda: running("dsnb-shielded"), what="the reader to join")
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             over.wait(10.0)

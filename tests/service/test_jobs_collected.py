@@ -10,7 +10,7 @@ import pytest
 
 import dsnb
 from dsnb.dispatcher.membership import JOBS_KEPT
-from dsnb.dispatcher.timeline import JOBS_KEPT as TIMELINES_KEPT
+from dsnb.dispatcher.timeline import MAX_ENDED_JOBS as TIMELINES_KEPT
 from dsnb.errors import DsnbWarning
 from dsnb.monitor.snapshot import OlderJobs
 from tests.support.cluster import Cluster
@@ -53,7 +53,7 @@ def size(folder: Path) -> int:
 
 def settled(cluster: Cluster) -> tuple[int, int]:
     """The length of the state and the number of objects, when all jobs and datasets are collected."""
-    state = cluster.dispatcher._desk.core.state
+    state = cluster.dispatcher._dispatcher.core.state
     wait_for(lambda: not (state.jobs or state.datasets or state.tasks or state.clients), what="all to be collected")
     wait_for(lambda: not any(worker._tasks for worker in cluster.workers), what="workers to drop their tasks")
     cluster.status()
@@ -64,18 +64,18 @@ def settled(cluster: Cluster) -> tuple[int, int]:
 def test_a_hundred_jobs_of_ten_tasks_leave_memory_and_journal_where_they_were(cluster: Cluster, tmp_path: Path) -> None:
     for number in range(10):  # pools and caches take what they keep
         read(cluster, number)
-    desk = cluster.dispatcher._desk
+    desk = cluster.dispatcher._dispatcher
     state, objects = settled(cluster)
-    before = desk.journal.number
+    before = desk.journal.last_number
     for number in range(100):
         read(cluster, number)
     state_now, objects_now = settled(cluster)
 
-    assert desk.journal.number - before > 100 * WORKERS, "the jobs had not ten tasks each"
+    assert desk.journal.last_number - before > 100 * WORKERS, "the jobs had not ten tasks each"
     assert state_now - state < ALLOWED_STATE
     assert objects_now - objects < ALLOWED_OBJECTS
-    assert desk.ledger._jobs == {}
-    assert desk.ledger._job_of_task == {}
+    assert desk.statistics._jobs == {}
+    assert desk.statistics._job_of_task == {}
     assert list((tmp_path / "blobs").iterdir()) == []
     assert size(tmp_path) < ALLOWED_AT_WORK
     cluster.stop()

@@ -17,7 +17,7 @@ def outcomes(*arguments: str) -> dict[str, list[object] | None]:
     """What came of each attempt: the error's class, whether it is dsnb's, and its text; None where it went well."""
     with PythonProcess(["-m", "tests.service.limited", *arguments]) as process:
         wait_for(lambda: process.popen.poll() is not None, what="its end", timeout=110)
-        assert process.popen.returncode == 0, process.story()
+        assert process.popen.returncode == 0, process.describe()
         return dict(json.loads(line) for line in process.stdout.splitlines() if line.startswith("["))
 
 

@@ -82,7 +82,7 @@ def read_on(processes: Sequence[PythonProcess]) -> list[list[int]]:
         assert process.popen.stdin is not None
         process.popen.stdin.write(b"\n")
         process.popen.stdin.flush()
-    lines = [process.line("GOT ", timeout=LONG_S) for process in processes]
+    lines = [process.wait_for_line("GOT ", timeout=LONG_S) for process in processes]
     return joined(json.loads(line.removeprefix("GOT ")) for line in lines)
 
 

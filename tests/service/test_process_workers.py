@@ -17,9 +17,9 @@ import pytest
 import dsnb
 from dsnb.errors import DataLossWarning, DsnbError, InvalidArgumentError
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.notebook.replacing import Replacements
+from dsnb.notebook.restart_budget import RestartBudget
 from dsnb.notebook.service import DataService
-from tests.support.processes import PythonProcess, runs
+from tests.support.processes import PythonProcess, is_running
 from tests.support.waiting import wait_for
 
 LONG_S = 60.0
@@ -156,8 +156,8 @@ def test_a_pipeline_that_crashes_its_worker_again_and_again_is_not_retried_for_e
 
 
 def test_replacements_are_bounded_within_a_stretch_of_time() -> None:
-    replacements = Replacements(limit=2, within_s=10.0)
-    assert [replacements.allow(now) for now in (0.0, 5.0, 9.0, 10.5, 14.0, 15.5)] == [
+    replacements = RestartBudget(limit=2, window_s=10.0)
+    assert [replacements.try_spend(now) for now in (0.0, 5.0, 9.0, 10.5, 14.0, 15.5)] == [
         True,
         True,
         False,
@@ -205,12 +205,12 @@ def kill_owners(count: int) -> None:
     """Kill the owner of a service that is being read, so often; its workers end, and `status` removes the file."""
     for _ in range(count):
         with PythonProcess(["-c", OWNER]) as owner:
-            pids = [int(pid) for pid in owner.line("READY", timeout=LONG_S).split()[2:]]
+            pids = [int(pid) for pid in owner.wait_for_line("READY", timeout=LONG_S).split()[2:]]
             assert len(pids) == 2
             os.kill(owner.pid, signal.SIGKILL)
-            wait_for(lambda: not any(map(runs, pids)), what="the workers to end", timeout=30.0)  # noqa: B023 - used up at once
+            wait_for(lambda: not any(map(is_running, pids)), what="the workers to end", timeout=30.0)  # noqa: B023 - used up at once
         with PythonProcess(["-m", "dsnb", "status"]) as status:
-            assert status.ended() != 0
+            assert status.wait_for_exit() != 0
             assert "no dsnb service" in status.stderr + status.stdout
 
 

@@ -10,7 +10,7 @@ import pytest
 import dsnb
 from dsnb.errors import DsnbWarning
 from tests.support.cluster import Cluster
-from tests.support.reading import at_once, first, numbers
+from tests.support.reading import first, numbers, run_in_threads
 
 R = dsnb.Dataset.range
 
@@ -27,7 +27,7 @@ def read(dataset: dsnb.Dataset, cluster: Cluster, mode: Any = "distributed_epoch
 
 def clients(cluster: Cluster) -> int:
     """How many have ever joined."""
-    return cluster.dispatcher._desk.core.state.made["client"]
+    return cluster.dispatcher._dispatcher.core.state.next_numbers["client"]
 
 
 def test_an_endless_repeat_goes_on_with_the_first_pass_that_is_not_over(cluster: Cluster) -> None:
@@ -47,7 +47,7 @@ def test_an_endless_repeat_goes_on_with_the_first_pass_that_is_not_over(cluster:
 def test_readers_that_repeat_one_job_for_ever_never_end_however_little_each_gets(cluster: Cluster) -> None:
     """With an element to a pass all readers but one find each pass empty."""
     readers = [iter(read(R(1), cluster, job_name="j").repeat()) for _ in range(3)]
-    got = at_once([lambda reader=reader: first(20, reader) for reader in readers], timeout=60.0)
+    got = run_in_threads([lambda reader=reader: first(20, reader) for reader in readers], timeout=60.0)
     assert got == [[0] * 20] * 3
     for reader in readers:
         reader.close()
@@ -71,9 +71,9 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", JOBS.values(), ids=JOBS)
 def test_an_endless_repeat_of_nothing_ends(cluster: Cluster, options: dict[str, Any]) -> None:
     data = read(R(10).filter(lambda _: False), cluster, **options).repeat()
-    assert at_once([lambda: list(data)]) == [[]]
+    assert run_in_threads([lambda: list(data)]) == [[]]
 
 
 def test_two_readers_that_repeat_nothing_both_end(cluster: Cluster) -> None:
     data = [read(R(10).filter(lambda _: False), cluster, job_name="j").repeat() for _ in range(2)]
-    assert at_once([lambda one=one: list(one) for one in data]) == [[], []]
+    assert run_in_threads([lambda one=one: list(one) for one in data]) == [[], []]

@@ -12,7 +12,7 @@ import pytest
 
 import dsnb
 from dsnb.errors import FailedPreconditionError
-from dsnb.monitor.page import page
+from dsnb.monitor.html_report import render_html_report
 from dsnb.monitor.snapshot import Snapshot
 from tests.support.cluster import Cluster
 from tests.support.reading import first
@@ -55,7 +55,7 @@ def test_words_are_no_part_of_the_pictures_which_are_stretched_to_any_width() ->
         data = dsnb.Dataset.range(500).map(slow).apply(dsnb.distribute("distributed_epoch", service))
         with iter(data) as elements:
             first(5, elements)
-            text = page([service.status(), *(service.wait_until(grown(at)) for at in (10, 20))], ())
+            text = render_html_report([service.status(), *(service.wait_until(grown(at)) for at in (10, 20))], ())
     assert 'class="ends"' in text
     assert "<text" not in text
     pictures = re.findall(r"<svg[^>]*>", text)

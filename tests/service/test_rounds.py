@@ -21,7 +21,7 @@ from dsnb.errors import (
     InvalidArgumentError,
 )
 from tests.support.cluster import Cluster
-from tests.support.reading import at_once, first
+from tests.support.reading import first, run_in_threads
 from tests.support.rounds import ENDLESS, Consumers, close, numbers_in_rounds, wait_until_all_read
 from tests.support.waiting import wait_for
 
@@ -209,7 +209,7 @@ def test_large_elements_are_read_in_rounds_with_few_of_them_on_their_way() -> No
             for at in range(3)
         ]  # fmt: skip
         iterators = [iter(dataset).start() for dataset in datasets]
-        columns = at_once([lambda it=it: [int(next(it)[0]) for _ in range(12)] for it in iterators])
+        columns = run_in_threads([lambda it=it: [int(next(it)[0]) for _ in range(12)] for it in iterators])
         for iterator in iterators:
             close(iterator)
     rows = [list(row) for row in zip(*columns, strict=True)]
@@ -223,7 +223,7 @@ def test_a_paused_job_gives_no_rounds_and_its_consumers_wait_without_a_deadline(
     with Consumers(numbers_in_rounds(2, cluster.service, data_transfer_protocol="grpc")) as consumers:
         rows = consumers.rounds(5)
         cluster.service.pause("job")
-        waiting = threading.Thread(target=lambda: rows.extend(consumers.rounds_at_once(300)), daemon=True)
+        waiting = threading.Thread(target=lambda: rows.extend(consumers.rounds_in_threads(300)), daemon=True)
         waiting.start()
         wait_for(lambda: stands_still(cluster), what="rounds to stand still")
         began, before = time.monotonic(), waited(cluster)
@@ -285,9 +285,9 @@ def test_each_consumer_of_a_cancelled_job_is_told_by_whom_and_others_may_begin_a
                 with pytest.raises(CancelledError, match=r"the job 'job' was cancelled by svc.cancel\(\) of "):
                     first(10_000, reader)
 
-        at_once([lambda it=it: to_the_end(it) for it in consumers.iterators])
+        run_in_threads([lambda it=it: to_the_end(it) for it in consumers.iterators])
         with Consumers(numbers_in_rounds(3, cluster.service, **policy)) as others:
-            assert others.rounds_at_once(2) == [[0, 1, 2], [0, 1, 2]]  # one of each worker
+            assert others.rounds_in_threads(2) == [[0, 1, 2], [0, 1, 2]]  # one of each worker
     assert not any("bug" in event.text for event in cluster.status().events)
 
 
@@ -299,7 +299,7 @@ def test_a_consumer_that_waits_for_another_is_ended_when_its_job_is_cancelled(cl
             with pytest.raises(CancelledError):
                 first(10_000, consumers.iterators[0])
 
-        at_once([wait, lambda: cluster.service.cancel("job")])
+        run_in_threads([wait, lambda: cluster.service.cancel("job")])
 
 
 def test_a_worker_that_comes_while_a_consumer_is_busy_is_taken_in_all_the_same(cluster: Cluster) -> None:

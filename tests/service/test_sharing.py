@@ -58,7 +58,7 @@ def test_one_that_spills_loses_nothing_however_far_it_falls_behind(service: Data
     assert place.on_lag == "spill"
     assert place.lag >= 1900
     assert place.lag_bytes >= 1900 * KB.nbytes
-    assert place.falls_off_s == 0.0
+    assert place.eviction_in_s == 0.0
     assert read(slow, 1995) == list(range(5, 2000))
     assert seen(service, "slow").skipped == 0
     assert seen(service, "slow").spilled > 1000
@@ -94,7 +94,7 @@ def test_one_that_skips_is_told_when_it_will_fall_off(service: DataService) -> N
 
     def about_to_fall() -> bool:
         read(fast, 1)
-        return seen(service, "slow").falls_off_s > 0 or seen(service, "slow").skipped > 0
+        return seen(service, "slow").eviction_in_s > 0 or seen(service, "slow").skipped > 0
 
     wait_for(about_to_fall, what="the slow trainer to drift", timeout=30.0)
     read(fast, 1000)
@@ -161,7 +161,7 @@ def test_one_can_be_sent_away_by_hand(service: DataService) -> None:
     slow, fast = trainer(service, "slow", "spill"), trainer(service, "fast")
     read(slow, 5)
     read(fast, 500)
-    service.send_away("job", "slow")
+    service.evict("job", "slow")
     service.wait_until(lambda now: spilled_bytes(now) == 0)
     assert any("'slow' of job 'job' was sent away" in event.text for event in service.status().events)
     with warnings.catch_warnings():
@@ -170,10 +170,10 @@ def test_one_can_be_sent_away_by_hand(service: DataService) -> None:
     assert first > 400
     assert seen(service, "slow").skipped > 300
     with pytest.raises(NotFoundError, match="no trainer 'nobody'") as caught:
-        service.send_away("job", "nobody")
+        service.evict("job", "nobody")
     assert "'slow', 'fast'" in caught.value.hint
     with pytest.raises(NotFoundError, match="no job 'none'"):
-        service.send_away("none", "slow")
+        service.evict("none", "slow")
     slow.close()
     fast.close()
 

@@ -75,7 +75,7 @@ def growth_in_a_process_of_its_own(rounds: int, timeout: float) -> None:
     """`check_growth` where no test before has left holes in the memory, which cannot be told from a leak."""
     code = f"from tests.service.test_start_stop import check_growth; check_growth({rounds}); print('FLAT')"
     with PythonProcess(["-c", code]) as process:
-        process.line("FLAT", timeout=timeout)
+        process.wait_for_line("FLAT", timeout=timeout)
 
 
 def test_fifty_services_one_after_the_other_leave_no_thread_socket_or_file() -> None:

@@ -55,7 +55,7 @@ METHODS: dict[str, Ask] = {
     "scale": lambda service, _c, _d, _p: service.scale(2),
     "forget": lambda service, _c, _d, _p: service.forget("job"),
     "forget a dataset": lambda service, _c, _d, _p: service.forget(dataset_id="1000"),
-    "send_away": lambda service, _c, _d, _p: service.send_away("job", "a"),
+    "evict": lambda service, _c, _d, _p: service.evict("job", "a"),
     "pause": lambda service, _c, _d, _p: service.pause("job"),
     "cancel": lambda service, _c, _d, _p: service.cancel("job"),
     "drain": lambda service, _c, _d, _p: service.drain("w0"),

@@ -19,8 +19,8 @@ from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.monitor.snapshot import LinkStatus
 from dsnb.notebook.service import DataService
 from tests.support.cluster import Cluster
-from tests.support.processes import python
-from tests.support.transfers import BETWEEN_PROCESSES, CHOSEN, TRANSFERS, scribble
+from tests.support.processes import python_process
+from tests.support.transfers import BETWEEN_PROCESSES, TESTS_TRANSFER_CHOICE, TRANSFERS, overwrite_memory
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
@@ -55,21 +55,21 @@ def service() -> Iterator[DataService]:
 # ---- the choice
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_on_one_host_the_way_is_shared_memory(service: DataService) -> None:
     with read(images(), service) as elements:
         assert [int(next(elements)[0]) for _ in range(5)] == list(range(5))
         found = link(service)
-    assert (found.transfer, found.why) == ("shared_memory", "client and worker are two processes of one host")
-    assert found.pieces >= 5
-    assert (found.fallbacks, found.note) == (0, "")
+    assert (found.transfer, found.reason) == ("shared_memory", "client and worker are two processes of one host")
+    assert found.frame_slices >= 5
+    assert (found.fallbacks, found.fallback_reason) == (0, "")
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_in_one_process_the_way_is_by_reference() -> None:
     with Cluster(1) as cluster, read(images(), cluster.service) as elements:
         next(elements)
-        assert (link(cluster.service).transfer, link(cluster.service).why) == (
+        assert (link(cluster.service).transfer, link(cluster.service).reason) == (
             "local",
             "client and worker are one process",
         )
@@ -80,15 +80,15 @@ def test_a_way_that_is_asked_for_is_taken(transfer: str) -> None:
     with Cluster(1) as cluster, read(images(), cluster.service, data_transfer_protocol=transfer) as elements:
         assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
         assert link(cluster.service).transfer == transfer
-        assert link(cluster.service).why == "data_transfer_protocol asks for it"
+        assert link(cluster.service).reason == "data_transfer_protocol asks for it"
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_a_worker_on_another_host_is_read_by_grpc(monkeypatch: pytest.MonkeyPatch, service: DataService) -> None:
-    monkeypatch.setattr("dsnb.wire.transfer.shared_memory.line.name_of", lambda uid: f"\0dsnb-not-here-{uid}")
+    monkeypatch.setattr("dsnb.wire.transfer.shared_memory.messages.socket_name", lambda uid: f"\0dsnb-not-here-{uid}")
     with read(images(), service) as elements:
         assert int(next(elements)[0]) == 0
-        assert (link(service).transfer, link(service).why) == (
+        assert (link(service).transfer, link(service).reason) == (
             "grpc",
             "the worker is on another host, or in another container",
         )
@@ -96,35 +96,35 @@ def test_a_worker_on_another_host_is_read_by_grpc(monkeypatch: pytest.MonkeyPatc
         next(read(images(), service, data_transfer_protocol="shared_memory"))
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_who_wants_checksums_is_served_by_what_carries_them_and_told_where_there_is_nothing_to_check() -> None:
     with Cluster(0) as cluster:
         cluster.add_worker(remote=True)
         with read(images(), cluster.service, checksum=True) as elements:
             assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
             found = link(cluster.service)
-    assert (found.transfer, found.why) == ("grpc", "checksum=True: only messages of gRPC carry checksums")
+    assert (found.transfer, found.reason) == ("grpc", "checksum=True: only messages of gRPC carry checksums")
     with Cluster(1) as cluster, read(images(), cluster.service, checksum=True) as elements:
         next(elements)
         found = link(cluster.service)
     assert found.transfer == "local"
-    assert "checksum=True has nothing to check: references are passed" in found.why
+    assert "checksum=True has nothing to check: references are passed" in found.reason
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_a_worker_without_shared_memory_is_read_by_grpc() -> None:
     with Cluster(0) as cluster:
         cluster.add_worker(remote=True, shared_memory_bytes=0)
         with read(images(), cluster.service) as elements:
             assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
-            assert link(cluster.service).why == "the worker is set up without shared memory"
+            assert link(cluster.service).reason == "the worker is set up without shared memory"
             assert link(cluster.service).transfer == "grpc"
         forced = read(images(), cluster.service, data_transfer_protocol="shared_memory")
         with pytest.raises(FailedPreconditionError, match="the worker is set up without shared memory"):
             next(forced)
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_where_the_system_has_no_such_memory_asking_for_it_is_an_error_at_the_call(
     monkeypatch: pytest.MonkeyPatch, service: DataService
 ) -> None:
@@ -146,12 +146,12 @@ def test_more_shared_memory_than_the_host_has_is_refused_at_the_call() -> None:
 # ---- what a reader keeps
 
 
-@CHOSEN
+@TESTS_TRANSFER_CHOICE
 def test_a_reader_that_keeps_everything_reads_on_and_it_is_told(service: DataService) -> None:
     with read(images(60), service, job_name="miser") as elements:
         kept = list(islice(elements, 59))
         found = wait_for(lambda: (it := link(service, "miser")).fallbacks and it, what="the fallback to be told")
-        assert "which is its share" in found.note
+        assert "which is its share" in found.fallback_reason
         assert found.held_bytes <= 16 * MIB
         assert [int(element[-1]) for element in kept] == list(range(59))
 
@@ -226,7 +226,7 @@ def test_writing_into_an_element_reaches_neither_another_reader_nor_a_later_elem
         assert (mine == number).all()
         with pytest.raises(ValueError, match="read-only"):
             mine += 1
-        scribble(mine)
+        overwrite_memory(mine)
         assert (mine == 0xEE).all()
         assert (its == number).all()
     for trainer in trainers:
@@ -248,7 +248,7 @@ def test_an_element_by_reference_is_everybodys_unless_it_is_asked_for_as_ones_ow
             mine, its = (next(trainer) for trainer in trainers)
             assert (mine == number).all()
             mine += 100
-            scribble(mine)
+            overwrite_memory(mine)
             assert (its == number).all()
         for trainer in trainers:
             trainer.close()
@@ -256,7 +256,7 @@ def test_an_element_by_reference_is_everybodys_unless_it_is_asked_for_as_ones_ow
             shared = next(elements)
             with pytest.raises(ValueError, match="read-only"):
                 shared += 1
-            scribble(shared)
+            overwrite_memory(shared)
             assert (next(elements) == 1).all(), "a later element is another array"
 
 
@@ -285,19 +285,19 @@ def check_killed(times: int, seed: int) -> None:
     chance = random.Random(seed)
     with Cluster(0) as cluster:
         worker = cluster.add_worker(remote=True, shared_memory_bytes=32 * MIB)
-        shared_memory = worker._doors._shared_memory
+        shared_memory = worker._transfer_servers._shared_memory
         dsnb.register_dataset(cluster.service, images(), dataset_id="images")
         for number in range(times):
             code = READER.format(
                 target=cluster.dispatcher.target, token=cluster.dispatcher.token, transfer="shared_memory",
                 number=number, keeps=chance.randrange(1, 30), after=chance.randrange(40),
             )  # fmt: skip
-            with python(code) as reader:
+            with python_process(code) as reader:
                 os.kill(reader.pid, signal.SIGKILL)
-                reader.ended()
+                reader.wait_for_exit()
             pool = shared_memory._pool
             assert pool is not None
-            wait_for(lambda: not shared_memory._readers, what="the end of its socket to be heard")
+            wait_for(lambda: not shared_memory._connections, what="the end of its socket to be heard")
             if number % 20:
                 cluster.service.cancel(f"job {number}")
             wait_for(lambda pool=pool: pool.memory.reserved == 0, what=f"the memory of reader {number}", timeout=60.0)

@@ -18,10 +18,10 @@ import numpy as np
 import dsnb
 from dsnb.errors import CancelledError, DataLossWarning
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.monitor.verdict import LEAST_SPAN_S, Verdict, verdicts
+from dsnb.monitor.verdict import MIN_SPAN_S, Verdict, verdicts
 from tests.support.cluster import Cluster
 from tests.support.proxy import poor_link
-from tests.support.transfers import AS_IT_COMES
+from tests.support.transfers import DEPENDS_ON_TRANSFER
 from tests.support.waiting import wait_for
 
 WATCH_S = 1.5
@@ -323,7 +323,7 @@ def test_a_trainer_that_others_have_to_wait_for_is_named() -> None:
         told = the_worst(explained(service, fast, slow, least=8), "bad", "holder")
         assert told.subject == "slow"
         assert "waits" in told.text
-        assert "svc.send_away('train', 'slow')" in told.remedy
+        assert "svc.evict('train', 'slow')" in told.remedy
 
 
 def test_a_trainer_that_will_lose_data_soon_is_told_before_it_does() -> None:
@@ -359,7 +359,7 @@ def test_splits_that_went_with_a_worker_are_told() -> None:
 
 def wait_for_look_after(cluster: Cluster, before: Snapshot) -> Snapshot:
     """A snapshot that is far enough from another to be compared with it."""
-    return cluster.service.wait_until(lambda now: now.time - before.time > LEAST_SPAN_S)
+    return cluster.service.wait_until(lambda now: now.time - before.time > MIN_SPAN_S)
 
 
 def test_a_reader_that_makes_many_small_arrays_of_what_arrives_is_told_to_batch() -> None:
@@ -378,7 +378,7 @@ def named(service: dsnb.DataService, cause: str) -> Verdict | None:
     return told if told.cause == cause else None
 
 
-@AS_IT_COMES
+@DEPENDS_ON_TRANSFER
 def test_elements_that_are_not_asked_for_in_time_are_told() -> None:
     large = dsnb.Dataset.from_tensor_slices([bytes(400_000)] * 64)  # which are handed over by reference
     with Cluster(workers=1) as cluster, reading(large, cluster.service, max_outstanding_requests=1) as got:

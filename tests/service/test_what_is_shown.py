@@ -32,7 +32,7 @@ def test_each_run_of_splits_is_told_with_its_worker_and_its_times() -> None:
         assert {grant.worker for grant in grants} == {"w0", "w1"}
         assert sorted(at for grant in grants for at in range(grant.first, grant.end)) == list(range(200))
         assert {grant.state for grant in grants} == {"done"}
-        assert all(began <= grant.given <= grant.done <= time.time() for grant in grants)
+        assert all(began <= grant.granted_at <= grant.ended_at <= time.time() for grant in grants)
         told = [event.text for event in cluster.status().events]
         assert told[-2:] == ["job 'train' was made (DYNAMIC)", "pass 0 of job 'train' ended"]
 
@@ -52,13 +52,15 @@ def test_a_readers_time_is_divided_into_waiting_decoding_and_its_own_loop() -> N
         assert 0 < trainer.decode_ns < trainer.active_ns
         assert trainer.wait_ns > 0.1e9
         assert trainer.wait_ns + trainer.decode_ns <= trainer.active_ns
-        assert sum(place.flight_ns for place in trainer.places) > 0
+        assert sum(place.in_flight_ns for place in trainer.cursors) > 0
 
 
 def test_thread_workers_tell_how_late_they_get_their_turn() -> None:
     with Cluster(workers=1, worker={"isolation": "thread"}) as cluster:
         before = cluster.status().workers[0]
-        wait_for(lambda: cluster.status().workers[0].looks > before.looks + 3, what="looks of the worker")
+        wait_for(
+            lambda: cluster.status().workers[0].latency_samples > before.latency_samples + 3, what="looks of the worker"
+        )
         after = cluster.status().workers[0]
         assert after.late_ns > before.late_ns
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.faults import When, hooked
+from dsnb.cache.failpoints import When, failpoint_hook
 from dsnb.errors import AlreadyExistsError, DataLossError, ResourceExhaustedError
 from tests.support.cluster import Cluster
-from tests.support.reading import at_once, numbers
+from tests.support.reading import numbers, run_in_threads
 
 BIG = np.arange(400_000)
 
@@ -55,7 +55,7 @@ def test_a_dispatcher_that_is_started_again_with_a_list_for_the_first_time_uses_
         assert sorted(numbers(data)) == list(range(20))
         settings["worker_addresses"] = ["localhost:%port%"] * 2
         cluster.restart_dispatcher()
-        assert at_once([lambda: sorted(numbers(data))]) == [list(range(20))]
+        assert run_in_threads([lambda: sorted(numbers(data))]) == [list(range(20))]
 
 
 def test_two_services_cannot_have_one_folder(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_registration_for_which_the_disk_is_full_is_an_error_and_leaves_no_fil
 
     dataset = dsnb.Dataset.from_tensor_slices(BIG).take(3)
     with dsnb.start(workers=1, work_dir=tmp_path) as service:
-        with hooked(full), pytest.raises(ResourceExhaustedError, match="keeping a pipeline in") as refused:
+        with failpoint_hook(full), pytest.raises(ResourceExhaustedError, match="keeping a pipeline in") as refused:
             dsnb.register_dataset(service, dataset)
         assert "make room" in refused.value.hint
         assert len(list((tmp_path / "blobs").iterdir())) == passing - 1

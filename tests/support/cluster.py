@@ -12,7 +12,7 @@ from typing import Any, Self
 import dsnb
 from dsnb.monitor.snapshot import JobStatus, Snapshot
 from dsnb.wire.transfer import local
-from tests.support.ports import own_port
+from tests.support.ports import unused_port
 
 HEARTBEAT_MS = 100
 
@@ -35,7 +35,7 @@ class Cluster:
     def __init__(
         self, workers: int = 1, *, dispatcher: dict[str, Any] | None = None, worker: dict[str, Any] | None = None
     ) -> None:
-        self._dispatcher_settings = {"port": own_port(), **(dispatcher or {})}
+        self._dispatcher_settings = {"port": unused_port(), **(dispatcher or {})}
         self.dispatcher = dsnb.DispatchServer(dsnb.DispatcherConfig(**self._dispatcher_settings))
         self.workers: list[dsnb.WorkerServer] = []
         self._worker_settings = worker or {}
@@ -58,7 +58,7 @@ class Cluster:
             "dispatcher_address": self.dispatcher.target,
             "token": self.dispatcher.token,
             "heartbeat_interval_ms": HEARTBEAT_MS,
-            "port": own_port(),
+            "port": unused_port(),
             **self._worker_settings,
             **settings,
         }

@@ -22,21 +22,21 @@ def mount(folder: str, size: str) -> None:
         OSError: that may not be done here.
     """
     user, group = os.geteuid(), os.getegid()
-    _do("unshare", _NEW_MOUNTS | (_NEW_USER if user else 0))
+    _call_libc("unshare", _NEW_MOUNTS | (_NEW_USER if user else 0))
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
-    _do("mount", b"none", b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None)
-    _do("mount", b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(0), f"size={size}".encode())
+    _call_libc("mount", b"none", b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None)
+    _call_libc("mount", b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(0), f"size={size}".encode())
 
 
 def make_read_only(folder: str) -> None:
     """Let nobody write to what was mounted on a folder; no file there may be open for writing."""
-    _do("mount", b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(_REMOUNT | _READ_ONLY), None)
+    _call_libc("mount", b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(_REMOUNT | _READ_ONLY), None)
 
 
-def _do(name: str, *arguments: object) -> None:
+def _call_libc(name: str, *arguments: object) -> None:
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     if function(*arguments) != 0:
         error = ctypes.get_errno()

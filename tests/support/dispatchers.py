@@ -35,7 +35,7 @@ class RestartableDispatcher:
         self.kills = 0
         self._process: PythonProcess | None = None
         self.start()
-        self.ready()
+        self.wait_until_ready()
 
     @property
     def token(self) -> str:
@@ -46,10 +46,10 @@ class RestartableDispatcher:
         arguments = ["--json", "--port", str(self.port), "--work-dir", str(self.folder)]
         self._process = PythonProcess(["-m", "dsnb", "dispatcher", *arguments])
 
-    def ready(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until it listens."""
         assert self._process is not None
-        assert json.loads(self._process.line("{", timeout=60.0))["target"] == self.target
+        assert json.loads(self._process.wait_for_line("{", timeout=60.0))["target"] == self.target
 
     def kill(self) -> None:
         """SIGKILL, wherever it is."""
@@ -64,7 +64,7 @@ class RestartableDispatcher:
         self.start()
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def suspended(self) -> Iterator[None]:
         """Have it stand still (SIGSTOP) meanwhile."""
         assert self._process is not None
         self._process.popen.send_signal(signal.SIGSTOP)
@@ -78,5 +78,5 @@ class RestartableDispatcher:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is not None and self._process is not None:
-            error.add_note(self._process.story())
+            error.add_note(self._process.describe())
         self.kill()

@@ -17,7 +17,7 @@ from dsnb.elements.fingerprint import Component, Fingerprint, fingerprint
 from dsnb.pipeline.operation import Operation
 
 ROOT = str(Path(dsnb.errors.__file__).parent.parent)
-IN_ANOTHER_PROCESS = """
+_FINGERPRINT_SCRIPT = """
 import json, sys
 source, name = sys.argv[1:]
 exec(compile(source, name, "exec"))
@@ -27,7 +27,7 @@ print(json.dumps([found.digest, [[c.path, c.kind, c.digest, c.detail] for c in f
 """
 
 
-def cell(source: str, name: str = "f", **given: Any) -> Any:
+def run_cell(source: str, name: str = "f", **given: Any) -> Any:
     """What running a cell leaves under `name`."""
     namespace: dict[str, Any] = {"__name__": "__main__", **given}
     exec(compile(source, "<cell>", "exec"), namespace)
@@ -41,10 +41,10 @@ def digest(value: Any) -> str:
     return found.digest
 
 
-def in_another_process(source: str, name: str, seed: str, folder: Path) -> Fingerprint:
+def fingerprint_in_other_process(source: str, name: str, seed: str, folder: Path) -> Fingerprint:
     """What an interpreter with this hash seed finds for the `f` that the source leaves in its `__main__`."""
     done = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PROCESS, source, name],
+        [sys.executable, "-c", _FINGERPRINT_SCRIPT, source, name],
         capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": ROOT, "PYTHONHASHSEED": seed}, cwd=folder,
     )  # fmt: skip

@@ -34,11 +34,11 @@ from dsnb.errors import DsnbError
 from dsnb.notebook.service import DataService
 from dsnb.pipeline.engine.iterator import ElementIterator
 from tests.support.cluster import Cluster
-from tests.support.surface import public_callables
+from tests.support.public_api import public_callables
 
 LIMIT_S = 20.0
 _READ = 4
-_PALE = 80
+_MAX_REPR = 80
 _DISTRIBUTED = 0.2
 """The part of the accepted datasets that is read through the service as well."""
 
@@ -47,7 +47,7 @@ class HungError(BaseException):
     """A call did not return."""
 
 
-class UsersError(Exception):
+class UserFunctionError(Exception):
     """Raised by a function of the user's, on purpose."""
 
 
@@ -55,26 +55,26 @@ class Odd:
     """An object of the user's that takes part in nothing."""
 
     def __repr__(self) -> str:
-        raise UsersError
+        raise UserFunctionError
 
 
 def fails(*_: Any) -> Any:
     """A function of the user's that fails."""
-    raise UsersError("on purpose")
+    raise UserFunctionError("on purpose")
 
 
 def pair(a: Any, b: Any) -> Any:
     return a, b
 
 
-def _itself() -> list[Any]:
+def _self_containing_list() -> list[Any]:
     found: list[Any] = []
     found.append(found)
     return found
 
 
 @dataclass
-class World:
+class FuzzEnvironment:
     """What calls are made in: a folder of its own, and a service with one worker."""
 
     folder: Path
@@ -88,11 +88,11 @@ class World:
             writer.write(dsnb.serialize_example({"x": [1, 2]}))
         (self.folder / "empty").mkdir(exist_ok=True)
 
-    def odd(self) -> list[Any]:
+    def any_values(self) -> list[Any]:
         """Any value at all."""
-        return [*_NUMBERS, *_TEXTS, *_FUNCTIONS, *_THINGS(), *self.places(), *self.datasets(), self.cluster.service]
+        return [*_NUMBERS, *_TEXTS, *_FUNCTIONS, *_objects(), *self.paths(), *self.datasets(), self.cluster.service]
 
-    def places(self) -> list[Any]:
+    def paths(self) -> list[Any]:
         """What may and may not be a path."""
         folder = self.folder
         return [
@@ -112,18 +112,18 @@ class World:
             dsnb.TFRecordDataset(self.folder.parent / "records"), ds.from_generator(lambda: iter([b"x", "y", 3])),
         ]  # fmt: skip
 
-    def right(self, name: str, parameter: str) -> Sequence[Any]:
+    def plausible_values(self, name: str, parameter: str) -> Sequence[Any]:
         """Values of which most are right for that parameter of that function."""
-        if f"{name} {parameter}" in _RIGHT:
-            return _RIGHT[f"{name} {parameter}"]
-        if parameter in _RIGHT:
-            return _RIGHT[parameter]
+        if f"{name} {parameter}" in _PLAUSIBLE_VALUES:
+            return _PLAUSIBLE_VALUES[f"{name} {parameter}"]
+        if parameter in _PLAUSIBLE_VALUES:
+            return _PLAUSIBLE_VALUES[parameter]
         made: dict[str, Callable[[], Sequence[Any]]] = {
             "dataset": self.datasets, "choice_dataset": self.datasets, "datasets": lambda: [self.datasets()[:1]],
             "elements": self.datasets, "service": lambda: [self.cluster.service, self.cluster.address],
             "target": lambda: [self.cluster.dispatcher.target], "dispatcher_address": lambda: [self.cluster.address],
-            "path": self.places, "directory": self.places, "where": self.places, "work_dir": lambda: ["work", None],
-            "file_pattern": self.places, "filenames": self.places, "config": self._configs,
+            "path": self.paths, "directory": self.paths, "where": self.paths, "work_dir": lambda: ["work", None],
+            "file_pattern": self.paths, "filenames": self.paths, "config": self._configs,
             "dataset_id": lambda: ["1000", "mine", "nowhere"],
             "resource": lambda: [dsnb.cache.Resource(name="weights")],
             "model_storage": lambda: [dsnb.cache.ModelStorage("models")], "cache": lambda: [None],
@@ -135,14 +135,14 @@ class World:
         token = self.cluster.dispatcher.token
         return [dsnb.DispatcherConfig(), dsnb.WorkerConfig(self.cluster.address, token=token), None]
 
-    def owner(self, name: str) -> Any:
+    def receiver(self, name: str) -> Any:
         """What a method is called on."""
         kind = name.partition(".")[0]
         if kind == "Dataset":
             return random_of(self.datasets(), name)
         if kind == "DataService":
             return self.cluster.service
-        return _OWNERS[kind](self)
+        return _RECEIVERS[kind](self)
 
 
 def random_of(values: Sequence[Any], _name: str) -> Any:
@@ -167,10 +167,10 @@ _FUNCTIONS: list[Any] = [
 ]  # fmt: skip
 
 
-def _THINGS() -> list[Any]:  # noqa: N802 - beside the other pools; made anew, since calls use some of them up
+def _objects() -> list[Any]:
     return [
         None, [], (), {}, [1], [1, "a"], [[1], [1, 2]], {"a": 1}, {1: 2}, set(), {1, 2}, range(3), iter([1, 2]),
-        itertools.count(), _itself(), object(), Odd(), Ellipsis, NotImplemented, int, math, [None], [b"a", b"b"],
+        itertools.count(), _self_containing_list(), object(), Odd(), Ellipsis, NotImplemented, int, math, [None], [b"a", b"b"],
         np.zeros((2, 3)), np.array([object()]), np.ma.array([1], mask=[True]), memoryview(b"x"), bytearray(b"x"),
         dsnb.TensorSpec(), (dsnb.TensorSpec((None,)), dsnb.TensorSpec()), dsnb.Options(), dsnb.CrossTrainerCache("t"),
         dsnb.DispatcherConfig(), dsnb.ShardingPolicy.OFF, dsnb.ShardingPolicy.DYNAMIC, dsnb.errors.DsnbError("x"),
@@ -196,7 +196,7 @@ _TIMES: list[Any] = [
 ]
 _MILLISECONDS: list[Any] = [1, 50, np.int64(20), 0, -1, 1.5, math.nan, "1", None, True, 2**63, 10**400]
 _JOBS: list[Any] = ["job", "other", "", None, 3, "a\nb", "訓練"]
-_RIGHT: dict[str, Sequence[Any]] = {
+_PLAUSIBLE_VALUES: dict[str, Sequence[Any]] = {
     # Times are never long: a call that waits for as long as it was told to is right.
     "seconds": _TIMES, "timeout": _TIMES, "every": _TIMES, "lease_seconds": _TIMES, "expire_seconds": _TIMES,
     "heartbeat_interval_ms": _MILLISECONDS, "dispatcher_timeout_ms": _MILLISECONDS, "worker_timeout_ms": _MILLISECONDS,
@@ -238,15 +238,15 @@ _RIGHT: dict[str, Sequence[Any]] = {
     "Dataset.__init__ operation": [dsnb.Dataset.range(3).operation],
     "DataService.__init__ cluster": [None], "dashboard": [None], "card": [None], "writers": [None],
 }  # fmt: skip
-_ALONE = {"start_together", "seconds", "timeout", "every", "height", "cluster", "dashboard", "card", "writers",
+_ONLY_PLAUSIBLE = {"start_together", "seconds", "timeout", "every", "height", "cluster", "dashboard", "card", "writers",
           "lease_seconds", "workers",
           "consumer_timeout_ms", "client_timeout_ms", "worker_timeout_ms", "reconnect_ms", "isolation"}  # fmt: skip
 """Parameters that get no other values: they may be right too, and then make a call take long, or cost much."""
 
-_CALLS_AT_ONCE = {"Dataset.apply", "DataService.wait_until"}
+_CALLS_USER_FUNCTION = {"Dataset.apply", "DataService.wait_until"}
 """What calls the function that it is given: the error is the function's."""
 
-_OWNERS: dict[str, Callable[[World], Any]] = {
+_RECEIVERS: dict[str, Callable[[FuzzEnvironment], Any]] = {
     "DispatchServer": lambda _: dsnb.DispatchServer(start=False),
     "WorkerServer": lambda world: dsnb.WorkerServer(
         dsnb.WorkerConfig(world.cluster.address, token=world.cluster.dispatcher.token), start=False
@@ -276,13 +276,13 @@ class Call:
     args: list[Any]
     kwargs: dict[str, Any]
     parameters: Sequence[str]
-    owner: Any = None
+    receiver: Any = None
 
-    def let_go(self) -> None:
+    def stop_receiver(self) -> None:
         """End what the call was made on, unless it is the service of all calls."""
         for name in ("stop", "close"):
-            if not isinstance(self.owner, DataService) and hasattr(self.owner, name):
-                getattr(self.owner, name)()
+            if not isinstance(self.receiver, DataService) and hasattr(self.receiver, name):
+                getattr(self.receiver, name)()
 
     def __str__(self) -> str:
         given = [*map(_shown, self.args), *(f"{name}={_shown(value)}" for name, value in self.kwargs.items())]
@@ -294,10 +294,10 @@ def _shown(value: Any) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - objects of the user's may do anything
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= _PALE else f"{text[:_PALE]}..."
+    return text if len(text) <= _MAX_REPR else f"{text[:_MAX_REPR]}..."
 
 
-def calls(world: World, seed: int, count: int) -> Iterator[Call]:
+def calls(environment: FuzzEnvironment, seed: int, count: int) -> Iterator[Call]:
     """So many calls, the same ones for the same seed."""
     _random.seed(seed)
     functions = public_callables()
@@ -305,7 +305,7 @@ def calls(world: World, seed: int, count: int) -> Iterator[Call]:
     weights = [_WEIGHTS.get(name, 1.0) for name in names]
     for _ in range(count):
         name = _random.choices(names, weights)[0]
-        yield _drawn(world, name, functions[name])
+        yield _drawn(environment, name, functions[name])
 
 
 _WEIGHTS = {
@@ -319,7 +319,7 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-def _drawn(world: World, name: str, function: Any) -> Call:
+def _drawn(environment: FuzzEnvironment, name: str, function: Any) -> Call:
     parameters = dict(inspect.signature(function).parameters)
     kind, _, method = name.partition(".")
     args: list[Any] = []
@@ -327,13 +327,13 @@ def _drawn(world: World, name: str, function: Any) -> Call:
     if method and next(iter(parameters), "") == "self":
         del parameters["self"]
         function = getattr(dsnb, kind, None) or getattr(dsnb.cache, kind) if method == "__init__" else None
-        owner = None if function else world.owner(name)
+        owner = None if function else environment.receiver(name)
         function = function or getattr(owner, method)
     kwargs: dict[str, Any] = {}
     positional = _random.random() < 0.5
     wrong = set(_random.sample([*parameters], min(len(parameters), _random.choices((0, 1, 2), (30, 55, 15))[0])))
     for parameter in parameters.values():
-        value = _value(world, name, parameter, odd=parameter.name in wrong)
+        value = _value(environment, name, parameter, odd=parameter.name in wrong)
         if value is parameter.empty:
             positional = False
         elif parameter.kind is parameter.VAR_POSITIONAL:
@@ -354,36 +354,40 @@ def _drawn(world: World, name: str, function: Any) -> Call:
     return Call(name, function, args, kwargs, [*parameters], owner)
 
 
-def _value(world: World, name: str, parameter: inspect.Parameter, *, odd: bool) -> Any:
+def _value(environment: FuzzEnvironment, name: str, parameter: inspect.Parameter, *, odd: bool) -> Any:
     """A value for a parameter; `empty` to leave it out."""
-    if odd and parameter.name not in _ALONE:
-        return _random.choice(world.odd())
+    if odd and parameter.name not in _ONLY_PLAUSIBLE:
+        return _random.choice(environment.any_values())
     if _random.random() < (0.6 if parameter.default is not parameter.empty else 0.02):
         return parameter.empty
-    return _random.choice(world.right(name, parameter.name))
+    return _random.choice(environment.plausible_values(name, parameter.name))
 
 
 # ---- making them
 
 
-def flaw_of(call: Call, world: World) -> str:
+def flaw_of(call: Call, environment: FuzzEnvironment) -> str:
     """What is wrong with what came of a call; empty if nothing is."""
-    with _in_time(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with _time_limit(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
             made = call.function(*call.args, **call.kwargs)
         except DsnbError as error:
-            return "" if call.name in _CALLS_AT_ONCE else _flaw_of_refusal(call, error)
-        except UsersError:
+            return "" if call.name in _CALLS_USER_FUNCTION else _flaw_of_refusal(call, error)
+        except UserFunctionError:
             return ""
         except Exception as error:  # noqa: BLE001 - raw errors are what is looked for
-            return "" if _is_users(error) or call.name in _CALLS_AT_ONCE else f"raised {type(error).__name__}: {error}"
+            return (
+                ""
+                if _is_user_error(error) or call.name in _CALLS_USER_FUNCTION
+                else f"raised {type(error).__name__}: {error}"
+            )
         except HungError as hung:
             return f"took longer than {LIMIT_S:g} s, at\n{hung}"
         finally:
-            call.let_go()
+            call.stop_receiver()
         try:
-            return _flaw_of_result(call, made, world)
+            return _flaw_of_result(call, made, environment)
         except HungError as hung:
             return f"was accepted, and what it gave took longer than {LIMIT_S:g} s, at\n{hung}"
 
@@ -396,38 +400,38 @@ def _flaw_of_refusal(call: Call, error: DsnbError) -> str:
     shown = any(
         isinstance(value, str) and value and value in str(error) for value in (*call.args, *call.kwargs.values())
     )
-    state = not given or _says_state(call, error)
+    state = not given or _is_about_state(call, error)
     if not (named or shown or state):
         return f"was refused without naming an argument: {error}"
     return "" if error.hint or state else f"was refused without advice: {error}"
 
 
-def _says_state(call: Call, error: DsnbError) -> bool:
+def _is_about_state(call: Call, error: DsnbError) -> bool:
     """Whether a refusal is about the object that the method is called on."""
     return isinstance(error, dsnb.errors.FailedPreconditionError | dsnb.errors.UnavailableError) and "." in call.name
 
 
-def _is_users(error: BaseException) -> bool:
+def _is_user_error(error: BaseException) -> bool:
     """Whether an error is one of a function of the user's, as its note says, or of the file that the user named."""
     notes = getattr(error, "__notes__", ())
-    return isinstance(error, UsersError) or any(note.startswith("in ") for note in notes)
+    return isinstance(error, UserFunctionError) or any(note.startswith("in ") for note in notes)
 
 
-def _flaw_of_result(call: Call, made: Any, world: World) -> str:
+def _flaw_of_result(call: Call, made: Any, environment: FuzzEnvironment) -> str:
     """What is wrong with a call's result when it is used."""
     if isinstance(made, dsnb.Dataset):
         flaw = _flaw_of_reading(made)
-        return flaw or (_flaw_of_distributing(made, world) if _random.random() < _DISTRIBUTED else "")
+        return flaw or (_flaw_of_distributing(made, environment) if _random.random() < _DISTRIBUTED else "")
     if isinstance(made, ElementIterator):
         return _flaw_of_elements(made)
     if call.name == "distribute":
         return _flaw_of_reading_by(made)
     if call.name in ("DispatcherConfig.__init__", "WorkerConfig.__init__"):
-        return _flaw_of_config(made, world)
+        return _flaw_of_config(made, environment)
     if call.name == "CrossTrainerCache.__init__":
         endless = dsnb.Dataset.range(5).repeat()
         options = {"job_name": f"cached {_random.random()}", "cross_trainer_cache": made}
-        return _flaw_of_reading_by(dsnb.distribute("parallel_epochs", world.cluster.service, **options), endless)
+        return _flaw_of_reading_by(dsnb.distribute("parallel_epochs", environment.cluster.service, **options), endless)
     if hasattr(made, "stop") and call.name not in ("DataService.lent", "connect", "DataService.__init__"):
         made.stop()
     elif hasattr(made, "__enter__") and call.name.startswith("ModelStorage"):
@@ -451,9 +455,9 @@ def _flaw_of_reading_by(distributed: Callable[[dsnb.Dataset], dsnb.Dataset], *da
     return ""
 
 
-def _flaw_of_distributing(dataset: dsnb.Dataset, world: World) -> str:
+def _flaw_of_distributing(dataset: dsnb.Dataset, environment: FuzzEnvironment) -> str:
     mode = _random.choice(["parallel_epochs", "distributed_epoch"])
-    return _flaw_of_reading_by(dsnb.distribute(mode, world.cluster.service), dataset)
+    return _flaw_of_reading_by(dsnb.distribute(mode, environment.cluster.service), dataset)
 
 
 def _flaw_of_reading(dataset: dsnb.Dataset) -> str:
@@ -482,19 +486,21 @@ def _flaw_of_elements(elements: ElementIterator) -> str:
                 if getattr(error, "filename", None) is None and not isinstance(error, UnicodeDecodeError):
                     return f"was accepted, and reading raised {type(error).__name__}: {error}"
             except Exception as error:  # noqa: BLE001 - raw errors are what is looked for
-                if not _is_users(error):
+                if not _is_user_error(error):
                     return f"was accepted, and reading raised {type(error).__name__}: {error}"
     return ""
 
 
-def _flaw_of_config(config: Any, world: World) -> str:
+def _flaw_of_config(config: Any, environment: FuzzEnvironment) -> str:
     """A server is started with an accepted configuration, on a free port and, for a worker, at the service."""
     try:
         if isinstance(config, dsnb.DispatcherConfig):
             server: Any = dsnb.DispatchServer(replace(config, port=0))
         else:
-            token = world.cluster.dispatcher.token
-            known = replace(config, dispatcher_address=world.cluster.address, token=token, port=0, worker_address=None)
+            token = environment.cluster.dispatcher.token
+            known = replace(
+                config, dispatcher_address=environment.cluster.address, token=token, port=0, worker_address=None
+            )
             server = dsnb.WorkerServer(known)
         server.stop()
     except DsnbError as error:
@@ -505,13 +511,13 @@ def _flaw_of_config(config: Any, world: World) -> str:
 
 
 @contextlib.contextmanager
-def _in_time(seconds: float = LIMIT_S) -> Iterator[None]:
+def _time_limit(seconds: float = LIMIT_S) -> Iterator[None]:
     """Interrupt what hangs."""
 
-    def ring(_signal: int, frame: Any) -> None:
+    def on_alarm(_signal: int, frame: Any) -> None:
         raise HungError("".join(traceback.format_stack(frame)[-4:]))
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -542,7 +548,7 @@ _WRONG: dict[str, list[str]] = {
 """Mistakes in the options of commands that go on until they are stopped; with one of them none begins."""
 
 
-def command_lines(world: World, seed: int, count: int) -> Iterator[list[str]]:
+def command_lines(environment: FuzzEnvironment, seed: int, count: int) -> Iterator[list[str]]:
     """So many command lines with mistakes in them, drawn from the declared options."""
     _random.seed(seed)
     commands: dict[str, Any] = make_parser()._subparsers._group_actions[0].choices
@@ -550,7 +556,7 @@ def command_lines(world: World, seed: int, count: int) -> Iterator[list[str]]:
         name = _random.choice(sorted(commands))
         words = name.split()
         if name in _WRONG:
-            address = world.cluster.address
+            address = environment.cluster.address
             words.append(_random.choice(_WRONG[name]))
             if name == "worker" and not words[1].startswith("--dispatcher"):
                 words += ["--dispatcher", address]
@@ -567,9 +573,9 @@ def command_lines(world: World, seed: int, count: int) -> Iterator[list[str]]:
 
 def flaw_of_command(words: list[str]) -> str:
     """What is wrong with what a command line did; empty if nothing is."""
-    told, said = io.StringIO(), io.StringIO()
+    stderr, stdout = io.StringIO(), io.StringIO()
     try:
-        with _in_time(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+        with _time_limit(), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             code = main(words)
     except SystemExit as left:
         code = int(left.code or 0)
@@ -583,8 +589,8 @@ def flaw_of_command(words: list[str]) -> str:
         option, _, value = words[1].lstrip("-").partition("=")
         if not code:
             return "began all the same"
-        if option.partition("-")[0] not in told.getvalue() and (value or option) not in told.getvalue():
-            return f"was refused without naming the option: {told.getvalue()!r}"
-    if code and ("Traceback" in told.getvalue() or not told.getvalue()):
-        return f"ended with {code} and said {told.getvalue()!r}"
+        if option.partition("-")[0] not in stderr.getvalue() and (value or option) not in stderr.getvalue():
+            return f"was refused without naming the option: {stderr.getvalue()!r}"
+    if code and ("Traceback" in stderr.getvalue() or not stderr.getvalue()):
+        return f"ended with {code} and said {stderr.getvalue()!r}"
     return ""

@@ -29,7 +29,7 @@ class Numbers(Operation):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Each(Operation):
+class MapFunction(Operation):
     """An operation with a function."""
 
     function: Any
@@ -44,12 +44,12 @@ class Zip(Operation):
     """An operation with several inputs."""
 
 
-def each(function: Any) -> Each:
+def pipeline_with(function: Any) -> MapFunction:
     """A pipeline with this function."""
-    return Each(function=function, inputs=(Numbers(),))
+    return MapFunction(function=function, inputs=(Numbers(),))
 
 
-def fetch(graph: Graph) -> Callable[[str], bytes]:
+def blob_loader(graph: Graph) -> Callable[[str], bytes]:
     """Hands out a graph's blobs as copies."""
     return {blob.digest: bytes(blob.data) for blob in graph.blobs}.__getitem__
 
@@ -59,17 +59,17 @@ def no_blobs(digest: str) -> bytes:
     raise AssertionError(digest)
 
 
-def there_and_back(function: Any) -> Any:
+def round_trip(function: Any) -> Any:
     """The function as a worker has it."""
-    graph = serialise(each(function))
-    restored: Any = restore(graph.definition, fetch(graph))
+    graph = serialise(pipeline_with(function))
+    restored: Any = restore(graph.definition, blob_loader(graph))
     return restored.function
 
 
-def refusal(function: Any) -> str:
+def registration_error(function: Any) -> str:
     """What is said of a pipeline with this function."""
     with pytest.raises(InvalidArgumentError) as refused:
-        serialise(each(function))
+        serialise(pipeline_with(function))
     assert refused.value.did == "nothing was registered"
     return refused.value.what
 

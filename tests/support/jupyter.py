@@ -35,12 +35,12 @@ def lab_process(folder: Path, port: int, env: Mapping[str, str] | None = None) -
     """Its process, once it answers; ended at the end, if nobody has killed it."""
     for module in ("jupyterlab", "jupyter_server_proxy", "ipywidgets", "panel"):
         require_module(module)
-    with PythonProcess(_arguments(folder, port), env={**_own_places(folder), **(env or {})}) as jupyter:
+    with PythonProcess(_arguments(folder, port), env={**_isolated_settings(folder), **(env or {})}) as jupyter:
         wait_for(lambda: _answers(f"{address_at(port)}api"), what="Lab to answer", timeout=60)
         yield jupyter
         if jupyter.popen.poll() is None:
             jupyter.terminate()
-            jupyter.ended()
+            jupyter.wait_for_exit()
 
 
 def write_notebook(path: Path, *cells: str) -> None:
@@ -60,7 +60,7 @@ def _arguments(folder: Path, port: int) -> list[str]:
     return ["-m", "jupyterlab", "--no-browser", "--allow-root", "--LabApp.news_url=", *given, *secrets]
 
 
-def _own_places(folder: Path) -> dict[str, str]:
+def _isolated_settings(folder: Path) -> dict[str, str]:
     """Settings of nobody's, and none that a person has."""
     jupyter = (f"JUPYTER_{kind}_DIR" for kind in ("CONFIG", "DATA", "RUNTIME"))
     names = (*jupyter, "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")

@@ -24,8 +24,10 @@ DEADLINE = 60.0
 """Seconds for a cell that takes none by itself."""
 
 _MARK = "DSNB_TEST_KERNEL"
-_LOOK = "from tests.support.leaks import census, leftovers; _before = census()"
-_TELL = "import json; print(json.dumps({kind: [*map(str, keys)] for kind, keys in leftovers(_before).items()}))"
+_CENSUS_CODE = "from tests.support.leaks import census, leftovers; _before = census()"
+_LEFTOVERS_CODE = (
+    "import json; print(json.dumps({kind: [*map(str, keys)] for kind, keys in leftovers(_before).items()}))"
+)
 
 
 class Cell:
@@ -88,10 +90,10 @@ class Kernel:
         places = folder / ".kernel"
         places.mkdir(exist_ok=True)
         self._mark = uuid.uuid4().hex
-        self._noise = places / f"{self._mark}.log"
+        self._log_path = places / f"{self._mark}.log"
         env = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(places), _MARK: self._mark}
         self._manager = KernelManager(connection_file=str(places / f"{self._mark}.json"))
-        self._log = self._noise.open("wb")  # open until the end: a restart uses it again
+        self._log = self._log_path.open("wb")  # open until the end: a restart uses it again
         self._manager.start_kernel(
             cwd=str(folder),
             env=env,
@@ -148,25 +150,25 @@ class Kernel:
 
     # ---- what is left
 
-    def look(self) -> None:
+    def take_census(self) -> None:
         """Note what there is in the kernel now, for `left`."""
-        self.run(_LOOK)
+        self.run(_CENSUS_CODE)
 
-    def left(self) -> dict[str, list[str]]:
+    def leftovers(self) -> dict[str, list[str]]:
         """Threads, children, descriptors and files in the kernel that were not there at the last `look`."""
-        found: dict[str, list[str]] = json.loads(self.run(_TELL))
+        found: dict[str, list[str]] = json.loads(self.run(_LEFTOVERS_CODE))
         return found
 
-    def noise(self) -> str:
+    def log_text(self) -> str:
         """What the kernel's process printed past its cells, but for IPython's own remarks."""
-        lines = self._noise.read_text(errors="replace").splitlines()
+        lines = self._log_path.read_text(errors="replace").splitlines()
         return "\n".join(line for line in lines if line and not line.startswith("[IPKernelApp]"))
 
     def processes(self) -> list[int]:
         """The kernel and all that came of it, whoever is their parent by now; zombies count as dead."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_of_here(pid)]
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._belongs_to_kernel(pid)]
 
-    def _is_of_here(self, pid: int) -> bool:
+    def _belongs_to_kernel(self, pid: int) -> bool:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
             environment = Path(f"/proc/{pid}/environ").read_bytes()
@@ -186,7 +188,7 @@ class Kernel:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if error is not None:
-            error.add_note(f"--- the kernel's log\n{self.noise()}")
+            error.add_note(f"--- the kernel's log\n{self.log_text()}")
 
 
 def workers_of(kernel: Kernel) -> Iterator[int]:

@@ -31,10 +31,10 @@ Keys = frozenset[Hashable]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ResourceKind:
     """One kind of thing that can be left behind."""
 
-    look: Callable[[], Iterable[Hashable]]
+    find: Callable[[], Iterable[Hashable]]
     describe: Callable[[Hashable], str] = str
 
 
@@ -104,30 +104,30 @@ def _channels() -> list[tuple[str, int]]:
 
 
 KINDS = {
-    "channels": Kind(look=_channels),
-    "threads": Kind(look=_threads, describe=_describe_thread),
-    "temporary folders": Kind(look=lambda: _files(tempfile.gettempdir(), "dsnb*")),
-    "connection files": Kind(look=_connection_files),
+    "channels": ResourceKind(find=_channels),
+    "threads": ResourceKind(find=_threads, describe=_describe_thread),
+    "temporary folders": ResourceKind(find=lambda: _files(tempfile.gettempdir(), "dsnb*")),
+    "connection files": ResourceKind(find=_connection_files),
 }
 if Path("/proc/self/fd").exists():  # elsewhere than on Linux the rest cannot be told without more tools
     KINDS |= {
-        "child processes": Kind(look=_children),
-        "descriptors": Kind(look=_other_descriptors, describe=_describe_descriptor),
-        "slabs": Kind(look=_slabs, describe=_describe_descriptor),
-        "shared memory": Kind(look=lambda: _files("/dev/shm", "*dsnb*")),
+        "child processes": ResourceKind(find=_children),
+        "descriptors": ResourceKind(find=_other_descriptors, describe=_describe_descriptor),
+        "slabs": ResourceKind(find=_slabs, describe=_describe_descriptor),
+        "shared memory": ResourceKind(find=lambda: _files("/dev/shm", "*dsnb*")),
     }
 
-_told: set[Hashable] = set()
+_reported: set[Hashable] = set()
 
 
-def is_told(key: Hashable) -> bool:
+def was_reported(key: Hashable) -> bool:
     """Whether an earlier test left this behind, and was told of it or had failed anyhow."""
-    return key in _told
+    return key in _reported
 
 
 def census() -> dict[str, Keys]:
     """Everything there is now, by kind."""
-    return {name: frozenset(kind.look()) for name, kind in KINDS.items()}
+    return {name: frozenset(kind.find()) for name, kind in KINDS.items()}
 
 
 def leftovers(before: dict[str, Keys], later: Iterable[str] = ()) -> dict[str, list[Hashable]]:
@@ -143,7 +143,7 @@ def leftovers(before: dict[str, Keys], later: Iterable[str] = ()) -> dict[str, l
 
 
 def _new_since(before: dict[str, Keys], later: Iterable[str] = ()) -> dict[str, list[Hashable]]:
-    new = {name: [key for key in now - before[name] if key not in _told] for name, now in census().items()}
+    new = {name: [key for key in now - before[name] if key not in _reported] for name, now in census().items()}
     if "descriptors" in new:
         new["descriptors"] = _without_grpc(new["descriptors"])
     return {name: keys for name, keys in new.items() if keys and name not in later}
@@ -166,10 +166,10 @@ def _without_grpc(descriptors: list[Hashable]) -> list[Hashable]:
 
 
 @contextmanager
-def nothing_left(
+def assert_no_leaks(
     what: str,
     except_for: Iterable[str] = (),
-    excused: Callable[[], bool] = lambda: False,
+    ignored_if: Callable[[], bool] = lambda: False,
     later: Sequence[str] = (),
 ) -> Iterator[None]:
     """Fail with a description of all that the body left behind; each thing is told of once.
@@ -178,20 +178,20 @@ def nothing_left(
         what: Who is to blame, as in "this test" or "a fixture of this module".
         except_for: Kinds that are not looked at.
         later: Kinds that a later look, at the end of something longer, is for.
-        excused: Asked at the end; if true, what is left is passed over, now and later.
+        ignored_if: Asked at the end; if true, what is left is passed over, now and later.
     """
     before = census()
     yield
-    if excused():
+    if ignored_if():
         # Kinds that are for a later look, and what would be spared, are among what a failed test holds: its threads may
         # go on for long with a memory mapped and a channel of gRPC's open, and the module's or the session's look is
         # not to blame them for that.
-        _told.update(*(now - before[name] for name, now in census().items()))
+        _reported.update(*(now - before[name] for name, now in census().items()))
         return
     spared = set(except_for)
     lines = []
     for name, keys in leftovers(before, later).items():
         lines += [f"{name}: {KINDS[name].describe(key)}" for key in keys if name not in spared]
-        _told.update(keys)
+        _reported.update(keys)
     if lines:
         raise AssertionError("\n".join([f"{what} left behind:", *lines]))

@@ -14,7 +14,7 @@ _RANGE = range(20_000, 32_000)  # below the one from which Linux gives out ports
 _ports = itertools.cycle(random.sample(_RANGE, len(_RANGE)))  # processes beside this one have other orders
 
 
-def own_port() -> int:
+def unused_port() -> int:
     """A port of the loopback interface on which nobody listens, and which no server gets by chance."""
     for port in itertools.islice(_ports, len(_RANGE)):
         with socket.socket() as probe:

@@ -56,7 +56,7 @@ class PythonProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.kill()
         if error is not None:
-            error.add_note(self.story())
+            error.add_note(self.describe())
         self._folder.cleanup()
 
     @property
@@ -77,29 +77,29 @@ class PythonProcess:
         """The ids of the processes that it started and that live."""
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) == self.pid]
 
-    def story(self) -> str:
+    def describe(self) -> str:
         """What it was and printed, for a failure's text."""
         ended = self.popen.poll()
         state = "runs" if ended is None else f"ended with {ended}"
         return f"process {self.pid} {state}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
-    def line(self, start: str, *, timeout: float = 30.0) -> str:
+    def wait_for_line(self, start: str, *, timeout: float = 30.0) -> str:
         """Wait for a whole line of output that begins with `start`, and return it without its end."""
 
-        def look() -> str | None:
+        def find_line() -> str | None:
             whole = self.stdout.rpartition("\n")[0]
             found = next((line for line in whole.splitlines() if line.startswith(start)), None)
-            if found is None and self.popen.poll() is not None and not self._holds(start):
-                raise AssertionError(f"no line {start!r} before the end of {self.story()}")
+            if found is None and self.popen.poll() is not None and not self._has_line(start):
+                raise AssertionError(f"no line {start!r} before the end of {self.describe()}")
             return found
 
-        return wait_for(look, what=f"the line {start!r} of process {self.pid}", timeout=timeout) or ""
+        return wait_for(find_line, what=f"the line {start!r} of process {self.pid}", timeout=timeout) or ""
 
-    def _holds(self, start: str) -> bool:
+    def _has_line(self, start: str) -> bool:
         # The last line may have been written between the look at the output and the look at the process.
         return any(line.startswith(start) for line in self.stdout.splitlines())
 
-    def ended(self, *, timeout: float = 30.0) -> int:
+    def wait_for_exit(self, *, timeout: float = 30.0) -> int:
         """Wait for its end and return the exit code (minus the signal's number, if one killed it)."""
         wait_for(lambda: self.popen.poll() is not None, what=f"process {self.pid} to end", timeout=timeout)
         return self.popen.returncode
@@ -121,7 +121,7 @@ class PythonProcess:
             self.popen.stdin.close()
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process lives; one that has ended and waits to be collected does not."""
     return _parent(pid) is not None
 
@@ -136,7 +136,7 @@ def _parent(pid: int) -> int | None:
 
 
 @contextmanager
-def python(code: str, *, ready: str = "READY", env: dict[str, str] | None = None) -> Iterator[PythonProcess]:
+def python_process(code: str, *, ready: str = "READY", env: dict[str, str] | None = None) -> Iterator[PythonProcess]:
     """Run code in another interpreter, from the moment it prints a line that begins with `ready`.
 
     Example:
@@ -144,5 +144,5 @@ def python(code: str, *, ready: str = "READY", env: dict[str, str] | None = None
         ...     target = other.line("READY").split()[1]
     """
     with PythonProcess(["-c", code], env=env, stdin=True) as process:
-        process.line(ready)
+        process.wait_for_line(ready)
         yield process

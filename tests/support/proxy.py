@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-_PIECE = 16 << 10
+_CHUNK_BYTES = 16 << 10
 
 
 class Proxy:
@@ -16,16 +16,16 @@ class Proxy:
 
     Args:
         bytes_s: Bytes a second that come back from upstream at the most; 0 for all.
-        late_s: Seconds that each piece takes in either direction.
+        delay_s: Seconds that each piece takes in either direction.
         damage: Makes of a piece that comes back from upstream what arrives in its place; of the same length.
     """
 
     def __init__(
-        self, bytes_s: float = 0.0, late_s: float = 0.0, damage: Callable[[bytes], bytes] | None = None
+        self, bytes_s: float = 0.0, delay_s: float = 0.0, damage: Callable[[bytes], bytes] | None = None
     ) -> None:
         self.upstream = ("127.0.0.1", 0)
         self._bytes_s = bytes_s
-        self._late_s = late_s
+        self._delay_s = delay_s
         self._damage = damage
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = [self._listener]
@@ -56,13 +56,15 @@ class Proxy:
             while True:
                 here, _ = self._listener.accept()
                 there = socket.socket()
-                there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)  # before, or the system buffers megabytes
+                there.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK_BYTES
+                )  # before, or the system buffers megabytes
                 there.connect(self.upstream)
                 self._sockets += [here, there]
                 self._begin(self._pass_on, here, there, 0.0, None)
                 self._begin(self._pass_on, there, here, self._bytes_s, self._damage)
 
-    def _note(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         """Learn what passes; for those who want to know."""
 
     def _pass_on(
@@ -73,9 +75,9 @@ class Proxy:
         damage: Callable[[bytes], bytes] | None,
     ) -> None:
         with suppress(OSError):
-            while data := source.recv(_PIECE):
-                self._note(data)
-                time.sleep(self._late_s + (len(data) / bytes_s if bytes_s else 0.0))
+            while data := source.recv(_CHUNK_BYTES):
+                self._on_data(data)
+                time.sleep(self._delay_s + (len(data) / bytes_s if bytes_s else 0.0))
                 sink.sendall(damage(data) if damage is not None else data)
         for one in (source, sink):
             with suppress(OSError):
@@ -84,10 +86,10 @@ class Proxy:
 
 @contextmanager
 def poor_link(
-    bytes_s: float = 0.0, late_s: float = 0.0, damage: Callable[[bytes], bytes] | None = None
+    bytes_s: float = 0.0, delay_s: float = 0.0, damage: Callable[[bytes], bytes] | None = None
 ) -> Iterator[Proxy]:
     """A proxy that is closed at the end."""
-    proxy = Proxy(bytes_s, late_s, damage)
+    proxy = Proxy(bytes_s, delay_s, damage)
     try:
         yield proxy
     finally:

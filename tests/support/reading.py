@@ -39,7 +39,7 @@ def outcomes(elements: Iterator[Any], most: int = 10_000) -> list[Any]:
     raise AssertionError(f"no end after {most} elements and errors")
 
 
-def in_turn(iterators: Sequence[Iterator[T]]) -> list[list[T]]:
+def read_alternately(iterators: Sequence[Iterator[T]]) -> list[list[T]]:
     """Take one element of each in turn until all have ended; what each one got."""
     out: list[list[T]] = [[] for _ in iterators]
     going = list(range(len(iterators)))
@@ -52,7 +52,7 @@ def in_turn(iterators: Sequence[Iterator[T]]) -> list[list[T]]:
     return out
 
 
-def at_once(calls: Sequence[Callable[[], T]], timeout: float = 30.0) -> list[T]:
+def run_in_threads(calls: Sequence[Callable[[], T]], timeout: float = 30.0) -> list[T]:
     """Make calls in a thread each, and return what they returned; the first error is raised."""
     results: dict[int, T] = {}
     errors: list[BaseException] = []
@@ -79,7 +79,7 @@ class Gate:
     """A door that user code in any process waits at, and a count of who came to it. A file, so it can be pickled."""
 
     def __init__(self, folder: Path, name: str = "gate") -> None:
-        self._door = str(folder / name)
+        self._opened_file = str(folder / name)
         self._visits = str(folder / f"{name}.visits")
 
     def wait(self, seconds: float = 30.0) -> None:
@@ -90,13 +90,13 @@ class Gate:
         with open(self._visits, "a", encoding="ascii") as visits:
             visits.write(".")
         deadline = time.monotonic() + seconds
-        while not os.path.exists(self._door):
+        while not os.path.exists(self._opened_file):
             if time.monotonic() > deadline:
                 raise TimeoutError("nobody opened the gate")
             time.sleep(0.005)
 
     def open(self) -> None:
-        Path(self._door).touch()
+        Path(self._opened_file).touch()
 
     def visits(self) -> int:
         """How often somebody has come to the gate."""

@@ -19,16 +19,16 @@ def require(program: str) -> str:
     Where it is missing the test is skipped with that reason, or fails if `DSNB_REQUIRE_ALL=1` says that nothing may be.
     """
     paths = filter(None, map(shutil.which, _OTHER_NAMES.get(program, (program,))))
-    return next(paths, None) or _miss(f"the program {program} is not installed")
+    return next(paths, None) or _skip_or_fail(f"the program {program} is not installed")
 
 
 def require_module(name: str) -> None:
     """Go on only where a Python module can be imported, as in `require_module("panel")`; else as `require` does."""
     if importlib.util.find_spec(name) is None:
-        _miss(f"the Python module {name} is not installed")
+        _skip_or_fail(f"the Python module {name} is not installed")
 
 
-def _miss(reason: str) -> NoReturn:
+def _skip_or_fail(reason: str) -> NoReturn:
     if os.environ.get("DSNB_REQUIRE_ALL") == "1":
         pytest.fail(f"{reason}, and DSNB_REQUIRE_ALL=1 lets no test be skipped for that", pytrace=False)
     pytest.skip(reason)

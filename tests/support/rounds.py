@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import dsnb
 from dsnb.monitor.snapshot import Snapshot
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.support.waiting import wait_for
 
 Row = list[int]
@@ -55,13 +55,13 @@ class Consumers:
         """So many rounds."""
         return [self.round() for _ in range(count)]
 
-    def rounds_at_once(self, count: int, timeout: float = 60.0) -> list[Row]:
+    def rounds_in_threads(self, count: int, timeout: float = 60.0) -> list[Row]:
         """So many rounds, each consumer in a thread of its own."""
 
         def read(iterator: Iterator[Any]) -> Callable[[], Row]:
             return lambda: [int(next(iterator)) for _ in range(count)]
 
-        columns = at_once([read(iterator) for iterator in self.iterators], timeout)
+        columns = run_in_threads([read(iterator) for iterator in self.iterators], timeout)
         return [self.check(list(row)) for row in zip(*columns, strict=True)]
 
     def rounds_until(self, found: Callable[[Row], bool], most: int = 50_000) -> list[Row]:

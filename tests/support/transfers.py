@@ -16,35 +16,42 @@ import numpy as np
 import pytest
 
 from dsnb.client import tasks
-from dsnb.client.transfers import way_to
+from dsnb.client.transfers import choose_transfer
 from dsnb.wire.messages import TaskInfo
 from dsnb.wire.transfer import local
-from dsnb.wire.transfer.handover import Endpoint, Link
+from dsnb.wire.transfer.protocol import Endpoint, LinkStats
 
-FORCED = os.environ.get("DSNB_TRANSFER")
-TRANSFERS = [FORCED] if FORCED else ["grpc", "local", "shared_memory"]
-CHOSEN = pytest.mark.skipif(FORCED is not None, reason="tests the choice of a way, which DSNB_TRANSFER has made")
-AS_IT_COMES = pytest.mark.skipif(
-    FORCED is not None, reason="what limits a job depends on how its elements come, which DSNB_TRANSFER changes"
+FORCED_TRANSFER = os.environ.get("DSNB_TRANSFER")
+TRANSFERS = [FORCED_TRANSFER] if FORCED_TRANSFER else ["grpc", "local", "shared_memory"]
+TESTS_TRANSFER_CHOICE = pytest.mark.skipif(
+    FORCED_TRANSFER is not None, reason="tests the choice of a way, which DSNB_TRANSFER has made"
+)
+DEPENDS_ON_TRANSFER = pytest.mark.skipif(
+    FORCED_TRANSFER is not None,
+    reason="what limits a job depends on how its elements come, which DSNB_TRANSFER changes",
 )
 BETWEEN_PROCESSES = [name for name in TRANSFERS if name != "local"]
 
 
-def force(patch: pytest.MonkeyPatch) -> None:
+def force_transfer(patch: pytest.MonkeyPatch) -> None:
     """Have readers use the way that the environment names."""
-    if FORCED is None:
+    if FORCED_TRANSFER is None:
         return
-    assert FORCED in ("grpc", "local", "shared_memory"), f"DSNB_TRANSFER is {FORCED!r}"
+    assert FORCED_TRANSFER in ("grpc", "local", "shared_memory"), f"DSNB_TRANSFER is {FORCED_TRANSFER!r}"
 
-    def forced(info: TaskInfo, protocol: str | None, token: str, *, before: str, refused: str) -> tuple[Endpoint, Link]:
+    def forced(
+        info: TaskInfo, protocol: str | None, token: str, *, before: str, refused: str
+    ) -> tuple[Endpoint, LinkStats]:
         # A worker without an address is one that a test made up in this process: there is one way to it.
-        possible = local.find(info.worker_uid) is not None if FORCED == "local" else info.address and not refused
-        wanted = FORCED if protocol is None and possible else protocol
-        return way_to(info, wanted, token, before=before, refused=refused)
+        possible = (
+            local.find(info.worker_uid) is not None if FORCED_TRANSFER == "local" else info.address and not refused
+        )
+        wanted = FORCED_TRANSFER if protocol is None and possible else protocol
+        return choose_transfer(info, wanted, token, previous_transfer=before, shared_memory_refusal=refused)
 
-    patch.setattr(tasks, "way_to", forced)
+    patch.setattr(tasks, "choose_transfer", forced)
 
 
-def scribble(array: np.ndarray[Any, Any], byte: int = 0xEE) -> None:
+def overwrite_memory(array: np.ndarray[Any, Any], byte: int = 0xEE) -> None:
     """Write all over an array's memory, as libraries do that do not know of read-only arrays."""
     ctypes.memset(array.ctypes.data, byte, array.nbytes)

@@ -19,10 +19,10 @@ def worker_process(target: str, token: str, port: int = 0, *more: str) -> Iterat
     """
     arguments = ["--json", "--dispatcher", target, "--port", str(port), *more]
     with PythonProcess(["-m", "dsnb", "worker", *arguments], env={"DSNB_TOKEN": token}) as worker:
-        worker.line("{", timeout=60.0)
+        worker.wait_for_line("{", timeout=60.0)
         yield worker
 
 
 def address_of(worker: PythonProcess) -> str:
     """Where a worker listens."""
-    return str(json.loads(worker.line("{"))["address"])
+    return str(json.loads(worker.wait_for_line("{"))["address"])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tools.check_protos import FOLDER, ROOT, differences, generated_files
+from tools.check_protos import PROTO_FOLDER, ROOT, differences, generated_files
 
 
 def test_equal_files_do_not_differ() -> None:
@@ -13,6 +13,6 @@ def test_each_file_that_is_missing_changed_or_left_over_is_told() -> None:
 
 
 def test_the_committed_code_is_found() -> None:
-    protos = {path.stem for path in (ROOT / FOLDER).glob("*.proto")}
+    protos = {path.stem for path in (ROOT / PROTO_FOLDER).glob("*.proto")}
     assert protos
     assert set(generated_files(ROOT)) == {f"{stem}_pb2.{end}" for stem in protos for end in ("py", "pyi")}

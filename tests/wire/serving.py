@@ -11,10 +11,10 @@ import grpc
 
 from dsnb.errors import DsnbError
 from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.grpc_errors import error_from_call
 from dsnb.wire.methods import HELLO, Method
-from dsnb.wire.security import Caller, Guard, Proof, digest_of, shown_by_caller
+from dsnb.wire.security import Caller, Guard, Proof, call_metadata, request_digest
 from dsnb.wire.server import GrpcServer, Handlers
-from dsnb.wire.status import error_from
 
 TOKEN = "a-token-of-the-tests"
 
@@ -87,15 +87,15 @@ class BareCaller:
 
     def hello(self) -> str:
         """Say Hello; the instance that answers."""
-        proof = self.caller.proof(self.token, HELLO.path, "", digest_of(b""))
-        _, call = self.channel.unary_unary(HELLO.path).with_call(b"", metadata=shown_by_caller(proof), timeout=10)
+        proof = self.caller.proof(self.token, HELLO.path, "", request_digest(b""))
+        _, call = self.channel.unary_unary(HELLO.path).with_call(b"", metadata=call_metadata(proof), timeout=10)
         assert self.caller.accepts(proof, call.initial_metadata())
         self.instance = proof.instance
         return self.instance
 
     def proof(self, method: Method[Any, Any], request: bytes | None = None) -> Proof:
         """The proof of a call; with the request where that is a single one."""
-        digest = () if request is None else (digest_of(request),)
+        digest = () if request is None else (request_digest(request),)
         return self.caller.proof(self.token, method.path, self.instance or self.hello(), *digest)
 
     def send(self, method: Method[Any, Any], data: bytes | list[bytes], shown: Any) -> list[bytes]:
@@ -109,7 +109,7 @@ class BareCaller:
         try:
             return list(stub(iter(data) if isinstance(data, list) else data, metadata=shown, timeout=20))
         except grpc.RpcError as failed:
-            raise error_from(failed, self.target) from None
+            raise error_from_call(failed, self.target) from None
 
 
 def refusal_of(caller: BareCaller, method: Method[Any, Any], data: bytes | list[bytes], shown: Any) -> DsnbError:

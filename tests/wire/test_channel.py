@@ -14,12 +14,12 @@ import pytest
 
 from dsnb.errors import DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import channel as channels
-from dsnb.wire.addresses import address_of, split_target
-from dsnb.wire.channel import Channel, Connections, open_channel
+from dsnb.wire.addresses import format_address, target_address
+from dsnb.wire.channel import Channel, ChannelCache, open_channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, HELLO, PUT_BLOB, STATUS
 from tests.security.between import Impostor
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, channel_to, connected, port_of_nobody, serving
 
@@ -33,11 +33,11 @@ def answer(request: Any, context: grpc.ServicerContext) -> Empty:
 
 @pytest.mark.parametrize("target", ["127.0.0.1:5050", "worker-3.farm:65535", "[::1]:80"])
 def test_a_target_may_leave_out_its_protocol(target: str) -> None:
-    assert split_target(target) == split_target(f"grpc://{target}") == target
+    assert target_address(target) == target_address(f"grpc://{target}") == target
 
 
 def test_localhost_is_the_address_that_services_listen_on() -> None:
-    assert split_target("localhost:5050") == split_target("grpc://localhost:5050") == "127.0.0.1:5050"
+    assert target_address("localhost:5050") == target_address("grpc://localhost:5050") == "127.0.0.1:5050"
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_localhost_is_the_address_that_services_listen_on() -> None:
 )  # fmt: skip
 def test_what_is_no_address_is_refused_by_name(target: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        split_target(target)
+        target_address(target)
     assert repr(target) in str(caught.value)
 
 
 def test_another_protocol_is_unknown() -> None:
     with pytest.raises(NotFoundError, match="http"):
-        split_target("http://127.0.0.1:80")
+        target_address("http://127.0.0.1:80")
 
 
 @pytest.mark.parametrize(
     "host, joined", [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80"), ("[::1]", "[::1]:80"), ("h", "h:80")]
 )
 def test_an_ipv6_address_gets_brackets(host: str, joined: str) -> None:
-    assert address_of(host, 80) == joined == split_target(joined)
+    assert format_address(host, 80) == joined == target_address(joined)
 
 
 # ---- calls
@@ -236,7 +236,7 @@ def test_channels_may_be_opened_and_closed_from_any_thread() -> None:
                     replies.append(channel.call(FORGET, ForgetRequest(), timeout=30))
             return replies
 
-        assert at_once([use] * 6) == [[Empty()] * 10] * 6
+        assert run_in_threads([use] * 6) == [[Empty()] * 10] * 6
     assert channels._channels == {}
 
 
@@ -251,14 +251,14 @@ def test_a_channel_that_is_collected_inside_open_channel_may_be_closed_there() -
 
 
 def test_a_kept_channel_is_the_next_users_too_until_another_one_is_kept_or_nobody_keeps_it() -> None:
-    connections = Connections()
+    connections = ChannelCache()
     with serving({FORGET: answer}) as server, serving({FORGET: answer}) as other:
         with channel_to(address(server)) as first:
-            connections.keep([first.key])
+            connections.retain([first.key])
         with channel_to(address(server)) as second:
             assert second is first
             assert second.call(FORGET, ForgetRequest(), timeout=10) == Empty()
-        connections.keep([(address(other), TOKEN, "")])
+        connections.retain([(address(other), TOKEN, "")])
         assert [*channels._channels] == [(address(other), TOKEN, "")]
         del connections
         assert channels._channels == {}

@@ -17,21 +17,21 @@ from dsnb.wire import discovery
 from dsnb.wire.discovery import (
     Connection,
     claim,
-    ending,
+    connection_at,
     find,
-    forget,
+    forget_token,
     publish,
     read,
-    remember,
+    remember_token,
+    remove_stale,
     retract,
     running,
     runtime_dir,
     service_name,
-    serving,
-    sweep,
+    stop_reason,
     token_for,
 )
-from tests.support.processes import PythonProcess, python
+from tests.support.processes import PythonProcess, python_process
 
 TARGET = "grpc://127.0.0.1:5050"
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = tmp_path / "made" / "on demand"
     monkeypatch.setenv("DSNB_RUNTIME_DIR", str(place))
     yield place
-    assert discovery._here == {}, "tokens are known in this process after the test"
+    assert discovery._tokens == {}, "tokens are known in this process after the test"
 
 
 def fields(**changes: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_a_service_takes_back_its_own_file_and_no_others(folder: Path) -> None:
 
 
 def test_two_services_are_told_apart(folder: Path) -> None:
-    with python(
+    with python_process(
         "import os, json; from dsnb.wire.discovery import publish;"
         "publish('theirs', 'grpc://127.0.0.1:6060', 'their-token'); print('READY', os.getpid()); input()"
     ) as other:
@@ -133,21 +133,21 @@ def test_two_services_are_told_apart(folder: Path) -> None:
 
 def test_how_a_service_ended_is_known_from_its_file_and_process(folder: Path) -> None:
     connection = publish("mine", TARGET, "t")
-    assert serving("localhost:5050") == serving(TARGET) == connection
-    assert serving("127.0.0.1:6060") is None
-    assert ending(connection) == ""
+    assert connection_at("localhost:5050") == connection_at(TARGET) == connection
+    assert connection_at("127.0.0.1:6060") is None
+    assert stop_reason(connection) == ""
     another = publish("mine", TARGET, "another token")
-    assert (ending(connection), ending(another)) == ("it was stopped", "")
+    assert (stop_reason(connection), stop_reason(another)) == ("it was stopped", "")
     retract(another)
-    assert ending(another) == "it was stopped"
-    assert ending(Connection(**fields(pid=2**22 + 1))) == "its process 4194305 is gone"
+    assert stop_reason(another) == "it was stopped"
+    assert stop_reason(Connection(**fields(pid=2**22 + 1))) == "its process 4194305 is gone"
 
 
 def test_a_service_that_keeps_its_state_may_come_back(folder: Path) -> None:
     connection = publish("mine", TARGET, "t", lasting=True)
     assert running() == [connection]
     retract(connection)
-    assert ending(connection) == ""
+    assert stop_reason(connection) == ""
 
 
 # ---- what is not a living service
@@ -155,7 +155,7 @@ def test_a_service_that_keeps_its_state_may_come_back(folder: Path) -> None:
 
 def test_the_file_of_a_dead_process_is_removed(folder: Path) -> None:
     with PythonProcess(["-c", "pass"]) as process:
-        process.ended()
+        process.wait_for_exit()
     path = write(folder, fields(pid=process.pid))
     assert read("s") is None
     assert not path.exists()
@@ -268,11 +268,11 @@ def test_processes_that_claim_at_the_same_moment_get_names_of_their_own(folder: 
         "print('GOT', claim().name, flush=True); input()"
     )
     with ExitStack() as stack:
-        others = [stack.enter_context(python(code)) for _ in range(6)]
+        others = [stack.enter_context(python_process(code)) for _ in range(6)]
         for other in others:
             other.popen.stdin.write(b"\n")
             other.popen.stdin.flush()
-        names = {other.line("GOT").split()[1] for other in others}
+        names = {other.wait_for_line("GOT").split()[1] for other in others}
     assert names == {"default", *(f"default-{number}" for number in range(2, 7))}
 
 
@@ -280,10 +280,10 @@ def test_half_written_files_of_killed_processes_are_removed(folder: Path) -> Non
     publish("mine", TARGET, "t")
     (folder / ".dsnb-connection-abc.tmp").write_text("{")
     dead = write(folder, fields(name="dead", started="1"), "dead")
-    assert [connection.name for connection in sweep()] == ["dead"]
+    assert [connection.name for connection in remove_stale()] == ["dead"]
     assert not dead.exists()
     assert [path.name for path in folder.iterdir()] == ["mine.json"]
-    assert sweep() == []
+    assert remove_stale() == []
 
 
 def test_a_process_that_keeps_the_folder_locked_is_waited_for_but_not_for_ever(
@@ -296,7 +296,7 @@ def test_a_process_that_keeps_the_folder_locked_is_waited_for_but_not_for_ever(
         "print('READY', flush=True); input()"
     )
     with PythonProcess(["-c", code, str(folder)], stdin=True) as other:
-        other.line("READY")
+        other.wait_for_line("READY")
         assert running() == [mine], "looking needs no lock"
         with pytest.raises(DeadlineExceededError, match=r"0\.3 seconds") as caught:
             publish("other", TARGET, "t")
@@ -324,36 +324,36 @@ def test_a_token_is_looked_for_in_this_process_then_in_files_then_in_the_environ
     assert token_for(TARGET) == "of the environment"
     publish("mine", TARGET, "of the file")
     assert token_for(TARGET) == token_for("127.0.0.1:5050") == token_for("localhost:5050") == "of the file"
-    remember(TARGET, "of this process")
+    remember_token(TARGET, "of this process")
     try:
         assert token_for("127.0.0.1:5050") == "of this process"
         assert token_for("127.0.0.1:6060") == "of the environment"
     finally:
-        forget("127.0.0.1:5050", "of this process")
+        forget_token("127.0.0.1:5050", "of this process")
     assert token_for(TARGET) == "of the file"
 
 
 def test_a_token_is_known_until_it_was_forgotten_as_often_as_remembered() -> None:
     """A dispatcher and its workers in one process each remember it."""
     for _ in range(3):
-        remember(TARGET, "t")
+        remember_token(TARGET, "t")
     for left in (2, 1, 0):
         assert token_for(TARGET) == "t"
-        forget(TARGET, "t")
-        assert len(discovery._here.get("127.0.0.1:5050", [])) == left
+        forget_token(TARGET, "t")
+        assert len(discovery._tokens.get("127.0.0.1:5050", [])) == left
     assert token_for(TARGET) == ""
-    forget(TARGET, "t")
+    forget_token(TARGET, "t")
 
 
 def test_the_newest_token_of_an_address_holds_and_only_its_own_is_forgotten() -> None:
     """A dispatcher that follows another on the same port, before the first one's last worker is gone."""
-    remember(TARGET, "old")
-    remember(TARGET, "new")
+    remember_token(TARGET, "old")
+    remember_token(TARGET, "new")
     assert token_for(TARGET) == "new"
-    forget(TARGET, "old")
+    forget_token(TARGET, "old")
     assert token_for(TARGET) == "new"
-    forget(TARGET, "never known")
-    forget(TARGET, "new")
+    forget_token(TARGET, "never known")
+    forget_token(TARGET, "new")
     assert token_for(TARGET) == ""
 
 

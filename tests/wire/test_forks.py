@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import dsnb
-from tests.support.processes import PythonProcess, python
+from tests.support.processes import PythonProcess, python_process
 from tests.support.waiting import wait_for
 
 QUIET = {"PYTHONWARNINGS": "ignore::DeprecationWarning"}
@@ -130,7 +130,7 @@ def broken(connection: socket.socket) -> bool:
 def run(code: str, work_dir: Path) -> str:
     """The output of code in an interpreter of its own, which ends well and prints no error."""
     with PythonProcess(["-c", SETUP + code], env={"WORK_DIR": str(work_dir), **QUIET}) as process:
-        assert process.ended(timeout=60) == 0
+        assert process.wait_for_exit(timeout=60) == 0
         assert process.stderr == ""
         return process.stdout
 
@@ -156,8 +156,8 @@ def test_a_pool_works_beside_a_service(tmp_path: Path) -> None:
 
 
 def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent(tmp_path: Path) -> None:
-    with python(SETUP + WITH_A_CHILD, env={"WORK_DIR": str(tmp_path)}) as parent:
-        target, child = parent.line("READY").split()[1:]
+    with python_process(SETUP + WITH_A_CHILD, env={"WORK_DIR": str(tmp_path)}) as parent:
+        target, child = parent.wait_for_line("READY").split()[1:]
         host, port = target.removeprefix("grpc://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             os.kill(parent.pid, 9)
@@ -194,7 +194,7 @@ os.wait()
 assert len(connections()) >= len(before) and next(elements) == 1
 """
     with dsnb.start(workers=1), PythonProcess(["-c", code], env=QUIET) as process:
-        assert process.ended(timeout=60) == 0
+        assert process.wait_for_exit(timeout=60) == 0
         assert (process.stdout, process.stderr) == ("True True 2\n", "")
 
 
@@ -209,5 +209,5 @@ if not os.fork():
 os.wait()
 """
     with PythonProcess(["-c", code], env=QUIET) as process:
-        assert process.ended(timeout=60) == 0
+        assert process.wait_for_exit(timeout=60) == 0
         assert (process.stdout, process.stderr) == ("45\n", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.wire.ranges import Ranges, prefix
+from dsnb.wire.ranges import Ranges, split_ranges
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1])))
 
@@ -52,6 +52,6 @@ def test_what_is_removed_is_gone_and_nothing_else(some: list[tuple[int, int]], f
 def test_a_prefix_follows_the_order_of_the_list(some: list[tuple[int, int]], count: int) -> None:
     listed = [(first, first + length) for first, length in some]
     flat = [number for first, end in listed for number in range(first, end)]
-    before, after = prefix(listed, count)
+    before, after = split_ranges(listed, count)
     assert [number for first, end in before for number in range(first, end)] == flat[:count]
     assert [number for first, end in after for number in range(first, end)] == flat[count:]

@@ -43,16 +43,16 @@ from dsnb.wire.security import (
     Proof,
     Refusal,
     Signer,
+    call_metadata,
     check_token,
-    digest_of,
-    kept_token,
+    load_or_create_token,
     new_token,
     read_token_file,
-    shown_by_caller,
-    token_of_environment,
+    request_digest,
+    token_from_environment,
 )
 from dsnb.wire.server import GrpcServer
-from tests.support.reading import at_once
+from tests.support.reading import run_in_threads
 from tests.wire.serving import TOKEN, BareCaller, address, channel_to, refusal_of, serving
 
 MESSAGES: dict[Method[Any, Any], Any] = {
@@ -112,7 +112,7 @@ def test_every_kind_of_call_is_answered_to_who_proves_to_know_the_token(
     caller: BareCaller, method: Any, reached: list[str]
 ) -> None:
     proof, data = prepared(caller, method)
-    caller.send(method, data, shown_by_caller(proof))
+    caller.send(method, data, call_metadata(proof))
     assert len(reached) == 1
 
 
@@ -125,7 +125,7 @@ def no_proof(proof: Proof) -> Any:
 
 
 def with_token(token: str) -> Callable[[Proof], Any]:
-    return lambda proof: shown_by_caller(Proof(token, proof._path, proof.instance, proof.nonce, proof.digest))
+    return lambda proof: call_metadata(Proof(token, proof._path, proof.instance, proof.nonce, proof.digest))
 
 
 def the_token_itself(proof: Proof) -> Any:
@@ -133,30 +133,30 @@ def the_token_itself(proof: Proof) -> Any:
 
 
 def of_version(version: str) -> Callable[[Proof], Any]:
-    return lambda proof: ((VERSION_HEADER, version), *shown_by_caller(proof)[1:])
+    return lambda proof: ((VERSION_HEADER, version), *call_metadata(proof)[1:])
 
 
 def without_a_version(proof: Proof) -> Any:
-    return shown_by_caller(proof)[1:]
+    return call_metadata(proof)[1:]
 
 
 def cut(proof: Proof) -> Any:
-    (version, (name, header)) = shown_by_caller(proof)
+    (version, (name, header)) = call_metadata(proof)
     return (version, (name, header[:50]))
 
 
 def for_another_instance(proof: Proof) -> Any:
-    return shown_by_caller(Proof(TOKEN, proof._path, "0" * 16, proof.nonce, proof.digest))
+    return call_metadata(Proof(TOKEN, proof._path, "0" * 16, proof.nonce, proof.digest))
 
 
 def for_another_method(proof: Proof) -> Any:
-    return shown_by_caller(Proof(TOKEN, "/dsnb.v1.Dispatcher/Status", proof.instance, proof.nonce, proof.digest))
+    return call_metadata(Proof(TOKEN, "/dsnb.v1.Dispatcher/Status", proof.instance, proof.nonce, proof.digest))
 
 
 def reflected(proof: Proof) -> Any:
     """A server's proof where a caller's is due."""
-    (version, (name, header)) = shown_by_caller(proof)
-    return (version, (name, header[:56] + proof.server + header[88:]))
+    (version, (name, header)) = call_metadata(proof)
+    return (version, (name, header[:56] + proof.server_mac + header[88:]))
 
 
 @EACH_KIND
@@ -239,8 +239,8 @@ def test_a_token_may_have_any_characters(tmp_path: Path) -> None:
 
 def test_a_call_to_an_unknown_instance_may_only_be_a_hello(caller: BareCaller, reached: list[str]) -> None:
     data = encode(MESSAGES[FORGET])
-    proof = caller.caller.proof(TOKEN, FORGET.path, "", digest_of(data))
-    assert "another instance" in refusal_of(caller, FORGET, data, shown_by_caller(proof)).what
+    proof = caller.caller.proof(TOKEN, FORGET.path, "", request_digest(data))
+    assert "another instance" in refusal_of(caller, FORGET, data, call_metadata(proof)).what
     assert reached == []
     assert caller.hello()
 
@@ -250,8 +250,8 @@ def test_a_server_that_callers_know_by_a_name_says_no_hello() -> None:
     handlers = {FORGET: lambda request, context: Empty()}
     with serving(handlers, instance="the-worker") as server:
         with BareCaller(address(server)) as caller:
-            proof = caller.caller.proof(TOKEN, HELLO.path, "", digest_of(b""))
-            refused = refusal_of(caller, HELLO, b"", shown_by_caller(proof))
+            proof = caller.caller.proof(TOKEN, HELLO.path, "", request_digest(b""))
+            refused = refusal_of(caller, HELLO, b"", call_metadata(proof))
         assert "does not know this call" in refused.what
         with channel_to(address(server)) as channel, pytest.raises(FailedPreconditionError, match="a worker where"):
             channel.call(FORGET, ForgetRequest(), timeout=60)
@@ -263,7 +263,7 @@ def test_a_server_that_callers_know_by_a_name_says_no_hello() -> None:
 def test_a_request_that_was_changed_on_its_way_is_not_carried_out(caller: BareCaller, reached: list[str]) -> None:
     data = encode(MESSAGES[FORGET])
     proof = caller.proof(FORGET, data)
-    refused = refusal_of(caller, FORGET, encode(ForgetRequest(job_name="k")), shown_by_caller(proof))
+    refused = refusal_of(caller, FORGET, encode(ForgetRequest(job_name="k")), call_metadata(proof))
     assert "changed on its way" in refused.what
     assert reached == []
 
@@ -283,7 +283,7 @@ def test_messages_of_a_stream_that_were_changed_on_their_way_end_it(
         "cut": [one, two[:-1], three],
         "without a tag": [one, two[:-TAG_BYTES], three],
     }[change]
-    assert "changed on its way" in refusal_of(caller, PUT_BLOB, sent, shown_by_caller(proof)).what
+    assert "changed on its way" in refusal_of(caller, PUT_BLOB, sent, call_metadata(proof)).what
     assert reached == []
 
 
@@ -292,9 +292,9 @@ def test_a_call_that_is_made_again_by_whoever_recorded_it_is_refused(
     caller: BareCaller, server: GrpcServer, method: Any, reached: list[str]
 ) -> None:
     proof, data = prepared(caller, method)
-    caller.send(method, data, shown_by_caller(proof))
+    caller.send(method, data, call_metadata(proof))
     with BareCaller(address(server)) as recorder:
-        refused = refusal_of(recorder, method, data, shown_by_caller(proof))
+        refused = refusal_of(recorder, method, data, call_metadata(proof))
     assert isinstance(refused, PermissionDeniedError)
     assert "made before" in refused.what
     assert len(reached) == 1
@@ -307,12 +307,12 @@ def test_a_recorded_call_is_of_no_use_to_the_same_service_started_again(reached:
 
     with serving({FORGET: forget}) as first, BareCaller(address(first)) as caller:
         proof, data = prepared(caller, FORGET)
-        caller.send(FORGET, data, shown_by_caller(proof))
+        caller.send(FORGET, data, call_metadata(proof))
     with serving({FORGET: forget}, port=first.port) as second, BareCaller(address(second)) as recorder:
-        refused = refusal_of(recorder, FORGET, data, shown_by_caller(proof))
+        refused = refusal_of(recorder, FORGET, data, call_metadata(proof))
         assert "another instance" in refused.what
         # Naming the new instance does not help, for the proof is of the old one.
-        (version, (name, header)) = shown_by_caller(proof)
+        (version, (name, header)) = call_metadata(proof)
         renamed = (version, (name, header[: -len(proof.instance)] + recorder.hello().encode()))
         assert isinstance(refusal_of(recorder, FORGET, data, renamed), PermissionDeniedError)
     assert reached == ["plain"]
@@ -323,7 +323,7 @@ def test_a_recorded_call_is_of_no_use_to_the_same_service_started_again(reached:
 
 def admitted(guard: Guard, proof: Proof) -> bool:
     try:
-        guard.admit(proof._path, dict(shown_by_caller(proof)))
+        guard.admit(proof._path, dict(call_metadata(proof)))
     except Refusal:
         return False
     return True
@@ -332,17 +332,17 @@ def admitted(guard: Guard, proof: Proof) -> bool:
 def test_a_caller_believes_only_the_instance_that_it_called() -> None:
     guard, other, caller = Guard(TOKEN), Guard(TOKEN), Caller()
     proof = caller.proof(TOKEN, FORGET.path, guard.instance)
-    _, answer = guard.admit(FORGET.path, dict(shown_by_caller(proof)))
+    _, answer = guard.admit(FORGET.path, dict(call_metadata(proof)))
     assert caller.accepts(proof, answer)
     strangers = [Guard("wrong", guard.instance), Guard(TOKEN, other.instance)]
     for stranger in strangers:
-        fake = Proof(stranger._token(), FORGET.path, stranger.instance, proof.nonce).server
+        fake = Proof(stranger._token(), FORGET.path, stranger.instance, proof.nonce).server_mac
         changed = ((PROOF_HEADER, fake + answer[0][1][32:]),)
         assert not caller.accepts(proof, changed)
     # A caller's own proof, an answer to another call, and what is no answer at all.
     later = caller.proof(TOKEN, FORGET.path, guard.instance)
     assert not caller.accepts(later, answer)
-    assert not caller.accepts(proof, ((PROOF_HEADER, proof.client + answer[0][1][32:]),))
+    assert not caller.accepts(proof, ((PROOF_HEADER, proof.client_mac + answer[0][1][32:]),))
     for nonsense in (None, (), ((PROOF_HEADER, b""),), ((PROOF_HEADER, bytes(36)),), ((PROOF_HEADER, bytes(500)),)):
         assert not caller.accepts(proof, nonsense)
 
@@ -350,7 +350,7 @@ def test_a_caller_believes_only_the_instance_that_it_called() -> None:
 def test_the_answer_to_a_hello_tells_an_instance_only_with_its_proof() -> None:
     guard, caller = Guard(TOKEN), Caller()
     proof = caller.proof(TOKEN, HELLO_PATH, "")
-    _, answer = guard.admit(HELLO_PATH, dict(shown_by_caller(proof)))
+    _, answer = guard.admit(HELLO_PATH, dict(call_metadata(proof)))
     renamed = ((PROOF_HEADER, answer[0][1][:36] + b"0" * 16),)
     assert not caller.accepts(proof, renamed)
     assert proof.instance == ""
@@ -362,7 +362,7 @@ def test_a_server_that_has_no_token_yet_lets_nobody_in() -> None:
     known = [""]
     guard = Guard(lambda: known[0], "the-worker")
     with pytest.raises(Refusal, match="not joined"):
-        guard.admit(FORGET.path, dict(shown_by_caller(Caller().proof("", FORGET.path, "the-worker"))))
+        guard.admit(FORGET.path, dict(call_metadata(Caller().proof("", FORGET.path, "the-worker"))))
     known[0] = TOKEN
     assert admitted(guard, Caller().proof(TOKEN, FORGET.path, "the-worker"))
 
@@ -371,7 +371,7 @@ def test_calls_of_many_threads_are_each_let_in_once_in_whatever_order_they_come(
     guard, caller = Guard(TOKEN, "w"), Caller()
     proofs = [caller.proof(TOKEN, FORGET.path, "w") for _ in range(400)]
     mixed = [proofs[number * 37 % 400] for number in range(400)]
-    taken = at_once([lambda: [admitted(guard, proof) for proof in mixed] for _ in range(4)])
+    taken = run_in_threads([lambda: [admitted(guard, proof) for proof in mixed] for _ in range(4)])
     assert [sum(each) for each in zip(*taken, strict=True)] == [1] * 400
 
 
@@ -384,22 +384,22 @@ def test_a_caller_that_was_forgotten_is_refused_once_and_calls_again() -> None:
         while True:
             proof = other.proof(TOKEN, FORGET.path, "w")
             try:
-                guard.admit(FORGET.path, dict(shown_by_caller(proof)))
+                guard.admit(FORGET.path, dict(call_metadata(proof)))
                 break
             except Refusal as refusal:
-                other.accepts(proof, refusal.answer)  # which tells it the generation
+                other.accepts(proof, refusal.initial_metadata)  # which tells it the generation
     late = early.proof(TOKEN, FORGET.path, "w")
     with pytest.raises(Refusal, match="too old") as caught:
-        guard.admit(FORGET.path, dict(shown_by_caller(late)))
-    assert isinstance(caught.value.page, UnavailableError)  # which is tried again
-    assert early.accepts(late, caught.value.answer)
+        guard.admit(FORGET.path, dict(call_metadata(late)))
+    assert isinstance(caught.value.error, UnavailableError)  # which is tried again
+    assert early.accepts(late, caught.value.initial_metadata)
     assert admitted(guard, early.proof(TOKEN, FORGET.path, "w"))
     for recorded in (first, late):
         assert not admitted(guard, recorded)
 
 
 def test_a_channel_goes_on_when_its_server_has_forgotten_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "_CALLERS", 2)
+    monkeypatch.setattr(security, "_MAX_CALLERS", 2)
     guard = Guard(TOKEN)
     server = GrpcServer("test", {FORGET: lambda request, context: Empty()}, guard)
     server.start("127.0.0.1", 0)
@@ -425,48 +425,48 @@ def nonce(generation: int, caller: int, number: int) -> bytes:
 
 def test_a_count_is_fresh_once_and_old_below_the_window() -> None:
     nonces = Nonces()
-    assert nonces.take(nonce(1, 1, 5000)) == FRESH
-    assert nonces.take(nonce(1, 1, 5000)) == SEEN
-    assert nonces.take(nonce(1, 1, 4999)) == FRESH
-    assert nonces.take(nonce(1, 1, 5000 - 1023)) == FRESH
-    assert nonces.take(nonce(1, 1, 5000 - 1024)) == OLD
-    assert nonces.take(nonce(1, 1, 10_000)) == FRESH
-    assert nonces.take(nonce(1, 1, 5000)) == OLD
-    assert nonces.take(nonce(1, 1, 9999)) == FRESH
-    assert nonces.take(nonce(1, 1, 9999)) == SEEN
+    assert nonces.record(nonce(1, 1, 5000)) == FRESH
+    assert nonces.record(nonce(1, 1, 5000)) == SEEN
+    assert nonces.record(nonce(1, 1, 4999)) == FRESH
+    assert nonces.record(nonce(1, 1, 5000 - 1023)) == FRESH
+    assert nonces.record(nonce(1, 1, 5000 - 1024)) == OLD
+    assert nonces.record(nonce(1, 1, 10_000)) == FRESH
+    assert nonces.record(nonce(1, 1, 5000)) == OLD
+    assert nonces.record(nonce(1, 1, 9999)) == FRESH
+    assert nonces.record(nonce(1, 1, 9999)) == SEEN
 
 
 def test_nothing_is_fresh_in_a_generation_that_is_past_or_to_come() -> None:
     nonces = Nonces()
     nonces.generation = 7
     for generation in (0, 1, 5, 8, 9, 2**32 - 1):
-        assert nonces.take(nonce(generation, 1, 1)) == OLD
+        assert nonces.record(nonce(generation, 1, 1)) == OLD
 
 
 def test_what_is_remembered_of_nonces_is_bounded() -> None:
     nonces = Nonces()
     for caller in range(20_000):
-        while nonces.take(nonce(nonces.generation, caller, 2**60 + caller)) != FRESH:
+        while nonces.record(nonce(nonces.generation, caller, 2**60 + caller)) != FRESH:
             pass
-        nonces.take(nonce(nonces.generation, caller, 1))
-        assert len(nonces._now) <= security._CALLERS
-        assert len(nonces._before) <= security._CALLERS
+        nonces.record(nonce(nonces.generation, caller, 1))
+        assert len(nonces._current) <= security._MAX_CALLERS
+        assert len(nonces._previous) <= security._MAX_CALLERS
     assert nonces.generation >= 19
-    largest = max(window.seen for window in nonces._now.values())
-    assert largest < 1 << security._WIDTH
+    largest = max(window.seen for window in nonces._current.values())
+    assert largest < 1 << security._WINDOW_BITS
 
 
 def test_what_was_let_in_is_never_let_in_again_whatever_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "_CALLERS", 3)
+    monkeypatch.setattr(security, "_MAX_CALLERS", 3)
     nonces, seen = Nonces(), []
     for step in range(600):
         for caller in (step % 7, 100 + step % 2):
             taken = nonce(nonces.generation - step % 2, caller, 1 + step)
-            if nonces.take(taken) == FRESH:
+            if nonces.record(taken) == FRESH:
                 seen.append(taken)
-        assert all(nonces.take(each) != FRESH for each in seen[-60:])
+        assert all(nonces.record(each) != FRESH for each in seen[-60:])
     assert len(seen) > 100
-    assert all(nonces.take(each) != FRESH for each in seen)
+    assert all(nonces.record(each) != FRESH for each in seen)
 
 
 # ---- tags
@@ -493,12 +493,12 @@ def test_an_empty_token_is_refused(token: str) -> None:
 
 def test_an_empty_variable_is_refused_and_one_that_is_not_set_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DSNB_TOKEN", raising=False)
-    assert token_of_environment() is None
+    assert token_from_environment() is None
     monkeypatch.setenv("DSNB_TOKEN", "abc\n")
-    assert token_of_environment() == "abc"
+    assert token_from_environment() == "abc"
     monkeypatch.setenv("DSNB_TOKEN", " ")
     with pytest.raises(InvalidArgumentError, match="DSNB_TOKEN is empty"):
-        token_of_environment()
+        token_from_environment()
 
 
 def test_tokens_cannot_be_guessed() -> None:
@@ -533,7 +533,7 @@ def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     ],
     ids=["empty", "blank", "zeros", "not text", "two lines", "bad text", "long"],
 )
-@pytest.mark.parametrize("read", [read_token_file, kept_token])
+@pytest.mark.parametrize("read", [read_token_file, load_or_create_token])
 def test_a_damaged_token_file_is_explained_and_never_replaced(
     tmp_path: Path, read: Callable[[Path], str], content: bytes, what: str
 ) -> None:
@@ -549,14 +549,14 @@ def test_a_damaged_token_file_is_explained_and_never_replaced(
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/zero"])
 def test_a_device_is_no_token_file(device: str) -> None:
     with pytest.raises(FailedPreconditionError, match=device) as caught:
-        kept_token(device)
+        load_or_create_token(device)
     assert "name a file" in caught.value.hint
 
 
 def test_a_token_is_kept_whole_for_its_owner_alone_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    token = kept_token(path)
-    assert read_token_file(path) == kept_token(path) == token
+    token = load_or_create_token(path)
+    assert read_token_file(path) == load_or_create_token(path) == token
     assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["token"]
 
@@ -567,9 +567,9 @@ def test_of_many_that_begin_at_once_all_have_one_token(tmp_path: Path) -> None:
 
     def begin() -> str:
         barrier.wait(10)
-        return kept_token(path)
+        return load_or_create_token(path)
 
-    assert len(set(at_once([begin] * 8))) == 1
+    assert len(set(run_in_threads([begin] * 8))) == 1
     assert os.listdir(tmp_path) == ["token"]
 
 
@@ -578,5 +578,5 @@ def test_a_file_system_without_links_holds_a_token_too(tmp_path: Path, monkeypat
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    assert kept_token(tmp_path / "token") == read_token_file(tmp_path / "token")
+    assert load_or_create_token(tmp_path / "token") == read_token_file(tmp_path / "token")
     assert os.listdir(tmp_path) == ["token"]

@@ -28,7 +28,7 @@ from dsnb.errors import (
 from dsnb.wire.addresses import loopback
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import FORGET, GET_BLOB, SESSION
-from dsnb.wire.security import shown_by_caller
+from dsnb.wire.security import call_metadata
 from dsnb.wire.server import GrpcServer
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, BareCaller, address, channel_to, connected, refusal_of, serving
@@ -187,7 +187,7 @@ def test_a_message_that_is_damaged_is_an_error_and_no_hang() -> None:
     handlers = {FORGET: lambda request, context: pytest.fail("reached")}
     with serving(handlers) as server, BareCaller(address(server)) as caller:
         proof = caller.proof(FORGET, b"\xff\xff")
-        error = refusal_of(caller, FORGET, b"\xff\xff", shown_by_caller(proof))
+        error = refusal_of(caller, FORGET, b"\xff\xff", call_metadata(proof))
     assert isinstance(error, DataLossError)
     assert "ForgetRequest" in error.what
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from dsnb.wire.manner import Manner
-from dsnb.wire.transfer.handover import FIRST_GRANT
-from dsnb.worker.places import Taken
-from dsnb.worker.window import Window
+from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.transfer.protocol import FIRST_GRANT
+from dsnb.worker.places import TakenSlice
+from dsnb.worker.shared_log import SharedLog
 
 
 @dataclass(slots=True)
@@ -90,9 +90,9 @@ class Books:
     ) -> None:
         self.stepwise = stepwise
         self.disk = Disk(disk)
-        self.window = Window(capacity=capacity, ahead=ahead, keep=keep, whole=whole, store=self.disk)
+        self.window = SharedLog(capacity=capacity, read_ahead_bytes=ahead, keep=keep, keep_all=whole, store=self.disk)
         self.whole = whole
-        self.manners: dict[str, Manner] = {}
+        self.manners: dict[str, CachePolicy] = {}
         self.moved_on: set[str] = set()
         """Trainers that may miss something: they skip, or were dismissed or moved on at some time."""
         self.frames: list[BookedFrame] = []
@@ -127,7 +127,7 @@ class Books:
             # Room is made by letting go of what somebody was sent; there is never more than the budget, or than that
             # which nobody was sent, to the frame, together with the new one.
             most = max(self.window.capacity, unsent + frame.charge)
-            if any(trainer.holds for trainer in self.window.trainers.values()):
+            if any(trainer.needs_retention for trainer in self.window.trainers.values()):
                 # There was room for one like those before; what it is larger by comes on top, once.
                 most += max(0, frame.charge - min(self.largest, self.window.capacity // 8))
             self.largest = max(self.largest, frame.charge)
@@ -141,7 +141,7 @@ class Books:
     # ---- readers
 
     def attach(self, client: str, trainer: str, received: int = 0) -> BookedReader:
-        manner = self.manners.get(trainer, Manner())
+        manner = self.manners.get(trainer, CachePolicy())
         self.window.attach(client, trainer, received, received, manner)
         if manner.on_lag not in {"wait", "spill"}:
             self.moved_on.add(trainer)
@@ -155,7 +155,7 @@ class Books:
 
     def reattach(self, reader: BookedReader, received: int, consumed: int) -> None:
         self.window.attach(
-            reader.client, reader.trainer, received, consumed, self.manners.get(reader.trainer, Manner())
+            reader.client, reader.trainer, received, consumed, self.manners.get(reader.trainer, CachePolicy())
         )
         self._consume(reader, consumed)
         kept = received - consumed
@@ -185,11 +185,11 @@ class Books:
         del self.readers[reader.client]
         self._called(reader)
 
-    def take(self, reader: BookedReader) -> Taken | None:
+    def take(self, reader: BookedReader) -> TakenSlice | None:
         """Take what is next for a reader, and check that it is what should be next."""
         self.sound = False
         trainer, frontier = self.trainers[reader.trainer], self.window.frontier
-        held = self.window.readers[reader.client].nbytes
+        held = self.window.readers[reader.client].buffered_bytes
         may = reader.sent < reader.granted and (not reader.outstanding or held < reader.max_bytes)
         may = may and (self.window.keep or len(reader.outstanding) < self._fair_share(reader))
         taken = self.window.take(reader.client)
@@ -228,22 +228,24 @@ class Books:
     # ---- the books
 
     def tidy(self, now: float) -> None:
-        self.window.tidy(now)
+        self.window.expire(now)
         for name, trainer in self.trainers.items():
             alive = len(trainer.consumed) > trainer.seen_consumed
             trainer.seen_consumed = len(trainer.consumed)
-            assert not (alive and self.window.trainers[name].waived), "one that reads again is still moved on"
-        self.moved_on |= {name for name, there in self.window.trainers.items() if there.waived or there.gone}
+            assert not (alive and self.window.trainers[name].exempt), "one that reads again is still moved on"
+        self.moved_on |= {name for name, there in self.window.trainers.items() if there.exempt or there.removed}
         self._called()
 
     def dismiss(self, trainer: str) -> None:
-        self.window.dismiss(trainer)
+        self.window.remove_trainer(trainer)
         self.moved_on.add(trainer)
         self._called()
 
     def _floor(self, name: str) -> int:
         """The first element that there is for a trainer."""
-        skips = self.manners.get(name, Manner()).on_lag not in {"wait", "spill"} or self.window.trainers[name].waived
+        skips = (
+            self.manners.get(name, CachePolicy()).on_lag not in {"wait", "spill"} or self.window.trainers[name].exempt
+        )
         return self.window.tail if skips else self.window.base
 
     def _skip_evicted(self, name: str) -> None:
@@ -260,7 +262,7 @@ class Books:
         trainer.next = self._ahead(name)
         trainer.passed += trainer.next - before
 
-    def _book(self, reader: BookedReader, trainer: BookedTrainer, taken: Taken, frontier: int) -> None:
+    def _book(self, reader: BookedReader, trainer: BookedTrainer, taken: TakenSlice, frontier: int) -> None:
         frame = self.frame_at[taken.index]
         indices = range(taken.index, taken.index + taken.count)
         assert taken.frame is frame, "the elements are not in that frame"
@@ -325,10 +327,10 @@ class Books:
         self.sound = False
         self.window.validate()
         assert self.window.tail <= self.window.frontier <= self.window.head, "what nobody was sent is gone"
-        holders = [self.window.offset(name) for name, there in self.window.trainers.items() if there.holds]
+        holders = [self.window.offset(name) for name, there in self.window.trainers.items() if there.needs_retention]
         held = min(holders, default=self.window.head)
         there = self.window.trainers.values()
-        deserted = self.window.keep and len(there) > 0 and all(trainer.gone for trainer in there)
+        deserted = self.window.keep and len(there) > 0 and all(trainer.removed for trainer in there)
         full = min(self.window.frontier, held) < self.window.head
         assert self.window.wants_more() or self.window.finished or full or deserted
         assert not (deserted and self.window.wants_more()), "what a trainer comes back for is pushed out by more"
@@ -349,7 +351,9 @@ class Books:
             assert not on_disk or held < on_disk[0].end, "the disk has what nobody needs"
 
     def _spills(self) -> bool:
-        return any(there.holds and there.manner.on_lag == "spill" for there in self.window.trainers.values())
+        return any(
+            there.needs_retention and there.cache_policy.on_lag == "spill" for there in self.window.trainers.values()
+        )
 
     def _check_beginning(self) -> None:
         """Of data that have an end all stays while one is there that spills, unless the disk was full."""

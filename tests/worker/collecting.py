@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.wire.transfer.handover import Opening, Piece, Sink
+from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, Sink
 from tests.support.waiting import wait_for
 
 UNLIMITED = 1 << 30
 
 
 class Collector(Sink):
-    """Keeps pieces, and what else a reading says; see `dsnb.wire.transfer.handover.Sink`."""
+    """Keeps pieces, and what else a reading says; see `dsnb.wire.transfer.protocol.Sink`."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[FrameSlice] = []
         self.ends = 0
         self.recalls: list[int] = []
         self.errors: list[Exception] = []
 
-    def deliver(self, piece: Piece) -> None:
+    def deliver(self, piece: FrameSlice) -> None:
         self.pieces.append(piece)
 
     def end(self) -> None:
@@ -66,7 +66,7 @@ class Collector(Sink):
         return self.errors[0]
 
 
-def opening(client: str = "c", trainer: str = "", granted: int = UNLIMITED, **counters: int) -> Opening:
+def opening(client: str = "c", trainer: str = "", granted: int = UNLIMITED, **counters: int) -> OpenRequest:
     """What a reader says that wants so many elements."""
     fields = {"max_bytes": UNLIMITED, **counters}
-    return Opening(task_id="t", client_id=client, trainer_id=trainer, granted=granted, **fields)
+    return OpenRequest(task_id="t", client_id=client, trainer_id=trainer, granted=granted, **fields)

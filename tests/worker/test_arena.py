@@ -17,9 +17,9 @@ from dsnb.elements import frame as frames
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.wire.transfer.shared_memory import memory as memories
 from dsnb.worker import arena as module
-from dsnb.worker.arena import Arena, Held
+from dsnb.worker.arena import Arena, ArenaBuffer
 from tests.support.overwriting import overwrite
-from tests.support.processes import python
+from tests.support.processes import python_process
 
 PAGE = mmap.PAGESIZE
 NBYTES = 3 * PAGE + 100
@@ -29,9 +29,9 @@ def data(seed: int, nbytes: int = NBYTES) -> np.ndarray[Any, np.dtype[np.uint8]]
     return np.random.default_rng(seed).integers(1, 256, nbytes, np.uint8)
 
 
-def held(arena: Arena, seed: int, nbytes: int = NBYTES) -> Held:
+def held(arena: Arena, seed: int, nbytes: int = NBYTES) -> ArenaBuffer:
     whole = data(seed, nbytes)
-    found = arena.hold([whole[:7], whole[7:].tobytes()], nbytes)
+    found = arena.store([whole[:7], whole[7:].tobytes()], nbytes)
     assert found is not None
     return found
 
@@ -39,12 +39,12 @@ def held(arena: Arena, seed: int, nbytes: int = NBYTES) -> Held:
 def test_what_one_reader_writes_reaches_neither_another_nor_the_buffer() -> None:
     arena = Arena(16 * PAGE)
     buffer = held(arena, 1)
-    first, second = buffer.private(), buffer.private()
+    first, second = buffer.private_view(), buffer.private_view()
     overwrite(first)
     assert not first.any()
     np.testing.assert_array_equal(second, data(1))
-    np.testing.assert_array_equal(buffer.root, data(1))
-    np.testing.assert_array_equal(buffer.private(), data(1))
+    np.testing.assert_array_equal(buffer.base_array, data(1))
+    np.testing.assert_array_equal(buffer.private_view(), data(1))
     with pytest.raises(ValueError, match="WRITEABLE"):
         second.flags.writeable = True
 
@@ -53,43 +53,45 @@ def test_what_was_written_is_gone_when_the_piece_is_looked_at_again() -> None:
     arena = Arena(16 * PAGE)
     buffer = held(arena, 1)
     for _ in range(5):
-        mine = buffer.private()
+        mine = buffer.private_view()
         np.testing.assert_array_equal(mine, data(1))
         overwrite(mine)
         del mine
-    assert len(arena._lenders) == 1
+    assert len(arena._mappings) == 1
 
 
 def test_what_was_written_is_gone_when_another_buffer_lies_there() -> None:
     arena = Arena(4 * PAGE)  # room for one
     for seed in range(6):
         buffer = held(arena, seed)
-        first, second = buffer.private(), buffer.private()
+        first, second = buffer.private_view(), buffer.private_view()
         np.testing.assert_array_equal(first, data(seed))
         overwrite(first)
         overwrite(second)
         del buffer, first, second
-    assert len(arena._lenders) == 2
+    assert len(arena._mappings) == 2
 
 
 @pytest.mark.parametrize("left", ["frame", "view"])
 def test_a_piece_is_used_again_when_neither_frame_nor_view_is_left(left: str) -> None:
     arena = Arena(4 * PAGE)
-    buffer: Held | None = held(arena, 1)
+    buffer: ArenaBuffer | None = held(arena, 1)
     assert buffer is not None
-    view: Any = buffer.private()[5:]
+    view: Any = buffer.private_view()[5:]
     kept = buffer if left == "frame" else view
     buffer = view = None
-    assert arena.hold([data(2)], NBYTES) is None
-    np.testing.assert_array_equal(kept.private() if isinstance(kept, Held) else kept, data(1)[5 * (left == "view") :])
+    assert arena.store([data(2)], NBYTES) is None
+    np.testing.assert_array_equal(
+        kept.private_view() if isinstance(kept, ArenaBuffer) else kept, data(1)[5 * (left == "view") :]
+    )
     kept = None
-    np.testing.assert_array_equal(held(arena, 2).private(), data(2))
+    np.testing.assert_array_equal(held(arena, 2).private_view(), data(2))
 
 
 def test_views_of_neighbours_keep_what_was_written_to_them() -> None:
     arena = Arena(64 * PAGE)
     buffers = [held(arena, seed, NBYTES + 13 * seed) for seed in range(6)]
-    views = [buffer.private() for buffer in buffers]
+    views = [buffer.private_view() for buffer in buffers]
     for view in views[::2]:
         overwrite(view)
     del views[1], views[2]
@@ -100,7 +102,7 @@ def test_views_of_neighbours_keep_what_was_written_to_them() -> None:
 
 
 def test_views_outlive_the_arena() -> None:
-    view = held(Arena(16 * PAGE), 3).private()
+    view = held(Arena(16 * PAGE), 3).private_view()
     gc.collect()
     np.testing.assert_array_equal(view, data(3))
     overwrite(view)
@@ -117,7 +119,7 @@ def test_nothing_is_left_of_an_arena_that_nobody_needs() -> None:
     before = open_files()
     arena = Arena(16 * PAGE)
     buffer = held(arena, 1)
-    views = [buffer.private() for _ in range(3)]
+    views = [buffer.private_view() for _ in range(3)]
     assert len(open_files()) > len(before)
     del arena, buffer, views
     gc.collect()
@@ -130,7 +132,7 @@ def refuse_mappings(patch: pytest.MonkeyPatch) -> None:
     def refused(_descriptor: int, _size: int) -> None:
         raise OSError("Cannot allocate memory")
 
-    patch.setattr(module, "Mapping", refused)
+    patch.setattr(module, "PrivateMapping", refused)
 
 
 def allow_one_mapping(patch: pytest.MonkeyPatch) -> None:
@@ -139,7 +141,7 @@ def allow_one_mapping(patch: pytest.MonkeyPatch) -> None:
 
 def hide_the_page_table(patch: pytest.MonkeyPatch) -> None:
     """Be a system that does not say which pages were written to."""
-    patch.setattr(memories, "_page_table", lambda: -1)
+    patch.setattr(memories, "_open_pagemap", lambda: -1)
 
 
 @pytest.mark.parametrize("poor", [refuse_mappings, allow_one_mapping, hide_the_page_table])
@@ -150,40 +152,40 @@ def test_where_the_system_has_less_readers_are_apart_all_the_same(
     arena = Arena(16 * PAGE)
     buffer = held(arena, 1)
     for _ in range(3):
-        views = [buffer.private() for _ in range(4)]
+        views = [buffer.private_view() for _ in range(4)]
         for view in views:
             np.testing.assert_array_equal(view, data(1))
             assert not view.flags.writeable
             overwrite(view)
-    np.testing.assert_array_equal(buffer.root, data(1))
+    np.testing.assert_array_equal(buffer.base_array, data(1))
 
 
 def test_where_there_is_no_such_memory_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "supported", lambda: False)
-    assert Arena(16 * PAGE).hold([data(1)], NBYTES) is None
+    assert Arena(16 * PAGE).store([data(1)], NBYTES) is None
     monkeypatch.undo()
 
     def refused(_size: int) -> None:
         raise OSError("Cannot allocate memory")
 
-    monkeypatch.setattr(module, "Memory", refused)
-    assert Arena(16 * PAGE).hold([data(1)], NBYTES) is None
+    monkeypatch.setattr(module, "SharedMemory", refused)
+    assert Arena(16 * PAGE).store([data(1)], NBYTES) is None
 
 
 def test_a_buffer_that_is_too_large_is_not_held() -> None:
     arena = Arena(2 * PAGE)
-    assert arena.hold([data(1)], NBYTES) is None
-    assert held(arena, 2, PAGE).private().nbytes == PAGE
+    assert arena.store([data(1)], NBYTES) is None
+    assert held(arena, 2, PAGE).private_view().nbytes == PAGE
 
 
 def test_readers_on_threads_see_what_was_written_for_them_whatever_others_write() -> None:
     arena, rounds, wrong = Arena(64 * PAGE), 300, []
-    shared: list[tuple[int, Held]] = [(0, held(arena, 0))]
+    shared: list[tuple[int, ArenaBuffer]] = [(0, held(arena, 0))]
 
     def read() -> None:
         for _ in range(rounds):
             seed, buffer = shared[0]
-            view = buffer.private()
+            view = buffer.private_view()
             if not np.array_equal(view, data(seed)):
                 wrong.append(seed)
             overwrite(view)
@@ -192,7 +194,7 @@ def test_readers_on_threads_see_what_was_written_for_them_whatever_others_write(
     for reader in readers:
         reader.start()
     for seed in range(1, 400):
-        found = arena.hold([data(seed)], NBYTES)
+        found = arena.store([data(seed)], NBYTES)
         if found is not None:
             shared[0] = (seed, found)
     for reader in readers:
@@ -221,8 +223,8 @@ os.wait()
 print("READY", flush=True)
 input()
 """  # fmt: skip
-    with python(code) as other:
-        assert other.line("CHILD").split()[1:] == ["1"]
+    with python_process(code) as other:
+        assert other.wait_for_line("CHILD").split()[1:] == ["1"]
 
 
 def frame_of(*elements: Any) -> Frame:
@@ -239,7 +241,7 @@ def test_a_frame_with_large_arrays_is_mapped_and_one_without_is_copied(
     large, small = data(1, 1 << 17), data(2, 100)
     arena = Arena(1 << 20)
     frame = frame_of({"image": large, "label": 5, "boxes": small} if nested else large.reshape(2, -1))
-    frame.keep(pack=True, space=arena)
+    frame.make_shared(pack=True, buffer_store=arena)
     elements = [frame.elements(0, 1)[0] for _ in range(2)]
     for _ in range(2):
         for element in elements:
@@ -253,7 +255,7 @@ def test_a_frame_with_large_arrays_is_mapped_and_one_without_is_copied(
         overwrite(elements.pop())
     assert len(arena._pieces) == 1
     few = frame_of(small, small)
-    few.keep(pack=True, space=arena)
+    few.make_shared(pack=True, buffer_store=arena)
     assert len(arena._pieces) == 1
     mine = few.elements(0, 2)
     overwrite(mine[0])
@@ -265,11 +267,11 @@ def test_a_frame_that_moves_on_leaves_its_piece(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(frames, "LARGE_BYTES", PAGE)
     arena, large = Arena(4 * PAGE), data(1, 2 * PAGE)
     frame = frame_of(large)
-    frame.keep(space=arena)
+    frame.make_shared(buffer_store=arena)
     layouts = [column.layout(0, 1, 0) for column in frame.columns]
     frame.move_into(layouts, large.copy())
     gc.collect()
-    assert arena.hold([data(2)], NBYTES) is not None
+    assert arena.store([data(2)], NBYTES) is not None
     element = frame.elements(0, 1)[0]
     overwrite(element)
     np.testing.assert_array_equal(frame.elements(0, 1)[0], large)

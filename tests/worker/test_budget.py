@@ -3,12 +3,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.worker.budget import share
+from dsnb.worker.budget import fair_share
 
 
 @given(total=st.integers(0, 10_000), wants=st.lists(st.none() | st.integers(0, 5000), max_size=12))
 def test_no_byte_is_given_twice_and_none_is_kept_back_from_who_wants_it(total: int, wants: list[int | None]) -> None:
-    shares = share(total, wants)
+    shares = fair_share(total, wants)
     assert len(shares) == len(wants)
     assert all(nbytes >= 1 for nbytes in shares)
     assert sum(shares) <= max(total, len(wants)) + sum(want == 0 for want in wants)
@@ -21,8 +21,8 @@ def test_no_byte_is_given_twice_and_none_is_kept_back_from_who_wants_it(total: i
 
 
 def test_what_one_task_does_not_need_is_for_the_others() -> None:
-    assert share(100, [None, None]) == [50, 50]
-    assert share(100, [None, 0]) == [99, 1]
-    assert share(100, [None, 10, None, 80]) == [30, 10, 30, 30]
-    assert share(0, [None]) == [1]
-    assert share(100, []) == []
+    assert fair_share(100, [None, None]) == [50, 50]
+    assert fair_share(100, [None, 0]) == [99, 1]
+    assert fair_share(100, [None, 10, None, 80]) == [30, 10, 30, 30]
+    assert fair_share(0, [None]) == [1]
+    assert fair_share(100, []) == []

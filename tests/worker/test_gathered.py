@@ -9,12 +9,12 @@ import pytest
 
 from dsnb.elements.columns import COPY_BELOW
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.worker.gathered import handed_over, joined
+from dsnb.worker.gathered import concat_runs, runs_for_local_readers
 
 
 def elements_of(runs: list[Any]) -> list[Any]:
     found: list[Any] = []
-    for run in handed_over(runs):
+    for run in runs_for_local_readers(runs):
         for frame in frames_of(run, None):
             assert isinstance(frame, Frame)
             found += frame.elements(0, frame.count)
@@ -39,7 +39,7 @@ def test_the_elements_are_the_same_either_way(name: str) -> None:
         if (isinstance(runs[0], np.ndarray))
         else [element for run in runs for element in run]
     )
-    for found in (list(joined(runs)), elements_of(runs)):
+    for found in (list(concat_runs(runs)), elements_of(runs)):
         assert len(found) == len(expected)
         assert all(np.array_equal(mine, its) for mine, its in zip(found, expected, strict=True))
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dsnb.worker.obituary import last_words, obituary
+from dsnb.worker.obituary import exit_reason, output_tail
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from dsnb.worker.obituary import last_words, obituary
 def test_a_return_code_becomes_a_sentence_that_names_the_likely_cause(
     returncode: int, memory_ran_out: bool, told: str
 ) -> None:
-    assert told in obituary(returncode, memory_ran_out=memory_ran_out)
+    assert told in exit_reason(returncode, memory_ran_out=memory_ran_out)
 
 
 def test_the_last_words_of_a_crash_are_where_the_thread_stood_that_crashed() -> None:
@@ -35,10 +35,10 @@ def test_the_last_words_of_a_crash_are_where_the_thread_stood_that_crashed() -> 
         "",
         "Extension modules: a",
     ]
-    words = last_words(lines)
+    words = output_tail(lines)
     assert words.startswith('two | Fatal Python error: Segmentation fault | File "mine.py", line 3 in crash')
     assert "other.py" not in words
 
 
 def test_a_process_that_said_nothing_said_nothing() -> None:
-    assert last_words([]) == last_words(["", " "]) == "nothing"
+    assert output_tail([]) == output_tail(["", " "]) == "nothing"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 
-from dsnb.worker.overdue import Overdue
+from dsnb.worker.overdue import FlushTimer
 from tests.support.waiting import wait_for
 
 
@@ -21,9 +21,9 @@ class Chore:
 
 def test_it_acts_a_while_after_it_was_told_and_not_before() -> None:
     chore = Chore(1)
-    overdue = Overdue("overdue", 0.05, chore.act)
+    overdue = FlushTimer("overdue", 0.05, chore.act)
     began = time.monotonic()
-    overdue.tell()
+    overdue.arm()
     wait_for(lambda: chore.done, what="the chore")
     assert chore.done[0] - began >= 0.05
     overdue.end()
@@ -32,20 +32,20 @@ def test_it_acts_a_while_after_it_was_told_and_not_before() -> None:
 
 def test_it_acts_again_as_long_as_there_is_something_to_do() -> None:
     chore = Chore(3)
-    overdue = Overdue("overdue", 0.01, chore.act)
-    overdue.tell()
+    overdue = FlushTimer("overdue", 0.01, chore.act)
+    overdue.arm()
     wait_for(lambda: len(chore.done) == 3, what="three chores")
-    overdue.tell()
+    overdue.arm()
     wait_for(lambda: len(chore.done) == 6, what="three more")
     overdue.end()
 
 
 def test_a_thread_is_made_when_it_is_needed_and_ends_when_it_is_not() -> None:
-    never = Overdue("never", 0.01, Chore(1).act)
+    never = FlushTimer("never", 0.01, Chore(1).act)
     never.end()
     assert never.ident is None
-    told = Overdue("told", 30.0, Chore(1).act)
-    told.tell()
+    told = FlushTimer("told", 30.0, Chore(1).act)
+    told.arm()
     assert any(thread is told for thread in threading.enumerate())
     began = time.monotonic()
     told.end()

@@ -18,7 +18,7 @@ from dsnb.errors import AlreadyExistsError, PermissionDeniedError, UnavailableEr
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import Tail, WorkerProcess
 from tests.support.cluster import Cluster
-from tests.support.processes import PythonProcess, runs
+from tests.support.processes import PythonProcess, is_running
 from tests.support.waiting import wait_for
 
 READY_S = 60.0
@@ -56,7 +56,7 @@ def read(cluster: Cluster, dataset: dsnb.Dataset, count: int | None = None) -> l
 
 def test_one_that_was_begun_waits_to_be_told_what_it_is_to_do(cluster: Cluster) -> None:
     worker = WorkerProcess()
-    worker.begin()
+    worker.prestart()
     try:
         wait_for(lambda: worker.pid, what="the process")
         assert cluster.status().workers == ()
@@ -70,11 +70,11 @@ def test_one_that_was_begun_waits_to_be_told_what_it_is_to_do(cluster: Cluster) 
 @pytest.mark.parametrize("timeout", [0.0, 30.0])
 def test_one_that_was_begun_and_never_told_ends_when_asked(timeout: float) -> None:
     worker = WorkerProcess()
-    worker.begin()
+    worker.prestart()
     wait_for(lambda: worker.pid, what="the process")
     worker.stop(timeout)
     assert worker.idle
-    assert not runs(worker.pid)
+    assert not is_running(worker.pid)
 
 
 def test_it_serves_when_it_is_ready_and_is_gone_when_stopped(cluster: Cluster) -> None:
@@ -153,7 +153,7 @@ def test_an_end_before_it_was_ready_is_told_with_its_last_words(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "numpy.py").write_text("import os; os.write(2, b'no numbers today\\n'); os._exit(3)")
-    monkeypatch.setattr("dsnb.worker.process._where_dsnb_is", lambda: {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
+    monkeypatch.setattr("dsnb.worker.process._python_path", lambda: {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
     with pytest.raises(UnavailableError, match=r"exit code 3.*no numbers today"), process(config(cluster)):
         pass
 
@@ -175,8 +175,8 @@ def test_a_death_is_told_at_once_with_signal_and_last_words(cluster: Cluster) ->
         iterator = iter(dsnb.Dataset.range(10).repeat().map(crash).apply(shared)).start()
         wait_for(lambda: deaths, what="the death", timeout=30.0)
         assert deaths == [worker]
-        assert "was ended by SIGSEGV: native code that the pipeline calls crashed" in worker.obituary()
-        assert re.search("it last said: about to crash . Fatal Python error: .* in crash", worker.obituary())
+        assert "was ended by SIGSEGV: native code that the pipeline calls crashed" in worker.exit_reason()
+        assert re.search("it last said: about to crash . Fatal Python error: .* in crash", worker.exit_reason())
         iterator.close()
 
 
@@ -197,10 +197,10 @@ print("READY", worker.pid)
 sys.stdin.read()
 """
     with PythonProcess(["-c", code], stdin=True) as owner:
-        pid = int(owner.line("READY", timeout=60.0).split()[1])
-        assert runs(pid)
+        pid = int(owner.wait_for_line("READY", timeout=60.0).split()[1])
+        assert is_running(pid)
         os.kill(owner.pid, signal.SIGKILL)
-        wait_for(lambda: not runs(pid), what="the worker to end", timeout=30.0)
+        wait_for(lambda: not is_running(pid), what="the worker to end", timeout=30.0)
 
 
 def test_it_ends_with_its_owner_while_user_code_holds_the_interpreter(cluster: Cluster, tmp_path: Path) -> None:
@@ -224,12 +224,12 @@ sys.stdin.read()
         return x
 
     with PythonProcess(["-c", code], stdin=True) as owner:
-        pid = int(owner.line("READY", timeout=60.0).split()[1])
+        pid = int(owner.wait_for_line("READY", timeout=60.0).split()[1])
         shared = dsnb.distribute("parallel_epochs", cluster.service, data_transfer_protocol="grpc")
         iterator = iter(dsnb.Dataset.range(1).map(hold).apply(shared)).start()
         wait_for(held.exists, what="the interpreter to be held", timeout=30.0)
         os.kill(owner.pid, signal.SIGKILL)
-        wait_for(lambda: not runs(pid), what="the worker to end", timeout=30.0)
+        wait_for(lambda: not is_running(pid), what="the worker to end", timeout=30.0)
         iterator.close()
 
 

@@ -12,8 +12,8 @@ import pytest
 from dsnb.elements.frame import Frame
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.engine.in_place import CallsInPlace, Made
-from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, Limits, Producer
+from dsnb.pipeline.engine.in_place import InlineCalls, InlineResult
+from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, FrameLimits, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for
 
@@ -28,7 +28,7 @@ class Shelf:
         self.on_their_way: list[int] = []
         self.ended = self.crowded = False
         self.room = room
-        self.limits = Limits(frame_bytes=frame_bytes, element_bytes=element_bytes, burst_bytes=burst_bytes)
+        self.limits = FrameLimits(frame_bytes=frame_bytes, element_bytes=element_bytes, burst_bytes=burst_bytes)
         self.bursts: list[int] = []
         self._changed = threading.Condition()
         self._stopped = False
@@ -273,15 +273,15 @@ def test_it_tells_up_to_where_what_was_made_will_be(produce: Produce) -> None:
 def test_what_a_run_has_is_handed_on_although_it_began_late(produce: Produce, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the machine is busy, or the source is slow: the run was looked at before its first call."""
     gate, looks, last = threading.Event(), list[bool](), 0
-    make, take = CallsInPlace.make, CallsInPlace.take
+    make, take = InlineCalls.run_calls, InlineCalls.take_partial_run
 
-    def begins_late(calls: CallsInPlace, run: list[Any]) -> Made:
+    def begins_late(calls: InlineCalls, run: list[Any]) -> InlineResult:
         if 5001 in run:
             looks.clear()
             wait_for(lambda: looks, what="somebody to look")
         return make(calls, run)
 
-    def noted(calls: CallsInPlace) -> list[Any] | None:
+    def noted(calls: InlineCalls) -> list[Any] | None:
         found = take(calls)
         looks.append(True)
         return found
@@ -293,8 +293,8 @@ def test_what_a_run_has_is_handed_on_although_it_began_late(produce: Produce, mo
             gate.wait(30.0)
         return int(x)
 
-    monkeypatch.setattr(CallsInPlace, "make", begins_late)
-    monkeypatch.setattr(CallsInPlace, "take", noted)
+    monkeypatch.setattr(InlineCalls, "make", begins_late)
+    monkeypatch.setattr(InlineCalls, "take", noted)
     shelf = Shelf()
     produce(Dataset.range(6000).map(slow_in_a_long_run), shelf)
     wait_for(lambda: sum(frame.count for frame in shelf.frames) == 5001, what="all that are ready")

@@ -24,7 +24,7 @@ from dsnb.wire.messages import JoinRequest, TaskOrder
 from dsnb.wire.methods import JOIN
 from dsnb.wire.transfer import local
 from tests.support.cluster import Cluster
-from tests.support.ports import own_port
+from tests.support.ports import unused_port
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
 from tests.worker.collecting import Collector, opening
@@ -38,7 +38,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def free_port() -> int:
-    return own_port()
+    return unused_port()
 
 
 def config(cluster: Cluster, **changes: object) -> dsnb.WorkerConfig:
@@ -134,7 +134,7 @@ def test_a_worker_whose_dispatcher_is_gone_for_long_stops_when_nobody_reads_it(c
     next(elements)
     wait_for(lambda: cluster.status().workers[0].readers == 1, what="the reader to be counted")
     cluster.dispatcher.stop()
-    assert not worker._forsaken(1000.0), "somebody reads it"
+    assert not worker._give_up_after(1000.0), "somebody reads it"
     elements.close()
     wait_for(lambda: worker.stopped, what="the worker to stop")
     with pytest.raises(UnavailableError, match="has not answered for"):
@@ -149,7 +149,7 @@ def test_what_was_kept_for_a_job_goes_with_it_and_what_it_told_last_stays(cluste
     first(50, (element[0] for element in elements))
     elements.close()  # type: ignore[attr-defined]
     (task,) = worker._tasks.values()
-    kept = [weakref.ref(entry.frame) for entry in task._window.frames.entries]  # type: ignore[union-attr]
+    kept = [weakref.ref(entry.frame) for entry in task._log.frames.entries]  # type: ignore[union-attr]
     before = task.report()
     assert before.head >= 50
     cluster.service.cancel("train")
@@ -174,8 +174,8 @@ def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin(
     order = worker._tasks.pop(task_id).order  # as if it had not come
 
     def answered_late(*_: object, **__: object) -> TaskOrder:
-        cluster.dispatcher._desk.handle(ClientLeaves(client_id=joined.client_id))
-        wait_for(lambda: worker._overtaken, what="the word to drop it")
+        cluster.dispatcher._dispatcher.handle(ClientLeaves(client_id=joined.client_id))
+        wait_for(lambda: worker._dropped_while_fetching, what="the word to drop it")
         return order
 
     monkeypatch.setattr(worker._channel, "call", answered_late)
@@ -183,7 +183,7 @@ def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin(
         worker.open(replace(opening(), task_id=task_id), Collector())
     assert worker.idle
     assert not worker._fetching
-    assert not worker._overtaken
+    assert not worker._dropped_while_fetching
 
 
 def test_a_reader_is_given_nothing_of_another_incarnation_than_it_was_told_of(cluster: Cluster) -> None:
@@ -193,7 +193,7 @@ def test_a_reader_is_given_nothing_of_another_incarnation_than_it_was_told_of(cl
     joined = worker._channel.call(JOIN, JoinRequest(dataset_id=dataset_id, mode="OFF", compression="AUTO"))
     [told] = joined.tasks
     wait_for(lambda: not worker.idle, what="the order")
-    earlier = worker._start(replace(worker._tasks[told.task_id].order, incarnation=told.incarnation - 1))
+    earlier = worker._start_task(replace(worker._tasks[told.task_id].order, incarnation=told.incarnation - 1))
     asked, sink, other = replace(opening(), task_id=told.task_id), Collector(), Collector()
     worker.open(replace(asked, incarnation=told.incarnation), sink)
     assert sink.wait_for_end() == list(range(5))

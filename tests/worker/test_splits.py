@@ -121,7 +121,7 @@ def test_a_split_is_done_when_the_elements_made_of_it_are_consumed() -> None:
     assert dispatcher.feed.done(1000) == (0,), "it is being read"
     next(runs)
     assert dispatcher.feed.done(1000) == (0,), "its elements are on their way"
-    dispatcher.feed.settle(50)
+    dispatcher.feed.mark_produced(50)
     assert dispatcher.feed.done(49) == (0,)
     assert dispatcher.feed.done(50) == (count,)
 
@@ -129,9 +129,9 @@ def test_a_split_is_done_when_the_elements_made_of_it_are_consumed() -> None:
 def test_splits_are_counted_for_each_source() -> None:
     dispatcher = Dispatcher(3, 7)
     splits(dispatcher.feed.open(1))
-    dispatcher.feed.settle(7)
+    dispatcher.feed.mark_produced(7)
     splits(dispatcher.feed.open(0))
-    dispatcher.feed.settle(10)
+    dispatcher.feed.mark_produced(10)
     assert dispatcher.feed.done(9) == (0, 7)
     assert dispatcher.feed.done(10) == (3, 7)
 
@@ -140,7 +140,7 @@ def test_what_is_given_up_of_a_repetition_is_done_with_what_was_read_of_it() -> 
     dispatcher = Dispatcher(100)
     for _ in range(2):
         next(dispatcher.feed.open(0))
-    dispatcher.feed.settle(5)
+    dispatcher.feed.mark_produced(5)
     assert dispatcher.feed.done(5) == (4,)
     dispatcher.feed.end(9)
     assert dispatcher.feed.done(9) == (8,)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dsnb.wire.manner import Manner
+from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import IndexRange, ReaderPosition, TrainerPosition
-from dsnb.wire.ranges import Ranges, prefix
-from dsnb.worker.window import FIRST_GRANT, Window
+from dsnb.wire.ranges import Ranges, split_ranges
+from dsnb.worker.shared_log import FIRST_GRANT, SharedLog
 
-WAIT = Manner(on_lag="wait")
+WAIT = CachePolicy(on_lag="wait")
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Client:
         return taken
 
     def position(self) -> ReaderPosition:
-        held = prefix(self.ranges, self.consumed)[1]
+        held = split_ranges(self.ranges, self.consumed)[1]
         return ReaderPosition(
             client_id=self.name, received=len(self.received), held=tuple(IndexRange(first=a, end=b) for a, b in held)
         )
@@ -60,13 +60,13 @@ class World:
         self.window = self._window(0)
         self._attach()
 
-    def _window(self, first: int) -> Window:
-        return Window(capacity=1 << 20, ahead=1 << 12, keep=self.keep, first=first)
+    def _window(self, first: int) -> SharedLog:
+        return SharedLog(capacity=1 << 20, read_ahead_bytes=1 << 12, keep=self.keep, first=first)
 
     def _attach(self) -> None:
         for client in self.alive:
             received, consumed = len(client.received), client.consumed
-            self.window.attach(client.name, client.trainer, received, consumed, WAIT if self.keep else Manner())
+            self.window.attach(client.name, client.trainer, received, consumed, WAIT if self.keep else CachePolicy())
             client.acknowledged = consumed
 
     @property
@@ -102,18 +102,20 @@ class World:
         self.window.leave(client.name)
         successor = Client(client.name + "'", client.trainer)
         self.clients.append(successor)
-        self.window.attach(successor.name, successor.trainer, manner=WAIT if self.keep else Manner())
+        self.window.attach(successor.name, successor.trainer, cache_policy=WAIT if self.keep else CachePolicy())
         self.window.validate()
 
     def move(self) -> None:
         """The worker dies: another one takes over with what was reported, and what living clients tell."""
-        reported = {name: (self.window.offset(name), Ranges(t.done)) for name, t in self.window.trainers.items()}
+        reported = {
+            name: (self.window.offset(name), Ranges(t.consumed_ranges)) for name, t in self.window.trainers.items()
+        }
         first = min(offset for offset, _ in reported.values())
         positions = []
         for name, (offset, done) in reported.items():
             readers = [client for client in self.alive if client.trainer == name]
             for client in readers:
-                done.update(prefix(client.ranges, client.consumed)[0])
+                done.update(split_ranges(client.ranges, client.consumed)[0])
             positions.append(
                 TrainerPosition(
                     trainer_id=name,
@@ -164,7 +166,7 @@ def test_each_element_reaches_each_trainer_once_though_workers_and_readers_die(s
 
 
 def test_a_pipeline_that_makes_fewer_elements_than_before_still_ends_and_says_so() -> None:
-    window = Window(capacity=1 << 20, ahead=1 << 12, keep=False)
+    window = SharedLog(capacity=1 << 20, read_ahead_bytes=1 << 12, keep=False)
     window.take_over(
         [
             TrainerPosition(
@@ -185,7 +187,7 @@ def test_a_pipeline_that_makes_fewer_elements_than_before_still_ends_and_says_so
 
 
 def test_two_readers_share_a_small_pass_fairly() -> None:
-    window = Window(capacity=1 << 20, ahead=1 << 20, keep=False)
+    window = SharedLog(capacity=1 << 20, read_ahead_bytes=1 << 20, keep=False)
     window.attach("slow", "")
     window.credit("slow", 1 << 30, 0, 1 << 30)
     window.append(object(), 200, 200)
@@ -202,7 +204,7 @@ def test_two_readers_share_a_small_pass_fairly() -> None:
 
 
 def test_bytes_are_counted_when_what_a_reader_had_before_is_consumed_before_others_come_to_it() -> None:
-    window = Window(capacity=1 << 20, ahead=1 << 12, keep=False)
+    window = SharedLog(capacity=1 << 20, read_ahead_bytes=1 << 12, keep=False)
     had = ReaderPosition(client_id="a", received=3, held=(IndexRange(first=5, end=8),))
     window.take_over([TrainerPosition(trainer_id="", readers=(had,))])
     window.attach("a", "", received=3)

@@ -13,10 +13,10 @@ import pytest
 from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.wire.lineup import consumer_name
 from dsnb.wire.messages import TaskOrder
+from dsnb.wire.schedule import consumer_name
+from dsnb.worker.sessions import ReaderSession
 from dsnb.worker.task import Task
-from dsnb.worker.task_reading import TaskReading
 from tests.pipeline.driving import Rooms, context, failing_at, plain
 from tests.support.overwriting import overwrite
 from tests.support.waiting import wait_for
@@ -34,11 +34,13 @@ def make() -> Iterator[Make]:
         dataset: Dataset | Callable[[Any], Stage], *, cached: bool = False, consumers: int = 0, **changes: Any
     ) -> Task:
         build = (
-            (lambda room: dataset.operation.build(replace(context(prompt=True), room=room)))
+            (lambda room: dataset.operation.build(replace(context(prompt=True), allocate=room)))
             if isinstance(dataset, Dataset)
             else dataset
         )
-        order = TaskOrder(task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached, consumers=consumers)
+        order = TaskOrder(
+            task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached, num_consumers=consumers
+        )
         settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_change": lambda: None, "note": "on w0"}
         made.append(Task(order, build, None, **{**settings, **changes}))
         return made[-1]
@@ -62,7 +64,7 @@ def test_nothing_is_produced_before_the_first_read(make: Make) -> None:
 @pytest.fixture(autouse=True)
 def generous(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers here hold what they like, though they consume nothing; see `test_take_over` for their fair shares."""
-    monkeypatch.setattr("dsnb.worker.window.FIRST_GRANT", 64)
+    monkeypatch.setattr("dsnb.worker.shared_log.FIRST_GRANT", 64)
 
 
 def test_a_reader_gets_what_its_credit_allows(make: Make) -> None:
@@ -102,7 +104,7 @@ def test_readers_without_a_cache_share_what_there_is(make: Make) -> None:
     assert plain(second.elements) == list(range(30, 100))
 
 
-def read_on(reading: TaskReading, sink: Collector) -> bool:
+def read_on(reading: ReaderSession, sink: Collector) -> bool:
     """Consume all that has come; whether that is all."""
     reading.credit(UNLIMITED, sink.count, UNLIMITED)
     return bool(sink.ends)

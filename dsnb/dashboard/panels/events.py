@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
-from dsnb.dashboard.panels.tables import empty, heading
+from dsnb.dashboard.panels.tables import empty_message, heading
 from dsnb.dashboard.view import View
+from dsnb.monitor.formatting import format_time
 from dsnb.monitor.snapshot import EventStatus
-from dsnb.monitor.words import clock
 
-MOST = 40
+MAX_EVENTS = 40
 
 
 def events(view: View) -> Html:
@@ -16,15 +16,15 @@ def events(view: View) -> Html:
     title = heading("Events", "the newest on top")
     found = view.snapshot.events if view.snapshot else ()
     if not found:
-        return join(title, empty("Nothing has happened yet."))
+        return join(title, empty_message("Nothing has happened yet."))
     return join(title, tag("ol", *(_event(event) for event in newest(found)), class_="events", tabindex="0"))
 
 
 def newest(found: tuple[EventStatus, ...]) -> list[EventStatus]:
     """The newest events, the last first."""
-    return sorted(found, key=lambda event: event.time)[: -MOST - 1 : -1]
+    return sorted(found, key=lambda event: event.time)[: -MAX_EVENTS - 1 : -1]
 
 
 def _event(event: EventStatus) -> Html:
     key = f"{event.time}:{event.text}"
-    return tag("li", tag("time", clock(event.time)), tag("span", event.text), class_=event.level, data_key=key)
+    return tag("li", tag("time", format_time(event.time)), tag("span", event.text), class_=event.level, data_key=key)

@@ -4,56 +4,58 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
+from dsnb.monitor.formatting import format_duration, format_time
 from dsnb.monitor.snapshot import VERSION, JobStatus
-from dsnb.monitor.words import clock, duration
 
-MODES = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
+MODE_TOOLTIPS = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
 
 
 def header(view: View) -> Html:
     """Service, job picker, how the job is read, and the badge that tells fresh from stale."""
     mode = _mode(view.job) if view.job else None
-    return join(_service(view), _picker(view), mode, _version(view), _slider(view), _looks(view), badge(view))
+    return join(
+        _service(view), _picker(view), mode, _version(view), _replay_slider(view), _read_only_chip(view), badge(view)
+    )
 
 
-def _slider(view: View) -> Html | None:
+def _replay_slider(view: View) -> Html | None:
     """The time of a recorded run, to be set by hand."""
-    place = view.replayed
-    if place is None:
+    position = view.replay_position
+    if position is None:
         return None
-    word = "pause" if place.playing else "play"
+    word = "pause" if position.playing else "play"
     play = tag(
         "button",
         word,
         type="button",
         class_="act",
         data_pick="play",
-        data_value="off" if place.playing else "on",
+        data_value="off" if position.playing else "on",
     )
     slider = tag(
         "input",
         type="range",
-        min=place.first,
-        max=place.last,
+        min=position.first,
+        max=position.last,
         step="any",
-        value=round(place.now, 1),
+        value=round(position.now, 1),
         data_pick="seek",
         aria_label="time of the run",
     )
-    shown = tag("time", clock(place.now), data_field="replayed", data_value=round(place.now, 1))
+    shown = tag("time", format_time(position.now), data_field="replayed", data_value=round(position.now, 1))
     return tag("div", play, slider, shown, class_="replay")
 
 
 def banner(view: View) -> Html:
     """What is wrong, across the page, when news has stopped."""
-    if not view.health.stale or view.moment is None:
+    if not view.health.stale or view.sample is None:
         return Html("")
-    age = duration(view.health.age_s or 0)
+    age = format_duration(view.health.age_s or 0)
     return tag(
         "div",
         tag("b", f"No news for {age}."),
-        f" What stands here was so at {clock(view.moment.wall)}. ",
-        tag("span", _why(view), class_="why"),
+        f" What stands here was so at {format_time(view.sample.wall_time)}. ",
+        tag("span", _staleness_reason(view), class_="why"),
         class_="banner stale",
         role="alert",
         data_field="banner",
@@ -62,7 +64,7 @@ def banner(view: View) -> Html:
 
 def badge(view: View) -> Html:
     """One word: live, stale, or waiting for the first snapshot."""
-    if view.replayed is not None:
+    if view.replay_position is not None:
         return tag(
             "span",
             "replay",
@@ -71,11 +73,11 @@ def badge(view: View) -> Html:
             data_state="replay",
             data_title="replay · dsnb",
         )
-    state = "live" if not view.health.stale else "stale" if view.moment else "waiting"
+    state = "live" if not view.health.stale else "stale" if view.sample else "waiting"
     words = {
         "live": "live",
-        "waiting": "no service" if view.health.trouble else "looking",
-        "stale": f"stale · {duration(view.health.age_s or 0)}",
+        "waiting": "no service" if view.health.error else "looking",
+        "stale": f"stale · {format_duration(view.health.age_s or 0)}",
     }
     name = view.snapshot.service if view.snapshot else "no service"
     title = f"{name} · dsnb" if state == "live" else f"{state} · {name} · dsnb"
@@ -111,7 +113,7 @@ def _label(job: JobStatus) -> str:
 def _mode(job: JobStatus) -> Html:
     return tag(
         "div",
-        tag("span", job.mode, class_="chip", title=MODES.get(job.mode, ""), data_field="mode"),
+        tag("span", job.mode, class_="chip", title=MODE_TOOLTIPS.get(job.mode, ""), data_field="mode"),
         tag("span", "shared cache", class_="chip") if job.cached else None,
         tag("span", "pass ", number(str(job.iteration + 1), "pass", job.iteration + 1), class_="chip"),
         tag("span", job.state, class_=f"chip {job.state}", data_field="state"),
@@ -131,14 +133,14 @@ def _version(view: View) -> Html | None:
     )
 
 
-def _looks(view: View) -> Html | None:
+def _read_only_chip(view: View) -> Html | None:
     """Says that the page may only look, and why; of a recorded run nobody expects more."""
-    if view.control.allowed or not view.control.why_not or view.replayed is not None:
+    if view.control.allowed or not view.control.read_only_reason or view.replay_position is not None:
         return None
-    return tag("span", "read-only", class_="chip", title=view.control.why_not, data_field="read-only")
+    return tag("span", "read-only", class_="chip", title=view.control.read_only_reason, data_field="read-only")
 
 
-def _why(view: View) -> str:
-    if not view.health.trouble:
+def _staleness_reason(view: View) -> str:
+    if not view.health.error:
         return "The service is connected but silent."
-    return f"Trying again (attempt {view.health.attempts}): {view.health.trouble}"
+    return f"Trying again (attempt {view.health.attempts}): {view.health.error}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.panels.tables import Cell, Column, TableRow, age, heading, table
+from dsnb.dashboard.panels.tables import Cell, Column, TableRow, age_text, heading, table
 from dsnb.dashboard.view import View
+from dsnb.monitor.formatting import format_count, plural
 from dsnb.monitor.snapshot import ConsumerStatus, RoundsStatus
-from dsnb.monitor.words import count, plural
 
 COLUMNS = (
-    Column(title="consumer", meaning="its index", number=False),
-    Column(title="state", number=False),
+    Column(title="consumer", meaning="its index", numeric=False),
+    Column(title="state", numeric=False),
     Column(title="round", meaning="the next that it will take"),
     Column(title="since", meaning="since it took a round, came or went"),
 )
@@ -23,16 +23,16 @@ def rounds(view: View) -> Html:
         return Html("")
     title = heading("Rounds", "a coordinated read: each consumer takes its part of every round")
     consumers = sorted(found.consumers, key=lambda consumer: consumer.index)
-    return join(title, _now(found), table(COLUMNS, [_row(found, consumer) for consumer in consumers]))
+    return join(title, _current_round(found), table(COLUMNS, [_row(found, consumer) for consumer in consumers]))
 
 
-def _now(found: RoundsStatus) -> Html:
+def _current_round(found: RoundsStatus) -> Html:
     held = f"waits for {found.waits_for}" if found.waits_for else "all are there"
     words = "consumers agree on who gives rounds from now on" if found.halted else held
     dropped = tag("span", plural(found.dropped, "round"), " dropped", class_="key lost") if found.dropped else None
     return tag(
         "div",
-        tag("b", "round ", number(count(found.round), "round", found.round)),
+        tag("b", "round ", number(format_count(found.round), "round", found.round)),
         tag("span", words, class_="hint", data_field="waits-for"),
         dropped,
         class_="over",
@@ -45,7 +45,7 @@ def _row(found: RoundsStatus, consumer: ConsumerStatus) -> TableRow:
     cells = (
         Cell(field="consumer", text=str(consumer.index), value=consumer.index, title=consumer.client_id or None),
         Cell(field="state", text=tag("span", consumer.state, class_=f"chip {state}"), value=consumer.state),
-        Cell(field="round", text=count(consumer.round), value=consumer.round, level="warn" if behind else ""),
-        Cell(field="since", text=age(consumer.since_s), value=round(consumer.since_s, 1)),
+        Cell(field="round", text=format_count(consumer.round), value=consumer.round, level="warn" if behind else ""),
+        Cell(field="since", text=age_text(consumer.last_change_age_s), value=round(consumer.last_change_age_s, 1)),
     )
     return TableRow(kind="consumer", key=str(consumer.index), cells=cells)

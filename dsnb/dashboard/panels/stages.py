@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsnb.dashboard.markup import Html, join, tag
-from dsnb.dashboard.panels.tables import empty, heading
+from dsnb.dashboard.panels.tables import empty_message, heading
 from dsnb.dashboard.view import View
 from dsnb.dataclass import dataclass
+from dsnb.monitor.formatting import format_count, format_duration, format_rate, format_share
 from dsnb.monitor.rates import StageRates
 from dsnb.monitor.snapshot import StageStatus
-from dsnb.monitor.words import count, duration, rate, share
 
-_LITTLE = 0.001
+_NEGLIGIBLE_WORK = 0.001
 """Less work a second than this is noise: then the shares are of all work since the job began."""
 
 
@@ -31,7 +31,7 @@ def stages(view: View) -> Html:
     found = rows(view)
     title = heading("Pipeline", "where the workers' time goes")
     if not found:
-        return join(title, empty("No worker has run a pipeline yet."))
+        return join(title, empty_message("No worker has run a pipeline yet."))
     return join(title, tag("div", *(_draw(row, at) for at, row in enumerate(found)), class_="stages"))
 
 
@@ -41,7 +41,7 @@ def rows(view: View) -> Sequence[StageRow]:
     if job is None or not job.stages:
         return ()
     now = view.job_rates.stages or tuple(StageRates() for _ in job.stages)
-    recent = sum(rates.busy for rates in now) > _LITTLE
+    recent = sum(rates.busy for rates in now) > _NEGLIGIBLE_WORK
     work = [rates.busy if recent else stage.busy_ns for stage, rates in zip(job.stages, now, strict=True)]
     total, most = sum(work) or 1.0, max(work)
     found = [
@@ -55,11 +55,11 @@ def _draw(row: StageRow, at: int) -> Html:
     return tag(
         "div",
         tag("code", row.stage.name, title=row.stage.name),
-        tag("span", tag("i", style=f"width:{row.share:.1%}"), tag("em", share(row.share)), class_="meter"),
+        tag("span", tag("i", style=f"width:{row.share:.1%}"), tag("em", format_share(row.share)), class_="meter"),
         tag("span", _cost(row.stage), class_="cost"),
         tag("span", _buffer(row.stage), class_="cost"),
         class_="stage heaviest" if row.heaviest else "stage",
-        title=f"{count(row.stage.elements)} elements, {rate(row.rates.elements)}",
+        title=f"{format_count(row.stage.elements)} elements, {format_rate(row.rates.elements)}",
         data_stage=at,
         data_value=round(row.share, 3),
         data_key=at,
@@ -67,8 +67,8 @@ def _draw(row: StageRow, at: int) -> Html:
 
 
 def _cost(stage: StageStatus) -> str:
-    return f"{duration(stage.busy_ns / 1e9 / stage.elements)} each" if stage.elements else "–"
+    return f"{format_duration(stage.busy_ns / 1e9 / stage.elements)} each" if stage.elements else "–"
 
 
 def _buffer(stage: StageStatus) -> str:
-    return f"{count(stage.buffered)} of {count(stage.capacity)} ready" if stage.capacity else ""
+    return f"{format_count(stage.buffered)} of {format_count(stage.capacity)} ready" if stage.capacity else ""

@@ -7,15 +7,15 @@ that asked for that. Where the cliff is off the scale, the left edge says how fa
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.panels.controls import button
-from dsnb.dashboard.panels.places import CLOSE, Lane, Strip, layout, newest_tasks, round_up
-from dsnb.dashboard.panels.tables import name
-from dsnb.dashboard.view import WORST, View
+from dsnb.dashboard.panels.buttons import button
+from dsnb.dashboard.panels.cache_lanes import NEAR_EVICTION, CacheStrip, TrainerLane, layout, newest_tasks, round_up
+from dsnb.dashboard.panels.tables import name_markup
+from dsnb.dashboard.view import WORST_TASK, View
+from dsnb.monitor.formatting import format_count
 from dsnb.monitor.snapshot import JobStatus
-from dsnb.monitor.words import count
 
-_ADVICE = "cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id)"
-_MANNERS = {"wait": "others wait for it at the cliff", "spill": "what it misses is kept on disk"}
+_SHARING_CODE = "cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id)"
+_ON_LAG_TOOLTIPS = {"wait": "others wait for it at the cliff", "spill": "what it misses is kept on disk"}
 
 
 def strip(view: View) -> Html:
@@ -25,16 +25,16 @@ def strip(view: View) -> Html:
         "div",
         tag("h2", "Cache window"),
         tag("p", "where each trainer stands between the newest element and eviction", class_="hint"),
-        _chooser(view, job) if job and job.cached and len(newest_tasks(job)) > 1 else None,
+        _task_picker(view, job) if job and job.cached and len(newest_tasks(job)) > 1 else None,
         class_="heading",
     )
     return join(heading, _body(view, job))
 
 
-def _chooser(view: View, job: JobStatus) -> Html:
+def _task_picker(view: View, job: JobStatus) -> Html:
     tasks = newest_tasks(job)
-    current = view.choice.task if view.choice.task in {task.task_id for task in tasks} else WORST
-    choices = [(WORST, "worst of all"), *((task.task_id, task.worker) for task in tasks)]
+    current = view.selection.task if view.selection.task in {task.task_id for task in tasks} else WORST_TASK
+    choices = [(WORST_TASK, "worst of all"), *((task.task_id, task.worker) for task in tasks)]
     buttons = (
         tag(
             "button",
@@ -54,7 +54,7 @@ def _body(view: View, job: JobStatus | None) -> Html:
         return tag("p", "No job yet, so nothing is cached.", class_="empty")
     if not job.cached:
         words = "The readers of this job do not share elements. To let them share one pass, give "
-        return tag("p", words, tag("code", _ADVICE), ".", class_="empty")
+        return tag("p", words, tag("code", _SHARING_CODE), ".", class_="empty")
     picture = layout(view, job)
     if not picture.lanes:
         return tag("p", "No trainer has read from this job yet.", class_="empty")
@@ -62,34 +62,34 @@ def _body(view: View, job: JobStatus | None) -> Html:
     return tag("div", *lanes, _axis(picture), class_="strip")
 
 
-def _draw(view: View, job: JobStatus, lane: Lane, picture: Strip) -> Html:
-    manner = next((t.on_lag for t in job.trainers if t.trainer_id == lane.trainer_id), "")
+def _draw(view: View, job: JobStatus, lane: TrainerLane, picture: CacheStrip) -> Html:
+    on_lag = next((t.on_lag for t in job.trainers if t.trainer_id == lane.trainer_id), "")
     return tag(
         "div",
         tag(
             "div",
             tag("i", class_="dot"),
-            name(lane.trainer_id),
-            tag("em", manner, class_="chip", title=_MANNERS[manner]) if manner in _MANNERS else None,
-            button(view, "send_away", "✕", job=job.name, trainer=lane.trainer_id),
+            name_markup(lane.trainer_id),
+            tag("em", on_lag, class_="chip", title=_ON_LAG_TOOLTIPS[on_lag]) if on_lag in _ON_LAG_TOOLTIPS else None,
+            button(view, "evict", "✕", job=job.name, trainer=lane.trainer_id),
             class_="who",
         ),
         _track(lane, picture),
-        tag("div", tag("b", lane.words), tag("span", lane.outlook), class_="words", data_field="words"),
-        class_=f"lane {lane.colour} {lane.level}{' buffered' if lane.buffered else ''}",
+        tag("div", tag("b", lane.status_text), tag("span", lane.forecast), class_="words", data_field="words"),
+        class_=f"lane {lane.colour} {lane.level}{' buffered' if lane.reads_own_buffer else ''}",
         data_trainer=lane.trainer_id,
         data_level=lane.level,
         data_key=lane.trainer_id,
     )
 
 
-def _track(lane: Lane, picture: Strip) -> Html:
-    at = picture.part(lane.at)
-    words = f"{lane.trainer_id}: next is element {count(lane.offset)} of {lane.worker}, {count(lane.lag)} behind"
+def _track(lane: TrainerLane, picture: CacheStrip) -> Html:
+    at = picture.distance(lane.drawn_lag)
+    words = f"{lane.trainer_id}: next is element {format_count(lane.offset)} of {lane.worker}, {format_count(lane.lag)} behind"
     arrow = tag("u", class_=lane.direction) if lane.direction else None
     return tag(
         "div",
-        *_ground(lane, picture),
+        *_background(lane, picture),
         # Moved by transforms, which glide without laying the page out again for each frame.
         tag("div", class_="bar", style=f"transform:scaleX({at:.4f})"),
         tag("div", arrow, tag("i"), class_="place", style=f"transform:translateX(-{at:.2%})"),
@@ -99,38 +99,40 @@ def _track(lane: Lane, picture: Strip) -> Html:
     )
 
 
-def _ground(lane: Lane, picture: Strip) -> list[Html]:
+def _background(lane: TrainerLane, picture: CacheStrip) -> list[Html]:
     """What lies under the bar: gone or on disk at the left, then the fifth to be looked at; the rest is safe."""
-    if lane.cliff is None:
+    if lane.eviction_lag is None:
         return []
-    if lane.cliff > picture.scale and not picture.deep:
-        return [tag("div", class_="torn", title=f"eviction begins {count(lane.cliff)} behind the newest")]
-    cliff = picture.part(lane.cliff)
-    beyond = tag("div", class_="disk" if lane.spills else "gone", style=f"width:{1 - cliff:.2%}")
-    close = tag("div", class_="close", style=f"left:{1 - cliff:.2%};width:{cliff * (1 - CLOSE):.2%}")
-    return [beyond, close, tag("div", class_="cliff", style=f"left:{1 - cliff:.2%}")]
+    if lane.eviction_lag > picture.scale and not picture.shows_disk:
+        return [tag("div", class_="torn", title=f"eviction begins {format_count(lane.eviction_lag)} behind the newest")]
+    eviction = picture.distance(lane.eviction_lag)
+    beyond = tag("div", class_="disk" if lane.spills else "gone", style=f"width:{1 - eviction:.2%}")
+    close = tag("div", class_="close", style=f"left:{1 - eviction:.2%};width:{eviction * (1 - NEAR_EVICTION):.2%}")
+    return [beyond, close, tag("div", class_="cliff", style=f"left:{1 - eviction:.2%}")]
 
 
-def _axis(picture: Strip) -> Html:
+def _axis(picture: CacheStrip) -> Html:
     newest = tag("span", "newest", class_="edge right")
-    ruler = tag("div", _left(picture), *_ticks(picture), newest, class_="ruler")
+    ruler = tag("div", _left_edge(picture), *_ticks(picture), newest, class_="ruler")
     return tag("div", ruler, class_="axis", data_key="axis")
 
 
-def _left(picture: Strip) -> Html:
-    cliff = picture.cliff
-    if cliff is None:
+def _left_edge(picture: CacheStrip) -> Html:
+    eviction_lag = picture.eviction_lag
+    if eviction_lag is None:
         return tag("span", "nothing evicted yet", class_="edge left")
-    if cliff > picture.scale and not picture.deep:
-        return tag("span", f"← eviction at {count(cliff)} behind", class_="edge left")
-    at = f"left:{1 - picture.part(cliff):.2%}"
-    cliffword = tag("span", f"eviction cliff · {count(cliff)} behind", class_="edge cliffword", style=at)
-    return join(tag("span", "on disk", class_="edge left diskword"), cliffword) if picture.deep else cliffword
+    if eviction_lag > picture.scale and not picture.shows_disk:
+        return tag("span", f"← eviction at {format_count(eviction_lag)} behind", class_="edge left")
+    at = f"left:{1 - picture.distance(eviction_lag):.2%}"
+    cliffword = tag("span", f"eviction cliff · {format_count(eviction_lag)} behind", class_="edge cliffword", style=at)
+    return join(tag("span", "on disk", class_="edge left diskword"), cliffword) if picture.shows_disk else cliffword
 
 
-def _ticks(picture: Strip) -> list[Html]:
+def _ticks(picture: CacheStrip) -> list[Html]:
     """Round numbers between the words at the cliff or the left edge and `newest` at the right."""
-    span = min(picture.scale, picture.cliff) if picture.deep and picture.cliff else picture.scale
-    step = round_up(span / (5 if picture.deep else 8))
-    lags = [lag for lag in range(step, int((0.45 if picture.deep else 0.6) * span) + 1, step) if lag > 0.12 * span]
-    return [tag("span", count(lag), class_="tick", style=f"right:{picture.part(lag):.2%}") for lag in lags]
+    span = min(picture.scale, picture.eviction_lag) if picture.shows_disk and picture.eviction_lag else picture.scale
+    step = round_up(span / (5 if picture.shows_disk else 8))
+    lags = [
+        lag for lag in range(step, int((0.45 if picture.shows_disk else 0.6) * span) + 1, step) if lag > 0.12 * span
+    ]
+    return [tag("span", format_count(lag), class_="tick", style=f"right:{picture.distance(lag):.2%}") for lag in lags]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from dsnb.dashboard.markup import Html, tag
 from dsnb.dataclass import dataclass
-from dsnb.monitor.words import duration
+from dsnb.monitor.formatting import format_duration
 
-_SHORT, _TAIL = 12, 8
+_MAX_NAME_CHARS, _NAME_TAIL_CHARS = 12, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,23 +17,28 @@ class Column:
 
     Attributes:
         meaning: What the heading's tooltip says.
-        number: Whether it holds numbers: those stand right.
-        minor: Whether a narrow page goes without it.
-        rare: Whether a page that is not wide goes without it.
-        desk: Whether a phone goes without it.
+        numeric: Whether it holds numbers: those stand right.
+        hide_when_narrow: Whether a narrow page goes without it.
+        hide_unless_wide: Whether a page that is not wide goes without it.
+        hide_on_phone: Whether a phone goes without it.
     """
 
     title: str
     meaning: str = ""
-    number: bool = True
-    minor: bool = False
-    rare: bool = False
-    desk: bool = False
+    numeric: bool = True
+    hide_when_narrow: bool = False
+    hide_unless_wide: bool = False
+    hide_on_phone: bool = False
 
     @property
     def classes(self) -> str:
         """The style classes of its cells."""
-        wanted = {"num": self.number, "minor": self.minor, "rare": self.rare, "desk": self.desk}
+        wanted = {
+            "num": self.numeric,
+            "minor": self.hide_when_narrow,
+            "rare": self.hide_unless_wide,
+            "desk": self.hide_on_phone,
+        }
         return " ".join(name for name, so in wanted.items() if so)
 
 
@@ -79,20 +84,22 @@ def heading(title: str, hint: str = "", right: Html | None = None) -> Html:
     return tag("div", tag("h2", title), tag("p", hint, class_="hint") if hint else None, right, class_="heading")
 
 
-def name(text: str, **attributes: object) -> Html:
+def name_markup(text: str, **attributes: object) -> Html:
     """A name that a narrow place cuts in its middle: long names of one family differ at their end."""
     there = {"title": text, **attributes}
-    if len(text) <= _SHORT:
+    if len(text) <= _MAX_NAME_CHARS:
         return tag("b", tag("span", text), class_="name", **there)
-    return tag("b", tag("span", text[:-_TAIL]), tag("span", text[-_TAIL:]), class_="name", **there)
+    return tag(
+        "b", tag("span", text[:-_NAME_TAIL_CHARS]), tag("span", text[-_NAME_TAIL_CHARS:]), class_="name", **there
+    )
 
 
-def age(seconds: float) -> str:
+def age_text(seconds: float) -> str:
     """How long ago; what is less than a second old is new."""
-    return "now" if seconds < 1 else f"{duration(seconds)} ago"
+    return "now" if seconds < 1 else f"{format_duration(seconds)} ago"
 
 
-def empty(text: str) -> Html:
+def empty_message(text: str) -> Html:
     """What a panel says while there is nothing to show."""
     return tag("p", text, class_="empty")
 

@@ -23,23 +23,23 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from dsnb.dashboard.feed import KEEP, Moment
+from dsnb.dashboard.feed import MAX_SAMPLES, RateSample
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import SPANS_S, View
-from dsnb.monitor.rates import JobRates, demand_words
-from dsnb.monitor.words import by_number
+from dsnb.monitor.formatting import natural_sort_key
+from dsnb.monitor.rates import JobRates, demand_text
 
 COLOURS = ("#3b6ea8", "#4c94c0", "#5fb3b3", "#8cc7a1", "#7d8fc9", "#5b78b5", "#6aa5a0", "#9aa9b8")
 """Middle tones, which read on white and on black: a served figure does not hear of the page's theme."""
 
 DEMAND_COLOUR = "#e0762f"
-_QUIET = "#7f8b98"
+_AXIS_COLOUR = "#7f8b98"
 _OTHERS = "others"
-_ABOVE = 4.2
-_LEAST_SPAN_S = 15.0
-_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_MAX_DEMAND_RATIO = 4.2
+_MIN_SPAN_S = 15.0
+_SCALE_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
-Rows = dict[str, Sequence[float]]
+ColumnData = dict[str, Sequence[float]]
 
 
 def throughput(view: View) -> Html:
@@ -48,40 +48,40 @@ def throughput(view: View) -> Html:
         "div",
         tag("h2", "Throughput"),
         tag("p", "produced each second, and what the fastest trainer could take", class_="hint"),
-        _spans(view),
+        _span_picker(view),
         class_="heading",
     )
     return join(title, _legend(view))
 
 
-def bands(moments: Sequence[Moment], job: str) -> tuple[str, ...]:
+def bands(moments: Sequence[RateSample], job: str) -> tuple[str, ...]:
     """The workers that produced something for the job lately, by number; the last band takes the surplus."""
     seen = {worker for moment in moments for worker in moment.rates.job(job).by_worker}
-    names = tuple(sorted(seen, key=by_number))
+    names = tuple(sorted(seen, key=natural_sort_key))
     return names if len(names) <= len(COLOURS) else (*names[: len(COLOURS) - 1], _OTHERS)
 
 
-def points(moments: Sequence[Moment], job: str, names: Sequence[str]) -> Rows:
+def points(moments: Sequence[RateSample], job: str, names: Sequence[str]) -> ColumnData:
     """The figure's columns: time in ms by the wall clock here, the top of each band, their sum, demand."""
-    known = [(moment.wall, moment.rates.job(job)) for moment in moments if moment.rates.span_s]
-    columns: Rows = {"t": [_local_ms(wall) for wall, _ in known], "zero": [0.0] * len(known)}
+    known = [(moment.wall_time, moment.rates.job(job)) for moment in moments if moment.rates.span_s]
+    columns: ColumnData = {"t": [_local_ms(wall) for wall, _ in known], "zero": [0.0] * len(known)}
     tops = [0.0] * len(known)
     for band in range(len(COLOURS)):
         name = names[band] if band < len(names) else ""
-        tops = [top + _band(rates, name, names) for top, (_, rates) in zip(tops, known, strict=True)]
+        tops = [top + _band_rate(rates, name, names) for top, (_, rates) in zip(tops, known, strict=True)]
         columns[f"b{band}"] = tops
     columns["produced"] = list(tops)
     columns["demand"] = [rates.demand if rates.demand is not None else float("nan") for _, rates in known]
     return columns
 
 
-def top_of(rows: Rows) -> float:
+def scale_top(columns: ColumnData) -> float:
     """A round upper end of the scale that holds all bands, and demand unless it is far above them."""
-    produced = max(rows["produced"], default=0.0)
-    demand = max((demand for demand in rows["demand"] if isfinite(demand)), default=0.0)
-    wanted = max(1.08 * produced, min(1.05 * demand, _ABOVE * produced), 1.0)
+    produced = max(columns["produced"], default=0.0)
+    demand = max((demand for demand in columns["demand"] if isfinite(demand)), default=0.0)
+    wanted = max(1.08 * produced, min(1.05 * demand, _MAX_DEMAND_RATIO * produced), 1.0)
     decade = 10.0 ** int(log10(wanted))
-    return next(step * decade for step in _STEPS if step * decade >= wanted)
+    return next(step * decade for step in _SCALE_STEPS if step * decade >= wanted)
 
 
 class Chart:
@@ -91,32 +91,36 @@ class Chart:
         self.source = ColumnDataSource(data=dict(points((), "", ())))
         self._times, self._rates = Range1d(start=0, end=1), Range1d(start=0, end=1)
         self.figure = _figure(self.source, self._times, self._rates)
-        self._shown: tuple[str, tuple[str, ...], int] | None = None
-        self._at = 0.0
+        self._shown_selection: tuple[str, tuple[str, ...], int] | None = None
+        self._newest_at = 0.0
 
-    def update(self, view: View, since: Callable[[float], Sequence[Moment]], now: float) -> None:
+    def update(self, view: View, since: Callable[[float], Sequence[RateSample]], now: float) -> None:
         """Add what came since the last time, and move the window of time on to `now` (wall clock).
 
         The window moves on though nothing comes: a silent service shows as a growing gap.
         """
-        moments = since(view.history[0].at - 0.001) if view.history else ()
+        samples = since(view.history[0].arrived_at - 0.001) if view.history else ()
         job = view.job.name if view.job else ""
-        shown = (job, bands(moments, job), view.choice.span_s)
-        if moments and moments[-1].at < self._at:  # somebody went back in a recorded run
-            self._shown = None
-        fresh = moments if shown != self._shown else [moment for moment in moments if moment.at > self._at]
-        rows = points(fresh, *shown[:2])
-        if shown != self._shown:
-            self.source.data = dict(rows)
-        elif rows["t"]:
-            self.source.stream(dict(rows), rollover=KEEP)
-        self._shown, self._at = shown, moments[-1].at if moments else 0.0
-        begin = max(now - view.choice.span_s, min(moments[0].wall if moments else now, now - _LEAST_SPAN_S))
+        shown = (job, bands(samples, job), view.selection.span_s)
+        if samples and samples[-1].arrived_at < self._newest_at:  # somebody went back in a recorded run
+            self._shown_selection = None
+        fresh = (
+            samples
+            if shown != self._shown_selection
+            else [moment for moment in samples if moment.arrived_at > self._newest_at]
+        )
+        columns = points(fresh, *shown[:2])
+        if shown != self._shown_selection:
+            self.source.data = dict(columns)
+        elif columns["t"]:
+            self.source.stream(dict(columns), rollover=MAX_SAMPLES)
+        self._shown_selection, self._newest_at = shown, samples[-1].arrived_at if samples else 0.0
+        begin = max(now - view.selection.span_s, min(samples[0].wall_time if samples else now, now - _MIN_SPAN_S))
         self._times.update(start=_local_ms(begin), end=_local_ms(now))
-        self._rates.end = top_of(points(moments, *shown[:2]))
+        self._rates.end = scale_top(points(samples, *shown[:2]))
 
 
-def _band(rates: JobRates, name: str, names: Sequence[str]) -> float:
+def _band_rate(rates: JobRates, name: str, names: Sequence[str]) -> float:
     if name == _OTHERS:
         return sum(made for worker, made in rates.by_worker.items() if worker not in names)
     return rates.by_worker.get(name, 0.0)
@@ -128,7 +132,7 @@ def _local_ms(wall: float) -> float:
     return (wall + (offset.total_seconds() if offset else 0.0)) * 1000
 
 
-def _spans(view: View) -> Html:
+def _span_picker(view: View) -> Html:
     buttons = (
         tag(
             "button",
@@ -136,7 +140,7 @@ def _spans(view: View) -> Html:
             type="button",
             data_pick="span",
             data_value=span,
-            aria_pressed=str(span == view.choice.span_s).lower(),
+            aria_pressed=str(span == view.selection.span_s).lower(),
         )
         for span, words in SPANS_S.items()
     )
@@ -148,14 +152,14 @@ def _legend(view: View) -> Html:
         return tag("p", "No job yet.", class_="empty")
     rates = view.job_rates
     names = bands(view.recent, view.job.name)
-    keys = [_key(view, name, COLOURS[at], _band(rates, name, names)) for at, name in enumerate(names)]
-    if rates.fastest is not None:
-        keys.append(tag("span", "could take ", tag("b", demand_words(rates.fastest)), class_="key dashed"))
+    keys = [_legend_entry(view, name, COLOURS[at], _band_rate(rates, name, names)) for at, name in enumerate(names)]
+    if rates.fastest_trainer is not None:
+        keys.append(tag("span", "could take ", tag("b", demand_text(rates.fastest_trainer)), class_="key dashed"))
     return tag("div", *keys, class_="keys")
 
 
-def _key(view: View, name: str, paint: str, made: float) -> Html:
-    value = number(view.per_s(made), "produced_rate", round(made, 1))
+def _legend_entry(view: View, name: str, paint: str, made: float) -> Html:
+    value = number(view.format_rate(made), "produced_rate", round(made, 1))
     return tag("span", f"{name} ", value, class_="key", style=f"--key:{paint}", data_worker=name, data_key=name)
 
 
@@ -176,7 +180,7 @@ def _figure(source: ColumnDataSource, times: Range1d, rates: Range1d) -> figure:
         plot.varea("t", below, f"b{band}", source=source, fill_color=paint, fill_alpha=0.82)
     total = plot.line("t", "produced", source=source, line_color=COLOURS[0], line_width=1.2, line_alpha=0.9)
     plot.line("t", "demand", source=source, line_color=DEMAND_COLOUR, line_width=2, line_dash=[6, 4])
-    _dress(plot)
+    _style(plot)
     digits = CustomJSHover(code="return isFinite(value) ? Math.round(value).toLocaleString('en') + '/s' : '–'")
     plot.add_tools(
         HoverTool(
@@ -189,18 +193,18 @@ def _figure(source: ColumnDataSource, times: Range1d, rates: Range1d) -> figure:
     return plot
 
 
-def _dress(plot: figure) -> None:
+def _style(plot: figure) -> None:
     """Let the page's own surface show through, and leave out what does not inform."""
     plot.background_fill_color = plot.border_fill_color = plot.outline_line_color = None
     plot.xgrid.grid_line_color = None
-    plot.ygrid.grid_line_color, plot.ygrid.grid_line_alpha = _QUIET, 0.22
+    plot.ygrid.grid_line_color, plot.ygrid.grid_line_alpha = _AXIS_COLOUR, 0.22
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
     plot.xaxis.formatter = DatetimeTickFormatter(
         seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hourmin="%H:%M"
     )
     for axis in plot.axis:
         axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = None
-        axis.major_label_text_color = _QUIET
+        axis.major_label_text_color = _AXIS_COLOUR
         axis.major_label_text_font_size = "11px"
         axis.major_label_text_font = "Inter, Roboto, Arial, sans-serif"
     plot.xaxis.ticker, plot.yaxis.ticker = DatetimeTicker(desired_num_ticks=5), BasicTicker(desired_num_ticks=5)

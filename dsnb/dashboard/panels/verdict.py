@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.view import View
+from dsnb.monitor.formatting import LEVEL_SIGNS
 from dsnb.monitor.verdict import Verdict, verdicts
-from dsnb.monitor.words import SIGNS
 
-MOST = 3
+MAX_VERDICTS = 3
 
 
 def verdict(view: View) -> Html:
     """The panel; nothing while there is nothing to say."""
-    return join(*(_line(found) for found in of_job(view)))
+    return join(*(_line(found) for found in job_verdicts(view)))
 
 
-def of_job(view: View) -> tuple[Verdict, ...]:
+def job_verdicts(view: View) -> tuple[Verdict, ...]:
     """What can be said of the job that is shown, the worst first."""
     if view.job is None or view.health.stale or len(view.recent) < 2:
         return ()
     found = verdicts(view.recent[0].snapshot, view.recent[-1].snapshot)
-    return tuple(one for one in found if one.job == view.job.name)[:MOST]
+    return tuple(one for one in found if one.job == view.job.name)[:MAX_VERDICTS]
 
 
 def _line(found: Verdict) -> Html:
     return tag(
         "article",
-        tag("i", SIGNS[found.level], class_="sign", aria_hidden="true"),
-        tag("p", tag("b", found.text), tag("span", *_prose(found.remedy)) if found.remedy else None),
+        tag("i", LEVEL_SIGNS[found.level], class_="sign", aria_hidden="true"),
+        tag("p", tag("b", found.text), tag("span", *_with_code(found.remedy)) if found.remedy else None),
         class_=f"card verdict {found.level}",
         data_level=found.level,
         data_verdict=found.cause,
@@ -35,6 +35,6 @@ def _line(found: Verdict) -> Html:
     )
 
 
-def _prose(text: str) -> list[Html]:
+def _with_code(text: str) -> list[Html]:
     """Words, and code where they stand between backticks."""
     return [tag("code", part) if at % 2 else join(part) for at, part in enumerate(text.split("`"))]

@@ -10,23 +10,23 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsnb.elements.allocation import Allocator, allocate_leaves
 from dsnb.elements.columns import COPY_BELOW
-from dsnb.elements.room import Room, pieces
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, elements_of, rebuild
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.leaving import mismatch, numpy_leaf
 from dsnb.pipeline.engine.stage import Run
+from dsnb.pipeline.engine.to_numpy import mismatch, numpy_leaf
 
 Array = np.ndarray[Any, Any]
 
-TOGETHER: Final = COPY_BELOW
+MAX_SHARED_BATCH_BYTES: Final = COPY_BELOW
 """Most bytes of batches that are laid out as one: whoever keeps one of them keeps no more than that."""
 
-_IN_PLACE: Final = 16 * 1024
+_MIN_IN_PLACE_BYTES: Final = 16 * 1024
 """Bytes from which on arrays are laid out in their place one by one; smaller ones are joined, and copied there."""
 
 
-class OddElement(Exception):
+class UnbatchableElement(Exception):
     """An element that does not go into one batch with the others: its place among them, and what to tell the user."""
 
     def __init__(self, index: int, error: InvalidArgumentError) -> None:
@@ -35,14 +35,14 @@ class OddElement(Exception):
         self.error = error
 
 
-def batch_of(structure: Structure, run: list[Any], first_number: int, room: Room | None = None) -> Any:
+def batch_of(structure: Structure, run: list[Any], first_number: int, allocate: Allocator | None = None) -> Any:
     """One element out of several: each leaf an array with a first dimension more, read-only.
 
     Args:
         structure: How all of them are to be built.
         run: The elements, at least one.
         first_number: The number of the first in the dataset, for errors.
-        room: Where to lay it out.
+        allocate: Where to lay it out.
 
     Raises:
         OddElement: naming the first element that does not fit.
@@ -50,10 +50,12 @@ def batch_of(structure: Structure, run: list[Any], first_number: int, room: Room
     try:
         columns = columns_of(structure, run)
     except StructureMismatch as odd:
-        raise OddElement(odd.index, mismatch(run[odd.index], structure)) from None
+        raise UnbatchableElement(odd.index, mismatch(run[odd.index], structure)) from None
     sizes = [_nbytes(column[0]) for column in columns]
-    places = pieces(room if max(sizes, default=0) >= _IN_PLACE else None, [size * len(run) for size in sizes])
-    leaves = (stacked(column, first_number, place) for column, place in zip(columns, places, strict=True))
+    places = allocate_leaves(
+        allocate if max(sizes, default=0) >= _MIN_IN_PLACE_BYTES else None, [size * len(run) for size in sizes]
+    )
+    leaves = (stack_leaves(column, first_number, place) for column, place in zip(columns, places, strict=True))
     return rebuild(structure, leaves)
 
 
@@ -66,26 +68,26 @@ def batches_of(structure: Structure, run: list[Any], size: int) -> Run | None:
         size: How many make a batch.
 
     Returns:
-        As many as fit into `TOGETHER` bytes; None where that is less than two, where an element does not fit, or where
+        As many as fit into `MAX_SHARED_BATCH_BYTES` bytes; None where that is less than two, where an element does not fit, or where
         the type of a batch depends on what is in it.
     """
     try:
         columns = columns_of(structure, run[:size])
-        room = TOGETHER // max(1, size * sum(map(_nbytes, (column[0] for column in columns))))
-        if not columns or room < 2:
+        fitting = MAX_SHARED_BATCH_BYTES // max(1, size * sum(map(_nbytes, (column[0] for column in columns))))
+        if not columns or fitting < 2:
             return None
-        columns = columns_of(structure, run[: room * size])
-        if not all(map(_alike, columns)):
+        columns = columns_of(structure, run[: fitting * size])
+        if not all(map(_has_one_dtype, columns)):
             return None
-        arrays = [stacked(column) for column in columns]
-    except (StructureMismatch, OddElement):
+        arrays = [stack_leaves(column) for column in columns]
+    except (StructureMismatch, UnbatchableElement):
         return None
     blocks = [array.reshape(len(array) // size, size, *array.shape[1:]) for array in arrays]
     batches: Any = elements_of(structure, iter(list[Any](blocks)))
     return batches if isinstance(batches, np.ndarray) else list(batches)
 
 
-def _alike(column: Sequence[Any]) -> bool:
+def _has_one_dtype(column: Sequence[Any]) -> bool:
     """Whether these values make an array of one dtype however they are cut."""
     kinds = set(map(type, column))
     first = column[0]
@@ -100,36 +102,38 @@ def _nbytes(leaf: Any) -> int:
     return leaf.nbytes if isinstance(leaf, (np.ndarray, np.generic)) else 8
 
 
-def stacked(column: Sequence[Any], first_number: int = 0, place: Array | None = None) -> Array:
+def stack_leaves(column: Sequence[Any], first_number: int = 0, out: Array | None = None) -> Array:
     """The values of one leaf as one read-only array.
 
     Args:
         column: The values.
         first_number: The number of the first element in the dataset, for errors.
-        place: Memory for arrays of the first one's size, to be used where they are laid out here.
+        out: Memory for arrays of the first one's size, to be used where they are laid out here.
 
     Example:
         >>> stacked([1, 2, 3])
         array([1, 2, 3])
     """
     kinds = set(map(type, column))
-    sort = _sort(type(column[0]))
-    if len(set(map(_sort, kinds))) > 1:
-        index = next(i for i, leaf in enumerate(column) if _sort(type(leaf)) is not sort)
-        raise OddElement(index, unequal("type", type(column[index]), type(column[0]), first_number + index))
-    if sort is not object:
-        array = _text(column, sort, first_number)
+    kind_of_leaf = _leaf_kind(type(column[0]))
+    if len(set(map(_leaf_kind, kinds))) > 1:
+        index = next(i for i, leaf in enumerate(column) if _leaf_kind(type(leaf)) is not kind_of_leaf)
+        raise UnbatchableElement(
+            index, unequal_error("type", type(column[index]), type(column[0]), first_number + index)
+        )
+    if kind_of_leaf is not object:
+        array = _stack_text(column, kind_of_leaf, first_number)
     elif kinds == {np.ndarray}:
-        array = _arrays(column, first_number, place)
+        array = _stack_arrays(column, first_number, out)
     elif all(issubclass(kind, (int, float, complex, np.number, np.bool_)) for kind in kinds):
-        array = _numbers(column, kinds, first_number)
+        array = _stack_numbers(column, kinds, first_number)
     else:
-        array = _arrays([as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
+        array = _stack_arrays([as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
     array.flags.writeable = False
     return array
 
 
-def _sort(kind: type) -> type:
+def _leaf_kind(kind: type) -> type:
     """`str`, `bytes`, or `object` for everything else: what can share an array."""
     return str if issubclass(kind, str) else bytes if issubclass(kind, bytes) else object
 
@@ -139,39 +143,39 @@ def as_array(leaf: Any, index: int) -> Array:
     try:
         return np.asarray(numpy_leaf(leaf))
     except InvalidArgumentError as error:
-        raise OddElement(index, error) from None
+        raise UnbatchableElement(index, error) from None
 
 
-def _numbers(column: Sequence[Any], kinds: set[type], first_number: int) -> Array:
+def _stack_numbers(column: Sequence[Any], kinds: set[type], first_number: int) -> Array:
     if kinds == {int}:
         try:
             return np.array(column, np.int64)
         except OverflowError:
-            return _arrays([as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
+            return _stack_arrays([as_array(leaf, index) for index, leaf in enumerate(column)], first_number)
     if len(kinds) == 1 and isinstance(column[0], np.generic):
-        return _joined(column, column[0].dtype, ())
+        return _join_bytes(column, column[0].dtype, ())
     return np.array(column) if int not in kinds else np.array([numpy_leaf(leaf) for leaf in column])
 
 
-def _arrays(column: Sequence[Array], first_number: int, place: Array | None = None) -> Array:
+def _stack_arrays(column: Sequence[Array], first_number: int, out: Array | None = None) -> Array:
     first = column[0]
     if len({array.shape for array in column}) > 1:
         index = next(i for i, array in enumerate(column) if array.shape != first.shape)
-        raise OddElement(index, unequal("shape", column[index].shape, first.shape, first_number + index))
+        raise UnbatchableElement(index, unequal_error("shape", column[index].shape, first.shape, first_number + index))
     if len({array.dtype for array in column}) > 1 and first.dtype.kind not in "US":
         index = next(i for i, array in enumerate(column) if array.dtype != first.dtype)
-        raise OddElement(index, unequal("dtype", column[index].dtype, first.dtype, first_number + index))
+        raise UnbatchableElement(index, unequal_error("dtype", column[index].dtype, first.dtype, first_number + index))
     if first.dtype.hasobject:
         as_array(first, 0)
     if first.dtype.kind in "US" or not first.nbytes:
         return np.stack(column)
-    if place is not None and first.nbytes >= _IN_PLACE:
-        rows = place.view(first.dtype).reshape(-1, *first.shape[1:])
+    if out is not None and first.nbytes >= _MIN_IN_PLACE_BYTES:
+        rows = out.view(first.dtype).reshape(-1, *first.shape[1:])
         return np.concatenate(column, out=rows).reshape(len(column), *first.shape)
-    return _joined(column, first.dtype, first.shape)
+    return _join_bytes(column, first.dtype, first.shape)
 
 
-def _joined(column: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def _join_bytes(column: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     try:
         body = b"".join(column)
     except (BufferError, TypeError, ValueError):
@@ -180,15 +184,15 @@ def _joined(column: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...])
     return np.frombuffer(body, dtype).reshape(len(column), *shape)
 
 
-def _text(column: Sequence[Any], sort: type, first_number: int) -> Array:
-    nul: Any = "\0" if sort is str else b"\0"
+def _stack_text(column: Sequence[Any], leaf_type: type, first_number: int) -> Array:
+    nul: Any = "\0" if leaf_type is str else b"\0"
     for index, value in enumerate(column):
         if value.endswith(nul):
-            raise OddElement(index, _ends_in_nul(value, first_number + index))
+            raise UnbatchableElement(index, _ends_in_nul(value, first_number + index))
     return np.array(column)
 
 
-def unequal(what: str, its: Any, first: Any, number: int) -> InvalidArgumentError:
+def unequal_error(what: str, its: Any, first: Any, number: int) -> InvalidArgumentError:
     """The error of an element that differs from the first of its batch in shape, dtype or type."""
     cure = {"shape": "by cropping or padding", "dtype": "with x.astype(...)", "type": "with x.decode() or str(x)"}[what]
     return InvalidArgumentError(

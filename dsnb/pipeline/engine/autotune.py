@@ -15,10 +15,10 @@ from dsnb.processes import usable_cpus
 
 _TRIAL_NS: Final = 20_000_000
 _LEAST_CALLS: Final = 4
-_WORTH_A_THREAD_NS: Final = 100_000
-_WAITS: Final = 0.5
+_MIN_THREADED_CALL_NS: Final = 100_000
+_WAITING_CPU_SHARE: Final = 0.5
 _MOST_THREADS: Final = 16
-_GAIN: Final = 1.15
+_MIN_SPEEDUP: Final = 1.15
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class SerialTrial:
     cpu_ns: int = 0
 
     @property
-    def enough(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Whether the trial can be judged."""
         return self.wall_ns >= _TRIAL_NS and self.calls >= _LEAST_CALLS
 
@@ -47,9 +47,9 @@ class SerialTrial:
 
     def threads(self, cpus: int | None = None) -> int:
         """How many threads to try; 1 where none would pay."""
-        if self.call_ns < _WORTH_A_THREAD_NS:
+        if self.call_ns < _MIN_THREADED_CALL_NS:
             return 1
-        if self.cpu_ns < _WAITS * self.wall_ns:
+        if self.cpu_ns < _WAITING_CPU_SHARE * self.wall_ns:
             return min(_MOST_THREADS, max(2, round(self.wall_ns / max(1, self.cpu_ns))))
         return min(_MOST_THREADS, cpus or usable_cpus())
 
@@ -57,4 +57,4 @@ class SerialTrial:
         """Whether threads that made `calls` calls in `work_ns`, summed over them, are faster; None while too few."""
         if work_ns < threads * _TRIAL_NS or calls < threads * _LEAST_CALLS:
             return None
-        return threads * self.call_ns * calls / work_ns >= _GAIN
+        return threads * self.call_ns * calls / work_ns >= _MIN_SPEEDUP

@@ -16,37 +16,37 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from dsnb.errors import CancelledError
-from dsnb.limits import start
 from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
+from dsnb.system_limits import start_thread
 
-PATIENCE_S: Final = 0.003
+MAX_HOLD_S: Final = 0.003
 """How long results may wait for others of their run."""
 
 Extend = Callable[[list[Any], list[Any]], BaseException | None]
 
 
-class CallsBeside:
+class ThreadedCalls:
     """Runs of calls, one at a time, on a thread that is started with the first.
 
     Args:
         name: For the thread, behind the puller's.
-        extend: Appends to the first list one result for each element of the second, up to the first error, which it
+        call_all: Appends to the first list one result for each element of the second, up to the first error, which it
             returns. The second may get shorter while it goes on.
     """
 
-    def __init__(self, name: str, extend: Extend) -> None:
+    def __init__(self, name: str, call_all: Extend) -> None:
         self._name = name
-        self._extend = extend
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._over: SimpleQueue[bool] = SimpleQueue()
+        self._extend = call_all
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._finished: SimpleQueue[bool] = SimpleQueue()
         self._run: list[Any] | None = None
-        self._left: list[Any] = []
+        self._remaining: list[Any] = []
         self._out: list[Any] = []
         self._failure: BaseException | None = None
         self._taken = 0
-        self.going = False
+        self.running = False
         """Whether calls are still being made: what was taken last came before its run was over."""
-        self.hurried = False
+        self.cut_short = False
         """Whether the newest run was cut short."""
         self._cancelled = False
         self._thread: threading.Thread | None = None
@@ -56,18 +56,18 @@ class CallsBeside:
         """Whether there is no run that results are still to come from."""
         return self._run is None
 
-    def begin(self, run: list[Any]) -> None:
+    def start_run(self, run: list[Any]) -> None:
         """Make a run of calls; only when idle."""
         if self._thread is None:
             name = f"{threading.current_thread().name}-{self._name}"  # of the task, where there is one
-            thread = threading.Thread(target=self._call, name=name, daemon=True)
-            start(thread)
+            thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
+            start_thread(thread)
             self._thread = thread
-        self._run, self._left, self._out, self._taken = run, list(run), [], 0
-        self.going, self.hurried, self._failure = True, False, None
-        self._work.put(self._make_run)
+        self._run, self._remaining, self._out, self._taken = run, list(run), [], 0
+        self.running, self.cut_short, self._failure = True, False, None
+        self._jobs.put(self._run_calls)
 
-    def take(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+    def take_results(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
         """At most `want` results, when there are some, or the run's end.
 
         Returns:
@@ -80,12 +80,12 @@ class CallsBeside:
         run = self._run
         if run is None:
             raise RuntimeError("no run was begun")
-        if self.going:
+        if self.running:
             self._wait()
         first, last = self._taken, min(self._taken + want, len(self._out))
         self._taken = last
         results = self._out[first:last]
-        if self.going or last < len(self._out):
+        if self.running or last < len(self._out):
             return run[first:last], results, None
         self._run = None
         return run[first:], results, self._failure
@@ -93,7 +93,7 @@ class CallsBeside:
     def cancel(self) -> None:
         """Wake whoever waits, for good; from any thread."""
         self._cancelled = True
-        self._over.put(False)
+        self._finished.put(False)
 
     def close(self, then: Callable[[], None] | None = None) -> None:
         """End the thread, after `then` on it; waits shortly, unless user code holds it."""
@@ -102,35 +102,35 @@ class CallsBeside:
             if then is not None:
                 then()
             return
-        self._left.clear()
+        self._remaining.clear()
         if then is not None:
-            self._work.put(then)
-        self._work.put(None)
+            self._jobs.put(then)
+        self._jobs.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join(JOIN_SECONDS)
 
     def _wait(self) -> None:
         """Until the run is over, or has something and goes on too long."""
         try:
-            self._over.get(timeout=None if self.hurried else PATIENCE_S)
+            self._finished.get(timeout=None if self.cut_short else MAX_HOLD_S)
         except Empty:
             # Up to the call that is being made: a few more where it is over at this moment, which does no harm.
-            del self._left[len(self._out) + 1 :]
-            self.hurried = True
+            del self._remaining[len(self._out) + 1 :]
+            self.cut_short = True
             if len(self._out) > self._taken:
                 return
-            self._over.get()
+            self._finished.get()
         if self._cancelled:
             raise CancelledError("reading was stopped")
-        self.going = False
+        self.running = False
 
-    def _make_run(self) -> None:
+    def _run_calls(self) -> None:
         try:
-            self._failure = self._extend(self._out, self._left)
+            self._failure = self._extend(self._out, self._remaining)
         except BaseException as error:  # noqa: BLE001 - whoever waits must learn of it
             self._failure = error
-        self._over.put(True)
+        self._finished.put(True)
 
-    def _call(self) -> None:
-        while (work := self._work.get()) is not None:
+    def _thread_main(self) -> None:
+        while (work := self._jobs.get()) is not None:
             work()

@@ -12,12 +12,12 @@ from functools import partial
 from itertools import starmap
 from typing import Any
 
-from dsnb.elements.room import Room
+from dsnb.elements.allocation import Allocator
 from dsnb.errors import UserCodeError
-from dsnb.pipeline.engine.beside import CallsBeside
-from dsnb.pipeline.engine.in_place import CallsInPlace
-from dsnb.pipeline.engine.origin import add_origin
-from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
+from dsnb.pipeline.engine.beside import ThreadedCalls
+from dsnb.pipeline.engine.function_location import add_location_note
+from dsnb.pipeline.engine.in_place import InlineCalls
+from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.wire import forks
 
@@ -28,9 +28,9 @@ class UserFunction:
     Args:
         function: What the user gave.
         operation: The name of the operation, for notes on errors.
-        keep: Whether results are kept, and so have to be dsnb's own (`engine/ownership`).
+        keep_results: Whether results are kept, and so have to be dsnb's own (`engine/ownership`).
         call: What to call for an element where the function gets more than that; it calls the function.
-        room: Where results are laid out that have to be copied.
+        allocate: Where results are laid out that have to be copied.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class UserFunction:
         function: Callable[..., Any],
         operation: str,
         *,
-        keep: bool,
+        keep_results: bool,
         call: Callable[[Any], Any] | None = None,
-        room: Room | None = None,
+        allocate: Allocator | None = None,
     ) -> None:
         self.function = function
         self.operation = operation
         self._call = call
-        self._keep = keep
-        self._room = room
-        self._made = forks.generation()
-        self.plain = not keep
+        self._keep_results = keep_results
+        self._allocate = allocate
+        self._fork_generation = forks.generation()
+        self.returns_immutable = not keep_results
         """Results that nobody can change need no look at each of them; the first run tells."""
 
     def extend(self, out: list[Any], run: list[Any]) -> BaseException | None:
@@ -59,42 +59,42 @@ class UserFunction:
             on the main thread, where it must be raised at once, and an error like any other elsewhere.
         """
         began = len(out)
-        plain = self.plain
+        was_immutable = self.returns_immutable
         try:
-            calls = _calls(self.function, run) if self._call is None else map(self._call, run)
-            out.extend(calls if plain else owned(calls, self._room))
+            calls = _iterate_calls(self.function, run) if self._call is None else map(self._call, run)
+            out.extend(calls if was_immutable else ensure_owned(calls, self._allocate))
         except BaseException as failure:  # noqa: BLE001 - whatever user code raises belongs to its element
-            return self.explained(failure)
+            return self.annotate_error(failure)
         finally:
-            self.end_stranded()
+            self.exit_stray_child()
         if len(out) - began < len(run):
             # A StopIteration of the function ends `extend` without a trace.
-            return self._control_flow(StopIteration())
-        if self._keep:
-            self._learn(out, began, plain)
+            return self._control_flow_error(StopIteration())
+        if self._keep_results:
+            self._check_immutability(out, began, was_immutable)
         return None
 
-    def end_stranded(self) -> None:
+    def exit_stray_child(self) -> None:
         """End a child that the function forked in a thread of dsnb's, where it returned in the child too."""
-        forks.end_stranded(self._made)
+        forks.exit_stranded_child(self._fork_generation)
 
-    def explained(self, failure: BaseException) -> BaseException:
+    def annotate_error(self, failure: BaseException) -> BaseException:
         """An error of the function's as it is passed on: its place noted, control flow wrapped."""
         if isinstance(failure, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             return failure
         if isinstance(failure, StopIteration) or not isinstance(failure, Exception):
-            return self._control_flow(failure)
-        add_origin(failure, self.operation, self.function)
+            return self._control_flow_error(failure)
+        add_location_note(failure, self.operation, self.function)
         return failure
 
-    def _learn(self, out: list[Any], began: int, plain: bool) -> None:
+    def _check_immutability(self, out: list[Any], began: int, was_immutable: bool) -> None:
         results = out[began:]
-        self.plain = all_immutable(results)
-        if plain and not self.plain:
+        self.returns_immutable = all_immutable(results)
+        if was_immutable and not self.returns_immutable:
             # The function changed its mind within a run; what it hands in from the next run on is looked at at once.
-            out[began:] = owned(results)
+            out[began:] = ensure_owned(results)
 
-    def _control_flow(self, failure: BaseException) -> UserCodeError:
+    def _control_flow_error(self, failure: BaseException) -> UserCodeError:
         name = type(failure).__name__
         error = UserCodeError(
             f"the function of {self.operation} raised {name}",
@@ -102,11 +102,11 @@ class UserFunction:
             hint="raise another exception: this one means control flow to Python",
         )
         error.__cause__ = failure
-        add_origin(error, self.operation, self.function)
+        add_location_note(error, self.operation, self.function)
         return error
 
 
-def _calls(function: Callable[..., Any], run: list[Any]) -> Iterator[Any]:
+def _iterate_calls(function: Callable[..., Any], run: list[Any]) -> Iterator[Any]:
     kinds = set(map(type, run))
     if tuple not in kinds:
         return map(function, run)
@@ -130,73 +130,75 @@ class CallingStage(Stage):
         name: Of the stage.
         source: Its input.
         function: What to call.
-        prompt: Whether results are handed on at once although others of their run take long (`engine/beside`).
+        low_latency: Whether results are handed on at once although others of their run take long (`engine/beside`).
     """
 
-    def __init__(self, name: str, source: Stage, function: UserFunction, *, prompt: bool = False) -> None:
+    def __init__(self, name: str, source: Stage, function: UserFunction, *, low_latency: bool = False) -> None:
         super().__init__(name, source)
         self.function = function
-        self._waiting: list[Any] = []
-        self._done: list[Any] = []
-        self._beside = CallsBeside(name, function.extend) if prompt else None
-        self._in_place: CallsInPlace | None = None
-        self._unguarded = False
+        self._pending_inputs: list[Any] = []
+        self._leftover_results: list[Any] = []
+        self._threaded_calls = ThreadedCalls(name, function.extend) if low_latency else None
+        self._inline_calls: InlineCalls | None = None
+        self._results_unchecked = False
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left over from an earlier run."""
-        return not self._waiting and not self._done and self._failure is None and self._settled
+        return (
+            not self._pending_inputs and not self._leftover_results and self._failure is None and self._calls_finished
+        )
 
     @property
-    def _settled(self) -> bool:
-        return self._beside is None or self._beside.idle
+    def _calls_finished(self) -> bool:
+        return self._threaded_calls is None or self._threaded_calls.idle
 
-    def answers(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+    def call_next(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
         """Call the function for the next elements of the input, at most `want`.
 
         Returns:
             The elements, the results for the first of them, and the error of the one behind those, if there was one.
             No elements at the end.
         """
-        if self._in_place is not None:
-            return self._answers_in_place(self._in_place, want)
-        if self._beside is not None:
-            return self._answers_beside(self._beside, want)
+        if self._inline_calls is not None:
+            return self._call_next_inline(self._inline_calls, want)
+        if self._threaded_calls is not None:
+            return self._call_next_threaded(self._threaded_calls, want)
         run = self.next_inputs(want)
         out: list[Any] = []
         return run, out, self.function.extend(out, run)
 
-    def _answers_beside(self, beside: CallsBeside, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+    def _call_next_threaded(self, calls: ThreadedCalls, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
         while True:
-            if beside.idle:
+            if calls.idle:
                 run = self.next_inputs(want)
                 if not run:
                     return [], [], None
-                self._unguarded = self.function.plain
-                beside.begin(run)
-            run, out, failure = beside.take(want)
-            if beside.going and self._unguarded:
-                out = kept(out)
+                self._results_unchecked = self.function.returns_immutable
+                calls.start_run(run)
+            run, out, failure = calls.take_results(want)
+            if calls.running and self._results_unchecked:
+                out = ensure_run_owned(out)
             if failure is not None:
                 return run, out, failure
-            self._waiting = run[len(out) :] + self._waiting
+            self._pending_inputs = run[len(out) :] + self._pending_inputs
             if out:
                 return run[: len(out)], out, None
 
-    def _answers_in_place(self, calls: CallsInPlace, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+    def _call_next_inline(self, calls: InlineCalls, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
         while run := self.next_inputs(want):
             if len(run) == 1:  # of which nothing can be taken before it is over
                 out: list[Any] = []
                 return run, out, self.function.extend(out, run)
-            self._unguarded = self.function.plain
-            made = calls.make(run)
-            self.elements += made.taken
-            self._delivered += made.taken
-            run, out = run[made.taken :], made.out
-            if made.failure is not None:
-                return run, out, made.failure
+            self._results_unchecked = self.function.returns_immutable
+            result = calls.run_calls(run)
+            self.elements += result.taken_count
+            self._delivered += result.taken_count
+            run, out = run[result.taken_count :], result.results
+            if result.failure is not None:
+                return run, out, result.failure
             if len(out) < len(run):
-                self._waiting = run[len(out) :] + self._waiting
+                self._pending_inputs = run[len(out) :] + self._pending_inputs
                 run = run[: len(out)]
             if out:
                 return run, out, None
@@ -205,40 +207,40 @@ class CallingStage(Stage):
 
     def next_inputs(self, want: int) -> list[Any]:
         """The elements to call the function for, at most `want`; none at the end."""
-        if not self._waiting:
+        if not self._pending_inputs:
             return as_list(self.inputs[0].pull(want))
-        run, self._waiting = self._waiting[:want], self._waiting[want:]
+        run, self._pending_inputs = self._pending_inputs[:want], self._pending_inputs[want:]
         return run
 
-    def done_before(self, want: int) -> list[Any]:
+    def take_leftover_results(self, want: int) -> list[Any]:
         """Results left over from an interrupted run."""
-        run, self._done = self._done[:want], self._done[want:]
+        run, self._leftover_results = self._leftover_results[:want], self._leftover_results[want:]
         return run
 
-    def passed(self, out: list[Any], run: list[Any], called: int, failure: BaseException) -> Run:
+    def deliver_before(self, out: list[Any], run: list[Any], called: int, failure: BaseException) -> Run:
         """What to return after the call number `called` of `run` failed and `out` came before it."""
         if isinstance(failure, Exception):
-            self._waiting = run[called + 1 :] + self._waiting
+            self._pending_inputs = run[called + 1 :] + self._pending_inputs
             return self.fail_after(failure, out)
-        self._waiting = run[called:] + self._waiting
-        self._done = out
+        self._pending_inputs = run[called:] + self._pending_inputs
+        self._leftover_results = out
         raise failure
 
     def cancel(self) -> None:
         """Wake the reader, though user code may go on."""
         super().cancel()
-        for calls in (self._beside, self._in_place):
+        for calls in (self._threaded_calls, self._inline_calls):
             if calls is not None:
                 calls.cancel()
 
     def release(self, unread: int) -> None:
         """End the thread, if there is one, as soon as user code lets go of it."""
-        if self._beside is not None:
-            self._beside.close()
+        if self._threaded_calls is not None:
+            self._threaded_calls.close()
 
     def close_inputs(self, unread: int) -> None:
         """Elements that wait for a call were never read either, where elements in are elements out."""
-        super().close_inputs(unread + len(self._waiting) if self.one_to_one else 0)
+        super().close_inputs(unread + len(self._pending_inputs) if self.one_to_one else 0)
 
 
 class ResultsStage(CallingStage):
@@ -248,20 +250,20 @@ class ResultsStage(CallingStage):
 
     def produce(self, want: int) -> Run:
         """The results for the next elements of the input."""
-        if self._done:
-            return self.done_before(want)
-        run, out, failure = self.answers(want)
-        return out if failure is None else self.passed(out, run, len(out), failure)
+        if self._leftover_results:
+            return self.take_leftover_results(want)
+        run, out, failure = self.call_next(want)
+        return out if failure is None else self.deliver_before(out, run, len(out), failure)
 
-    def call_in_place(self) -> bool:
+    def enable_inline_calls(self) -> bool:
         """It does."""
-        self._beside, self._in_place = None, CallsInPlace(self.function.extend)
+        self._threaded_calls, self._inline_calls = None, InlineCalls(self.function.extend)
         return True
 
-    def early(self) -> list[Any] | None:
+    def take_partial_run(self) -> list[Any] | None:
         """The results so far."""
-        out = self._in_place.take() if self._in_place is not None else []
-        return kept(out) if out and self._unguarded else out
+        out = self._inline_calls.take_partial_run() if self._inline_calls is not None else []
+        return ensure_run_owned(out) if out and self._results_unchecked else out
 
 
 def call_once(function: UserFunction, element: Any) -> Any:
@@ -273,7 +275,7 @@ def call_once(function: UserFunction, element: Any) -> Any:
     return out[0]
 
 
-def segments(function: UserFunction, run: list[Any]) -> list[list[Any] | Exception]:
+def call_in_segments(function: UserFunction, run: list[Any]) -> list[list[Any] | Exception]:
     """The results for a whole run with errors in their places, for threads that hand over finished runs."""
     found: list[list[Any] | Exception] = []
     at = 0
@@ -287,6 +289,6 @@ def segments(function: UserFunction, run: list[Any]) -> list[list[Any] | Excepti
     return found
 
 
-def chain_runs(runs: Iterable[Run]) -> list[Any]:
+def concat_as_list(runs: Iterable[Run]) -> list[Any]:
     """Several runs as one list."""
     return [element for run in runs for element in as_list(run)]

@@ -13,23 +13,23 @@ from typing import Any, Final, Protocol, Self
 
 from dsnb.arguments import anything, checked
 from dsnb.dataclass import dataclass
-from dsnb.elements.legible import show_to_user
-from dsnb.errors import FailedPreconditionError, UnimplementedError, stands_in_place
-from dsnb.limits import explained
-from dsnb.pipeline.engine.leaving import Outlet
-from dsnb.pipeline.engine.pace import MOST, Pace
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport, Tracking, closes_slowly, reports
+from dsnb.elements.tracebacks import clean_for_user
+from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_error
+from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport, closes_slowly, reports
+from dsnb.pipeline.engine.to_numpy import NumpyConverter
+from dsnb.system_limits import limit_error
 from dsnb.wire import forks
 
 _CLOSE_SECONDS: Final = 1.0
-_SLOW_NS: Final = 10_000
+_SLOW_LOOP_NS: Final = 10_000
 """From here on a user's loop takes so long for an element that it costs little to tell of each one."""
-_UNTOLD_NS: Final = 1_000_000
+_MAX_UNREPORTED_NS: Final = 1_000_000
 """For how long a faster loop may go on before it tells of what it consumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class IteratorPosition:
     """Where in a pass an iterator is.
 
     Attributes:
@@ -43,10 +43,10 @@ class Place:
     ended: bool = False
 
 
-class Origin(Protocol):
+class Iteration(Protocol):
     """The pass that an iterator's elements are of: builds its pipeline, makes and takes reading positions."""
 
-    def begun(self) -> Origin:
+    def numbered(self) -> Iteration:
         """The pass itself: which one it is, is decided when it begins."""
         ...
 
@@ -54,15 +54,15 @@ class Origin(Protocol):
         """The pipeline, before its first element. Building it reads nothing and joins no job."""
         ...
 
-    def go_to(self, stage: Stage, place: Place) -> None:
+    def seek(self, stage: Stage, position: IteratorPosition) -> None:
         """Have a pipeline that nothing was read of go on at a place."""
         ...
 
-    def state(self, stage: Stage | None, place: Place) -> dict[str, Any]:
+    def state(self, stage: Stage | None, position: IteratorPosition) -> dict[str, Any]:
         """A place as plain data; a pass that came to its end needs no pipeline for that."""
         ...
 
-    def at(self, state: Any) -> tuple[Origin, Place]:
+    def load_state(self, state: Any) -> tuple[Iteration, IteratorPosition]:
         """The pass and the place that a state tells; raises if it is none."""
         ...
 
@@ -81,9 +81,9 @@ class ElementIterator(Iterator[Any]):
 
     Args:
         stage: The pipeline, where there is one already; the iterator closes it.
-        most: The longest run to pull at once.
+        max_run_length: The longest run to pull at once.
         writable: Whether elements are copies that the reader may write to.
-        origin: Builds the pipeline, and can begin the pass again, for reading positions.
+        iteration: Builds the pipeline, and can begin the pass again, for reading positions.
 
     Example:
         >>> import dsnb
@@ -92,21 +92,21 @@ class ElementIterator(Iterator[Any]):
         0
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "_lock", "_origin", "_run", "_source")
+    __slots__ = ("__weakref__", "_finalizer", "_iteration", "_lock", "_run", "_state")
 
     def __init__(
         self,
         stage: Stage | None = None,
-        most: int = MOST,
+        max_run_length: int = MAX_RUN_LENGTH,
         *,
         writable: bool = False,
-        origin: Origin | None = None,
+        iteration: Iteration | None = None,
     ) -> None:
-        self._source = _Source(stage, most, Outlet(writable=writable))
-        self._origin = origin
+        self._state = _IteratorState(stage, max_run_length, NumpyConverter(writable=writable))
+        self._iteration = iteration
         self._run: Iterator[Any] = iter(())
         self._lock = threading.RLock()
-        self._finalizer = weakref.finalize(self, self._source.drop)
+        self._finalizer = weakref.finalize(self, self._state.drop)
 
     def __iter__(self) -> Self:
         return self
@@ -120,10 +120,10 @@ class ElementIterator(Iterator[Any]):
             __tracebackhide__ = True  # IPython and pytest leave this frame out
             # A traceback that is kept (a notebook keeps the last one) must not keep the iterator open.
             del self
-            limit = None if hasattr(error, "__notes__") else explained(error)  # a function's own error is the user's
+            limit = None if hasattr(error, "__notes__") else limit_error(error)  # a function's own error is the user's
             if limit is not None:
                 raise limit from error
-            show_to_user(error)
+            clean_for_user(error)
             raise
 
     def _refill(self) -> Any:
@@ -132,15 +132,15 @@ class ElementIterator(Iterator[Any]):
                 for element in self._run:  # another thread was here first
                     return element
                 if self._finalizer.alive:
-                    if not self._source.begun:
+                    if not self._state.begun:
                         self._begin()
                     again = True
                     while again:
-                        self._run = self._source.next_run()
+                        self._run = self._state.next_run()
                         for element in self._run:
                             return element
-                        again = self._source.forget_withdrawn()
-                    self._source.ended = True
+                        again = self._state.forget_withdrawn()
+                    self._state.ended = True
                     self._finish()
         except BaseException:
             del self
@@ -169,31 +169,31 @@ class ElementIterator(Iterator[Any]):
             [0, 1, 4]
         """
         with self._lock:
-            if self._finalizer.alive and not self._source.begun:
+            if self._finalizer.alive and not self._state.begun:
                 self._begin()
         return self
 
     def _begin(self) -> None:
-        self._source.refuse_inherited()
-        stage, place = self._built(), self._source.place
+        self._state.refuse_inherited()
+        stage, position = self._pipeline_stage(), self._state.position
         stage.start()
-        if place.yielded:
-            self._go_to(stage, place)
-        self._source.begun, self._source.loaded = True, None
+        if position.yielded:
+            self._seek(stage, position)
+        self._state.begun, self._state.loaded_state = True, None
 
-    def _built(self) -> Stage:
+    def _pipeline_stage(self) -> Stage:
         """The pipeline; it is built now if it was not."""
-        if self._source.stage is None:
-            self._origin = self._known_origin().begun()
-            self._source.keep(self._origin.build())
-        assert self._source.stage is not None
-        return self._source.stage
+        if self._state.stage is None:
+            self._iteration = self._require_iteration().numbered()
+            self._state.set_stage(self._iteration.build())
+        assert self._state.stage is not None
+        return self._state.stage
 
-    def _go_to(self, stage: Stage, place: Place) -> None:
+    def _seek(self, stage: Stage, position: IteratorPosition) -> None:
         try:
-            self._known_origin().go_to(stage, place)
+            self._require_iteration().seek(stage, position)
         except BaseException:
-            self._source.stage = None  # what was left out so far cannot be told: the next attempt builds it anew
+            self._state.stage = None  # what was left out so far cannot be told: the next attempt builds it anew
             stage.close()
             raise
 
@@ -227,16 +227,16 @@ class ElementIterator(Iterator[Any]):
             True
         """
         with self._lock:
-            place = self._source.place
-            if self.closed and not place.ended:
+            position = self._state.position
+            if self.closed and not position.ended:
                 raise FailedPreconditionError(
                     "the iterator was closed, so its reading position is gone",
                     hint="take state_dict() first, then close it",
                 )
-            if self._source.loaded is not None:  # a copy: nothing was read since it was loaded
-                return deepcopy(self._source.loaded)
-            stage = self._source.stage if place.ended else self._built()
-            return self._known_origin().state(stage, place)
+            if self._state.loaded_state is not None:  # a copy: nothing was read since it was loaded
+                return deepcopy(self._state.loaded_state)
+            stage = self._state.stage if position.ended else self._pipeline_stage()
+            return self._require_iteration().state(stage, position)
 
     @checked(state=anything)
     def load_state_dict(self, state: Any) -> None:
@@ -262,28 +262,28 @@ class ElementIterator(Iterator[Any]):
             ...
         """
         with self._lock:
-            self._source.refuse_inherited()
-            origin, place = self._known_origin().at(state)
-            stage = None if place.ended else origin.build()
-            origin.make_current()
+            self._state.refuse_inherited()
+            iteration, position = self._require_iteration().load_state(state)
+            stage = None if position.ended else iteration.build()
+            iteration.make_current()
             self._finish()
             self._run = iter(())
-            self._origin, self._source = origin, self._source.at(place, stage)
-            if not place.ended:
-                self._source.loaded = deepcopy(state)
-                self._finalizer = weakref.finalize(self, self._source.drop)
+            self._iteration, self._state = iteration, self._state.at_position(position, stage)
+            if not position.ended:
+                self._state.loaded_state = deepcopy(state)
+                self._finalizer = weakref.finalize(self, self._state.drop)
 
-    def _known_origin(self) -> Origin:
-        if self._origin is None:
+    def _require_iteration(self) -> Iteration:
+        if self._iteration is None:
             raise UnimplementedError("this iterator is of no dataset, so it has no reading position")
-        return self._origin
+        return self._iteration
 
     @checked()
     def close(self) -> None:
         """Stop reading and let go of threads and files; then `next` raises StopIteration. Harmless twice."""
-        if self._source.inherited:
+        if self._state.inherited:
             return
-        self._source.cancel()
+        self._state.cancel()
         # Another thread may be reading; it lets go as soon as user code does.
         locked = self._lock.acquire(timeout=_CLOSE_SECONDS)
         try:
@@ -295,11 +295,11 @@ class ElementIterator(Iterator[Any]):
 
     def _finish(self) -> None:
         if self._finalizer.detach() is not None:
-            self._source.close()
+            self._state.close()
 
     def reports(self) -> tuple[StageReport, ...]:
         """What each operation did so far, the last one first."""
-        stage = self._source.stage
+        stage = self._state.stage
         return () if stage is None else tuple(reports(stage))
 
     def __enter__(self) -> Self:
@@ -311,44 +311,44 @@ class ElementIterator(Iterator[Any]):
         self.close()
 
 
-class _Source:
+class _IteratorState:
     """What an iterator reads from; outlives it just long enough to be closed."""
 
-    def __init__(self, stage: Stage | None, most: int, outlet: Outlet) -> None:
+    def __init__(self, stage: Stage | None, max_run_length: int, converter: NumpyConverter) -> None:
         self.stage = stage
         self.begun = False
         """Whether the pipeline was started, and is where it should be."""
-        self.loaded: dict[str, Any] | None = None
+        self.loaded_state: dict[str, Any] | None = None
         """The position that it is to begin at, as it was loaded."""
         self._closed = False
-        self._made = forks.generation()
-        self._pace = Pace(most)
-        self._outlet = outlet
+        self._fork_generation = forks.generation()
+        self._run_length = AdaptiveRunLength(max_run_length)
+        self._converter = converter
         self._run: Iterator[Any] = iter(())
-        self._waiting: list[Any] = []
+        self._unconverted: list[Any] = []
         self._failure: Exception | None = None
         self._pulled = 0
-        self._failed = False
+        self._had_errors = False
         self.ended = False
-        self._tracker = _Tracker()
+        self._tracker = _ConsumptionTracker()
 
-    def keep(self, stage: Stage) -> None:
+    def set_stage(self, stage: Stage) -> None:
         """Take a pipeline in; where the iterator was closed meanwhile, it is closed too."""
         self.stage = stage
         if self._closed:
             stage.close()
 
-    def at(self, place: Place, stage: Stage | None) -> _Source:
+    def at_position(self, position: IteratorPosition, stage: Stage | None) -> _IteratorState:
         """A source of the same kind of elements, at a place of a pass."""
-        source = _Source(stage, self._pace.most, self._outlet.again())
-        source._pulled, source._failed, source.ended = place.yielded, place.failed, place.ended
+        source = _IteratorState(stage, self._run_length.maximum, self._converter.fresh_copy())
+        source._pulled, source._had_errors, source.ended = position.yielded, position.failed, position.ended
         return source
 
     @property
-    def place(self) -> Place:
+    def position(self) -> IteratorPosition:
         """How far its reader is."""
-        held = length_hint(self._run) + len(self._waiting) + (self._failure is not None)
-        return Place(yielded=self._pulled - held, failed=self._failed, ended=self.ended)
+        held = length_hint(self._run) + len(self._unconverted) + (self._failure is not None)
+        return IteratorPosition(yielded=self._pulled - held, failed=self._had_errors, ended=self.ended)
 
     def refuse_inherited(self) -> None:
         """Refuse to work for a process that it came to by a fork.
@@ -357,12 +357,12 @@ class _Source:
             FailedPreconditionError: it did.
         """
         if self.inherited:
-            raise forks.inherited("this iterator cannot be read here")
+            raise forks.inherited_error("this iterator cannot be read here")
 
     @property
     def inherited(self) -> bool:
         """Whether it came to this process by a fork."""
-        return forks.forked_since(self._made)
+        return forks.forked_since(self._fork_generation)
 
     def next_run(self) -> Iterator[Any]:
         """The next elements; an exhausted iterator at the end.
@@ -371,19 +371,19 @@ class _Source:
             FailedPreconditionError: the iterator came to this process by a fork.
         """
         self.refuse_inherited()
-        self._tracker.run_is_over()
+        self._tracker.finish_run()
         self.forget_withdrawn()
         self._raise_failure()
-        run, self._waiting = self._waiting, []
+        run, self._unconverted = self._unconverted, []
         if not run:
             began = perf_counter_ns()
             pulled = self._pull()
-            self._pace.note(perf_counter_ns() - began)
+            self._run_length.note(perf_counter_ns() - began)
             if not len(pulled):
                 return iter(())
-            elements, self._failure, self._waiting = self._outlet.convert(pulled)
+            elements, self._failure, self._unconverted = self._converter.convert(pulled)
         else:
-            elements, self._failure, self._waiting = self._outlet.convert(run)
+            elements, self._failure, self._unconverted = self._converter.convert(run)
         if not elements:
             self._raise_failure()
         self._run = self._tracker.hand_out(elements)
@@ -393,20 +393,20 @@ class _Source:
         """Drop what was pulled and belongs to other readers by now; whether there was any."""
         left, self._tracker.withdrawn = self._tracker.withdrawn, 0
         if left:
-            self._pulled -= left + len(self._waiting) + (self._failure is not None)
-            self._waiting, self._failure = [], None
+            self._pulled -= left + len(self._unconverted) + (self._failure is not None)
+            self._unconverted, self._failure = [], None
         return left > 0
 
     def _pull(self) -> Run:
         assert self.stage is not None, "the pipeline was not built"
-        self._tracker.begin(self.stage)
+        self._tracker.start(self.stage)
         try:
-            run = self.stage.pull(min(self._pace.want, self._tracker.most))
+            run = self.stage.pull(min(self._run_length.want, self._tracker.max_run_length))
         except Exception as error:
-            if stands_in_place(error):
+            if is_element_error(error):
                 self._pulled += 1
-                self._failed = True
-                self._tracker.erred()
+                self._had_errors = True
+                self._tracker.report_error()
             raise
         self._pulled += len(run)
         return run
@@ -414,7 +414,7 @@ class _Source:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            self._tracker.erred()
+            self._tracker.report_error()
             raise failure
 
     def cancel(self) -> None:
@@ -429,10 +429,10 @@ class _Source:
         if self.inherited:  # its threads are the parent's, and so is what they wait for
             return
         self._closed = True
-        self._tracker.run_is_over(length_hint(self._run))
+        self._tracker.finish_run(length_hint(self._run))
         stage = self.stage
         if stage is not None:
-            stage.close(length_hint(self._run) + len(self._waiting))
+            stage.close(length_hint(self._run) + len(self._unconverted))
 
     def drop(self) -> None:
         """Close the pipeline of an iterator that was dropped, without holding up whoever dropped it.
@@ -442,7 +442,7 @@ class _Source:
         if self.stage is None:
             return
         if self.inherited:
-            _left_alone.append(self)
+            _inherited_states.append(self)
             return
         self.cancel()
         if not closes_slowly(self.stage):
@@ -454,75 +454,77 @@ class _Source:
             self.close()
 
 
-class _Tracker:
+class _ConsumptionTracker:
     """Tells the source of a pipeline which elements its user has consumed, where the source wants to know.
 
     A service gives what a reader did not consume to another one, so it has to know up to the last element. To tell of
-    each one costs a few hundred nanoseconds. So that is done in loops that take longer than `_SLOW_NS` an element; a
-    faster one tells of runs, which it is done with after `_UNTOLD_NS`.
+    each one costs a few hundred nanoseconds. So that is done in loops that take longer than `_SLOW_LOOP_NS` an element; a
+    faster one tells of runs, which it is done with after `_MAX_UNREPORTED_NS`.
     """
 
     def __init__(self) -> None:
-        self._tracking: Tracking | None = None
+        self._listener: ConsumptionListener | None = None
         self._asked = False
         self._handed_out = 0
-        self._since = 0
-        self._each = True
-        self.most = MOST
+        self._handed_out_at_ns = 0
+        self._reports_each = True
+        self.max_run_length = MAX_RUN_LENGTH
         """The longest run to pull."""
         self.withdrawn = 0
         """Elements of the last run that the user does not get: they belong to other readers."""
 
-    def begin(self, stage: Stage) -> None:
+    def start(self, stage: Stage) -> None:
         """Ask a pipeline whether it wants to know, before it gives anything."""
         if not self._asked:
-            self._asked, self._tracking = True, stage.track()
+            self._asked, self._listener = True, stage.track_consumption()
 
     def hand_out(self, elements: list[Any]) -> Iterator[Any]:
         """An iterator over elements that the user is about to consume."""
-        if self._tracking is None:
+        if self._listener is None:
             return iter(elements)
-        self._handed_out, self._since = len(elements), perf_counter_ns()
-        return _Told(elements, self._tracking, self) if self._each else iter(elements)
+        self._handed_out, self._handed_out_at_ns = len(elements), perf_counter_ns()
+        return _TrackedElements(elements, self._listener, self) if self._reports_each else iter(elements)
 
-    def run_is_over(self, left: int = 0) -> None:
-        """Learn that the user has consumed what was handed out, but for the last `left`."""
-        count, self._handed_out = self._handed_out - left, 0
-        if self._tracking is None or count <= 0:
+    def finish_run(self, unread: int = 0) -> None:
+        """Learn that the user has consumed what was handed out, but for the last `unread`."""
+        count, self._handed_out = self._handed_out - unread, 0
+        if self._listener is None or count <= 0:
             return
-        each_ns = (perf_counter_ns() - self._since) // count
-        if not self._each:
-            self._tracking.consumed(count, 0)
-        self._each = each_ns >= _SLOW_NS
-        self.most = MOST if self._each else max(1, min(MOST, _UNTOLD_NS // max(1, each_ns)))
+        each_ns = (perf_counter_ns() - self._handed_out_at_ns) // count
+        if not self._reports_each:
+            self._listener.consumed(count, 0)
+        self._reports_each = each_ns >= _SLOW_LOOP_NS
+        self.max_run_length = (
+            MAX_RUN_LENGTH if self._reports_each else max(1, min(MAX_RUN_LENGTH, _MAX_UNREPORTED_NS // max(1, each_ns)))
+        )
 
-    def erred(self) -> None:
+    def report_error(self) -> None:
         """Learn that the user was given an error in an element's place."""
-        if self._tracking is not None:
-            self._tracking.consumed(0, 1)
+        if self._listener is not None:
+            self._listener.consumed(0, 1)
 
 
-class _Told(Iterator[Any]):
+class _TrackedElements(Iterator[Any]):
     """Elements of which each is told of when it is handed out."""
 
-    __slots__ = ("_elements", "_tracker", "_tracking")
+    __slots__ = ("_elements", "_listener", "_tracker")
 
-    def __init__(self, elements: list[Any], tracking: Tracking, tracker: _Tracker) -> None:
+    def __init__(self, elements: list[Any], listener: ConsumptionListener, tracker: _ConsumptionTracker) -> None:
         self._elements = iter(elements)
-        self._tracking = tracking
+        self._listener = listener
         self._tracker = tracker
 
     def __next__(self) -> Any:
-        if not self._tracking.valid():
+        if not self._listener.may_consume():
             self._tracker.withdrawn = length_hint(self._elements)
             self._elements = iter(())
         element = next(self._elements)
-        self._tracking.consumed(1, 0)
+        self._listener.consumed(1, 0)
         return element
 
     def __length_hint__(self) -> int:
         return length_hint(self._elements)
 
 
-_left_alone: list[_Source] = []
+_inherited_states: list[_IteratorState] = []
 """Iterators from before a fork that were dropped after it: they are kept, since taking them apart may hang."""

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError
-from dsnb.limits import start
-from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.system_limits import start_thread
 
 JOIN_SECONDS: Final = 0.5
 """How long closing waits for a thread that is in user code; then the thread ends by itself, later."""
 _FIRST_CAPACITY: Final = 2
 _MOST_ELEMENTS: Final = 8192
 _MOST_BYTES: Final = 64 << 20
-_BYTES_OF_SOMETHING: Final = 32
+_DEFAULT_LEAF_BYTES: Final = 32
 
 
 class LookAhead:
@@ -42,14 +42,14 @@ class LookAhead:
     ) -> None:
         self._stage = stage
         self._name = name
-        self._grows = capacity is None
+        self._adaptive = capacity is None
         self.capacity = _FIRST_CAPACITY if capacity is None else capacity
         self._changed = changed or threading.Condition()
         self._ready: deque[Run | BaseException] = deque()
         self.buffered = 0
         self.wait_ns = 0
         self._full = False
-        self._low = 0
+        self._resume_below = 0
         self._ended = False
         self._cancelled = False
         self._finished = False
@@ -69,8 +69,8 @@ class LookAhead:
     def start(self) -> None:
         """Begin to pull; the second call does nothing."""
         if self._thread is None and not self._cancelled:
-            thread = threading.Thread(target=self._work, name=f"dsnb-{self._name}", daemon=True)
-            start(thread)
+            thread = threading.Thread(target=self._thread_main, name=f"dsnb-{self._name}", daemon=True)
+            start_thread(thread)
             self._thread = thread
 
     def take(self, want: int) -> Run:
@@ -125,7 +125,7 @@ class LookAhead:
 
     def grow(self) -> None:
         """Hold twice as much: the reader was faster for a while. Under the condition's lock."""
-        if not self._grows or not self._ready or self.capacity >= _MOST_ELEMENTS:
+        if not self._adaptive or not self._ready or self.capacity >= _MOST_ELEMENTS:
             return
         run = self._ready[0]
         if isinstance(run, BaseException) or 2 * self.capacity * _bytes_of(run[0]) > _MOST_BYTES:
@@ -137,27 +137,27 @@ class LookAhead:
     def _next(self, want: int) -> Run:
         item = self._ready.popleft()
         if isinstance(item, BaseException):
-            self._taken(1)
+            self._note_taken(1)
             raise item
         if len(item) > want:
             self._ready.appendleft(item[want:])
             item = item[:want]
-        self._taken(len(item))
+        self._note_taken(len(item))
         return item
 
-    def _taken(self, count: int) -> None:
+    def _note_taken(self, count: int) -> None:
         self.buffered -= count
-        if self._full and self.buffered <= self._low:
+        if self._full and self.buffered <= self._resume_below:
             self._full = False
             self._changed.notify_all()
 
-    def _work(self) -> None:
-        pace = Pace()
+    def _thread_main(self) -> None:
+        run_length = AdaptiveRunLength()
         try:
-            while room := self._wait_for_room(slow=pace.want == 1):
+            while free := self._wait_for_capacity(slow=run_length.want == 1):
                 began = perf_counter_ns()
-                item = self._pull(min(pace.want, room))
-                pace.note(perf_counter_ns() - began)
+                item = self._pull(min(run_length.want, free))
+                run_length.note(perf_counter_ns() - began)
                 self._put(item)
         finally:
             with self._changed:
@@ -167,12 +167,12 @@ class LookAhead:
             if abandoned:
                 self._stage.close()
 
-    def _wait_for_room(self, *, slow: bool) -> int:
+    def _wait_for_capacity(self, *, slow: bool) -> int:
         """How many more elements may lie ready; 0 when there is nothing more to do."""
         with self._changed:
             if self.buffered >= self.capacity:
                 self._full = True
-                self._low = self.capacity - 1 if slow else self.capacity // 2
+                self._resume_below = self.capacity - 1 if slow else self.capacity // 2
             self._changed.wait_for(lambda: not self._full or self._cancelled)
             return 0 if self._cancelled or self._ended else max(1, self.capacity - self.buffered)
 
@@ -202,4 +202,4 @@ def _bytes_of(element: Any) -> int:
 def _leaf_bytes(leaf: Any) -> int:
     if hasattr(leaf, "nbytes"):
         return int(leaf.nbytes)
-    return len(leaf) if isinstance(leaf, (str, bytes)) else _BYTES_OF_SOMETHING
+    return len(leaf) if isinstance(leaf, (str, bytes)) else _DEFAULT_LEAF_BYTES

@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.classes import fields_of, is_data_class, maker
-from dsnb.elements.exclusive import IMMUTABLE, exclusive_record
-from dsnb.elements.room import Room, copied
+from dsnb.elements.allocation import Allocator, copy_into
+from dsnb.elements.copying import IMMUTABLE, copy_record
+from dsnb.elements.data_classes import field_names, instance_factory, is_data_class
 
 _CONTAINERS = (tuple, dict, list)
 
 
-def owned(values: Iterable[Any], room: Room | None = None) -> Iterator[Any]:
+def ensure_owned(values: Iterable[Any], allocate: Allocator | None = None) -> Iterator[Any]:
     """The values, each copied as far as anything else refers to its memory, one by one as they are made.
 
     Args:
         values: The values; nobody else may refer to the one that is asked for last.
-        room: Where copies of arrays are laid out.
+        allocate: Where copies of arrays are laid out.
 
     Example:
         >>> def counting(buffer):
@@ -41,12 +41,12 @@ def owned(values: Iterable[Any], room: Room | None = None) -> Iterator[Any]:
         >>> [int(array[0]) for array in owned(counting(np.zeros(1)))]
         [0, 1, 2]
     """
-    return map(_own if room is None else partial(_own_in, room), values)
+    return map(_ensure_owned if allocate is None else partial(_ensure_owned_with_allocator, allocate), values)
 
 
-def kept(run: list[Any]) -> list[Any]:
+def ensure_run_owned(run: list[Any]) -> list[Any]:
     """A run that was made without a look at each element, as it may be kept."""
-    return run if all_immutable(run) else list(owned(run))
+    return run if all_immutable(run) else list(ensure_owned(run))
 
 
 def is_immutable(value: Any) -> bool:
@@ -66,50 +66,50 @@ def all_immutable(run: list[Any]) -> bool:
     return leaves <= IMMUTABLE or all(map(is_immutable, run))
 
 
-def _own(value: Any) -> Any:
+def _ensure_owned(value: Any) -> Any:
     cls = type(value)
     if cls in IMMUTABLE:
         return value
-    alone = getrefcount(value) <= _ALONE
-    if alone and cls is np.ndarray and value.base is None:
+    unshared = getrefcount(value) <= _UNSHARED_COUNT
+    if unshared and cls is np.ndarray and value.base is None:
         return value  # a fresh array, too
-    if alone and cls is dict and IMMUTABLE.issuperset(map(type, value.values())):
+    if unshared and cls is dict and IMMUTABLE.issuperset(map(type, value.values())):
         return value  # the usual dict of scalars, without three calls more
-    return _owned(value, alone)
+    return _ensure_value_owned(value, unshared)
 
 
-def _own_in(room: Room, value: Any) -> Any:
+def _ensure_owned_with_allocator(allocate: Allocator, value: Any) -> Any:
     if type(value) in IMMUTABLE:
         return value
-    alone = getrefcount(value) <= _ALONE_IN
+    unshared = getrefcount(value) <= _UNSHARED_COUNT_WITH_ALLOCATOR
     if type(value) is not np.ndarray:
-        return _owned(value, alone)
-    return value if _array_owned(value, alone) else copied(room, value)
+        return _ensure_value_owned(value, unshared)
+    return value if _is_array_owned(value, unshared) else copy_into(allocate, value)
 
 
-def _own_child(value: Any, parent_alone: bool) -> Any:
+def _ensure_child_owned(value: Any, parent_unshared: bool) -> Any:
     if type(value) in IMMUTABLE:
         return value
     # Counted before the call: an argument that waits for it is one reference more.
-    alone = parent_alone and getrefcount(value) <= _ALONE_INSIDE
-    return _owned(value, alone)
+    unshared = parent_unshared and getrefcount(value) <= _UNSHARED_CHILD_COUNT
+    return _ensure_value_owned(value, unshared)
 
 
-def _owned(value: Any, alone: bool) -> Any:
+def _ensure_value_owned(value: Any, unshared: bool) -> Any:
     if isinstance(value, np.ndarray):
-        return value if _array_owned(value, alone) else value.copy()
+        return value if _is_array_owned(value, unshared) else value.copy()
     if isinstance(value, _CONTAINERS):
-        return _owned_container(value, alone)
+        return _ensure_container_owned(value, unshared)
     if is_data_class(type(value)):
-        return _owned_instance(value, alone)
+        return _ensure_instance_owned(value, unshared)
     # A record is a view. Something that is no element yet (an image object, say) only the user's functions can copy.
-    return exclusive_record(value) if isinstance(value, np.void) else value
+    return copy_record(value) if isinstance(value, np.void) else value
 
 
-def _owned_container(value: Any, alone: bool) -> Any:
+def _ensure_container_owned(value: Any, unshared: bool) -> Any:
     children = list(value.values() if isinstance(value, dict) else value)
-    mine = children if IMMUTABLE.issuperset(map(type, children)) else _visit(children, _own_child, alone)
-    if (alone or isinstance(value, tuple)) and all(map(is_, mine, children)):
+    mine = children if IMMUTABLE.issuperset(map(type, children)) else _visit(children, _ensure_child_owned, unshared)
+    if (unshared or isinstance(value, tuple)) and all(map(is_, mine, children)):
         return value
     if isinstance(value, dict):
         return dict(zip(value, mine, strict=True))
@@ -118,35 +118,35 @@ def _owned_container(value: Any, alone: bool) -> Any:
     return mine
 
 
-def _owned_instance(value: Any, alone: bool) -> Any:
-    keys = fields_of(type(value)) or ()
+def _ensure_instance_owned(value: Any, unshared: bool) -> Any:
+    keys = field_names(type(value)) or ()
     children = [getattr(value, key) for key in keys]
-    mine = _visit(children, _own_child, alone)
-    return value if alone and all(map(is_, mine, children)) else maker(type(value), keys)(mine)
+    mine = _visit(children, _ensure_child_owned, unshared)
+    return value if unshared and all(map(is_, mine, children)) else instance_factory(type(value), keys)(mine)
 
 
-def _array_owned(array: np.ndarray[Any, Any], alone: bool) -> bool:
+def _is_array_owned(array: np.ndarray[Any, Any], unshared: bool) -> bool:
     """Whether nothing else refers to an array, nor to what it is a view of."""
     base: Any = array.base
-    while alone and base is not None:
-        alone = getrefcount(base) <= _ALONE_BASE
+    while unshared and base is not None:
+        unshared = getrefcount(base) <= _UNSHARED_BASE_COUNT
         if type(base) is bytes:
-            return alone
+            return unshared
         if not isinstance(base, np.ndarray):
             return False  # a file, or another library's memory: what else refers to that is not known
         base = base.base
-    return alone
+    return unshared
 
 
-def _visit(children: list[Any], visit: Callable[[Any, bool], Any], alone: bool) -> list[Any]:
-    return [visit(child, alone) for child in children]
+def _visit(children: list[Any], visit: Callable[[Any, bool], Any], unshared: bool) -> list[Any]:
+    return [visit(child, unshared) for child in children]
 
 
 def _count(value: Any) -> int:
     return getrefcount(value)
 
 
-def _count_in(_: None, value: Any) -> int:
+def _count_with_allocator(_: None, value: Any) -> int:
     return getrefcount(value)
 
 
@@ -171,11 +171,11 @@ def _fresh_tuple(_: int) -> tuple[np.ndarray[Any, Any]]:
     return (np.zeros(2),)
 
 
-def _counts_inside(value: tuple[Any, ...]) -> int:
+def _count_in_tuple(value: tuple[Any, ...]) -> int:
     return int(_visit(list(value), _count_child, True)[0])
 
 
-_ALONE: int = next(map(_count, map(_fresh, (0,))))
-_ALONE_IN: int = next(map(partial(_count_in, None), map(_fresh, (0,))))
-_ALONE_BASE: int = next(map(_count_base, map(_fresh_view, (0,))))
-_ALONE_INSIDE: int = next(map(_counts_inside, map(_fresh_tuple, (0,))))
+_UNSHARED_COUNT: int = next(map(_count, map(_fresh, (0,))))
+_UNSHARED_COUNT_WITH_ALLOCATOR: int = next(map(partial(_count_with_allocator, None), map(_fresh, (0,))))
+_UNSHARED_BASE_COUNT: int = next(map(_count_base, map(_fresh_view, (0,))))
+_UNSHARED_CHILD_COUNT: int = next(map(_count_in_tuple, map(_fresh_tuple, (0,))))

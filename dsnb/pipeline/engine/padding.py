@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.columns import alike
-from dsnb.elements.room import Room, pieces
-from dsnb.elements.structure import Structure, StructureMismatch, columns_of, parts_of, rebuild
+from dsnb.elements.allocation import Allocator, allocate_leaves
+from dsnb.elements.columns import compatible_dtypes
+from dsnb.elements.structure import Structure, StructureMismatch, columns_of, field_values, rebuild
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.assemble import Array, OddElement, as_array, stacked, unequal
-from dsnb.pipeline.engine.leaving import mismatch
+from dsnb.pipeline.engine.assemble import Array, UnbatchableElement, as_array, stack_leaves, unequal_error
+from dsnb.pipeline.engine.to_numpy import mismatch
 
 Shape = tuple[int | None, ...]
 _LEFT_OUT = "the element was left out; reading goes on with the next"
@@ -42,7 +42,7 @@ class Padding:
         """
         if self.shapes is None:
             return [None] * structure.leaves
-        return list(map(_shape_of, spread(structure, self.shapes, "padded_shapes")))
+        return list(map(_shape_of, flatten_up_to(structure, self.shapes, "padded_shapes")))
 
     def values_for(self, structure: Structure) -> list[Any]:
         """One value for each leaf, None for the default.
@@ -52,9 +52,11 @@ class Padding:
         """
         if self.values is None or np.isscalar(self.values) or isinstance(self.values, np.ndarray):
             return [self.values] * structure.leaves
-        return spread(structure, self.values, "padding_values")
+        return flatten_up_to(structure, self.values, "padding_values")
 
-    def assemble(self, structure: Structure, run: list[Any], first_number: int, room: Room | None = None) -> Any:
+    def assemble(
+        self, structure: Structure, run: list[Any], first_number: int, allocate: Allocator | None = None
+    ) -> Any:
         """One element out of several, laid out where there is room for it.
 
         Raises:
@@ -65,15 +67,15 @@ class Padding:
             plan = zip(columns, self.shapes_for(structure), self.values_for(structure), strict=True)
             leaves = [_plan(column, shape, value, first_number) for column, shape, value in plan]
         except StructureMismatch as odd:
-            raise OddElement(odd.index, mismatch(run[odd.index], structure)) from None
+            raise UnbatchableElement(odd.index, mismatch(run[odd.index], structure)) from None
         except InvalidArgumentError as error:
-            raise OddElement(0, error) from None
-        grown = any(isinstance(leaf, _Rows) for leaf in leaves)
-        places = pieces(room if grown else None, [leaf.nbytes for leaf in leaves])
-        return rebuild(structure, (_padded(leaf, place) for leaf, place in zip(leaves, places, strict=True)))
+            raise UnbatchableElement(0, error) from None
+        grown = any(isinstance(leaf, _RaggedArrays) for leaf in leaves)
+        places = allocate_leaves(allocate if grown else None, [leaf.nbytes for leaf in leaves])
+        return rebuild(structure, (_pad(leaf, place) for leaf, place in zip(leaves, places, strict=True)))
 
 
-def spread(structure: Structure, nested: Any, name: str) -> list[Any]:
+def flatten_up_to(structure: Structure, nested: Any, name: str) -> list[Any]:
     """What stands in `nested` where `structure` has its leaves.
 
     Raises:
@@ -84,7 +86,7 @@ def spread(structure: Structure, nested: Any, name: str) -> list[Any]:
     if structure.kind == "dict":
         parts = [nested[key] for key in structure.keys] if _has_keys(nested, structure.keys) else None
     elif structure.kind == "dataclass" and hasattr(nested, "__dataclass_fields__"):
-        parts = list(parts_of(nested, structure.keys))
+        parts = list(field_values(nested, structure.keys))
     else:
         parts = list(nested) if isinstance(nested, (tuple, list)) else None
     if structure.kind == "none":
@@ -95,7 +97,9 @@ def spread(structure: Structure, nested: Any, name: str) -> list[Any]:
             did=_LEFT_OUT,
             hint=f"nest `{name}` as the elements are, or leave it out",
         )
-    return [leaf for child, part in zip(structure.children, parts, strict=True) for leaf in spread(child, part, name)]
+    return [
+        leaf for child, part in zip(structure.children, parts, strict=True) for leaf in flatten_up_to(child, part, name)
+    ]
 
 
 def _has_keys(nested: Any, keys: tuple[str, ...]) -> bool:
@@ -126,13 +130,13 @@ def _no_shape(given: Any) -> InvalidArgumentError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _RaggedArrays:
     """Arrays that are to be filled up."""
 
     arrays: list[Array]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    filling: Any
+    fill_value: Any
 
     @property
     def nbytes(self) -> int:
@@ -140,37 +144,39 @@ class _Rows:
         return len(self.arrays) * math.prod(self.shape) * self.dtype.itemsize
 
 
-def _plan(column: Sequence[Any], shape: Shape | None, value: Any, first_number: int) -> _Rows | Array:
+def _plan(column: Sequence[Any], shape: Shape | None, value: Any, first_number: int) -> _RaggedArrays | Array:
     if isinstance(column[0], (str, bytes)):
-        _target([()], shape)
-        return stacked(column, first_number)
+        _target_shape([()], shape)
+        return stack_leaves(column, first_number)
     arrays = [as_array(leaf, index) for index, leaf in enumerate(column)]
     first = arrays[0]
     for index, array in enumerate(arrays):
         if array.ndim != first.ndim:
-            raise OddElement(index, unequal("shape", array.shape, first.shape, first_number + index))
-        if not alike(array.dtype, first.dtype):
-            raise OddElement(index, unequal("dtype", array.dtype, first.dtype, first_number + index))
-    target = _target([array.shape for array in arrays], shape)
-    filling = filling_of(value, first.dtype)
+            raise UnbatchableElement(index, unequal_error("shape", array.shape, first.shape, first_number + index))
+        if not compatible_dtypes(array.dtype, first.dtype):
+            raise UnbatchableElement(index, unequal_error("dtype", array.dtype, first.dtype, first_number + index))
+    target = _target_shape([array.shape for array in arrays], shape)
+    fill_value = fill_value_of(value, first.dtype)
     if all(array.shape == target for array in arrays):
-        return stacked(arrays, first_number)
-    return _Rows(arrays=arrays, shape=target, dtype=np.result_type(*{a.dtype for a in arrays}), filling=filling)
+        return stack_leaves(arrays, first_number)
+    return _RaggedArrays(
+        arrays=arrays, shape=target, dtype=np.result_type(*{a.dtype for a in arrays}), fill_value=fill_value
+    )
 
 
-def _padded(leaf: _Rows | Array, place: Array | None) -> Array:
+def _pad(leaf: _RaggedArrays | Array, memory: Array | None) -> Array:
     if isinstance(leaf, np.ndarray):
         return leaf
     shape = (len(leaf.arrays), *leaf.shape)
-    out = np.empty(shape, leaf.dtype) if place is None else place.view(leaf.dtype).reshape(shape)
-    out[...] = leaf.filling
+    out = np.empty(shape, leaf.dtype) if memory is None else memory.view(leaf.dtype).reshape(shape)
+    out[...] = leaf.fill_value
     for row, array in zip(out, leaf.arrays, strict=True):
         row[tuple(map(slice, array.shape))] = array
     out.flags.writeable = False
     return out
 
 
-def _target(shapes: list[tuple[int, ...]], wanted: Shape | None) -> tuple[int, ...]:
+def _target_shape(shapes: list[tuple[int, ...]], wanted: Shape | None) -> tuple[int, ...]:
     largest = tuple(map(max, zip(*shapes, strict=True)))
     if wanted is None:
         return largest
@@ -182,7 +188,7 @@ def _target(shapes: list[tuple[int, ...]], wanted: Shape | None) -> tuple[int, .
         )
     for index, shape in enumerate(shapes):
         if any(size is not None and has > size for has, size in zip(shape, wanted, strict=True)):
-            raise OddElement(index, _too_large(shape, wanted))
+            raise UnbatchableElement(index, _too_large(shape, wanted))
     return tuple(has if size is None else size for has, size in zip(largest, wanted, strict=True))
 
 
@@ -194,7 +200,7 @@ def _too_large(shape: tuple[int, ...], wanted: Shape) -> InvalidArgumentError:
     )
 
 
-def filling_of(value: Any, dtype: np.dtype[Any]) -> Any:
+def fill_value_of(value: Any, dtype: np.dtype[Any]) -> Any:
     """What to fill up with, as a value of the dtype.
 
     Raises:
@@ -206,12 +212,12 @@ def filling_of(value: Any, dtype: np.dtype[Any]) -> Any:
     text = dtype.kind in "SU"
     if given.ndim == 0 and (given.dtype.kind == dtype.kind if text else given.dtype.kind not in "SUO"):
         try:
-            filling: Any = given[()] if text else given.astype(dtype)[()]
+            fill_value: Any = given[()] if text else given.astype(dtype)[()]
         except (TypeError, ValueError, OverflowError):
             pass
         else:
-            if text or np.array_equal(filling, given, equal_nan=given.dtype.kind in "fc"):
-                return filling
+            if text or np.array_equal(fill_value, given, equal_nan=given.dtype.kind in "fc"):
+                return fill_value
     raise InvalidArgumentError(
         f"`padding_values` holds {value!r} for a leaf of the dtype {dtype}",
         did=_LEFT_OUT,

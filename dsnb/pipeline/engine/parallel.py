@@ -3,7 +3,7 @@
 Theory of operation. Each thread in turn takes the next run from the input (one at a time: a stage has one puller),
 gives it the next number, calls the function for its elements and files what came out, errors in their places, under
 that number. The reader takes finished runs in the order of their numbers, or as they finish. Runs are made long enough
-to be worth a hand-over (`WORTH_NS` of work), and at most two runs a thread are out at once, so that a slow function is
+to be worth a hand-over (`TARGET_RUN_WORK_NS` of work), and at most two runs a thread are out at once, so that a slow function is
 called for few elements that nobody may want.
 
 All waits are on one condition and end with `cancel`.
@@ -17,17 +17,17 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final
 
 from dsnb.errors import CancelledError
-from dsnb.limits import start
-from dsnb.pipeline.engine.calls import UserFunction, segments
+from dsnb.pipeline.engine.calls import UserFunction, call_in_segments
 from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
-from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.system_limits import start_thread
 
-WORTH_NS: Final = 300_000
+TARGET_RUN_WORK_NS: Final = 300_000
 """The work that pays for handing a run to another thread (some 20 microseconds)."""
-PATIENCE_S: Final = 0.02
+ADD_THREAD_AFTER_S: Final = 0.02
 """How long a reader waits for a call before others are begun beside it, where that is allowed."""
-_RUNS_A_THREAD: Final = 2
+_RUNS_PER_THREAD: Final = 2
 
 Segments = list[list[Any] | Exception]
 
@@ -48,12 +48,12 @@ class ParallelCalls:
         self._count = threads
         self._ordered = ordered
         self._changed = threading.Condition()
-        self._pace = Pace(target_ns=WORTH_NS)
+        self._run_length = AdaptiveRunLength(target_ns=TARGET_RUN_WORK_NS)
         self._finished: dict[int, Segments] = {}
         self._ready: deque[list[Any] | Exception] = deque()
         self._next_in = 0
         self._next_out = 0
-        self._out = 0
+        self._in_flight = 0
         self._pulling = False
         self._exhausted = False
         self._cancelled = False
@@ -65,13 +65,13 @@ class ParallelCalls:
         self.cpu_ns = 0
         self.wait_ns = 0
 
-    def held(self) -> tuple[int, int]:
+    def buffered_and_capacity(self) -> tuple[int, int]:
         """How many results lie ready, and about how many elements may be out at once: never less."""
         with self._changed:
             waiting = [segment for run in self._finished.values() for segment in run]
             ready = sum(len(s) if isinstance(s, list) else 1 for s in (*waiting, *self._ready))
             # Runs that are out may be longer than those to come: they were made before the function got slow.
-            return ready, max(ready, self._count * _RUNS_A_THREAD * self._pace.want)
+            return ready, max(ready, self._count * _RUNS_PER_THREAD * self._run_length.want)
 
     @property
     def threads(self) -> int:
@@ -86,12 +86,12 @@ class ParallelCalls:
                 self._count += 1
             self._changed.notify_all()
 
-    def take(self, want: int, most: int = 0) -> Run:
+    def take(self, want: int, max_threads: int = 0) -> Run:
         """At least one and at most `want` results, or an empty run at the end; waits for them.
 
         Args:
             want: The most results.
-            most: Up to how many threads to have if the reader has to wait long, one more each time.
+            max_threads: Up to how many threads to have if the reader has to wait long, one more each time.
 
         Raises:
             Exception: the error of one element, in its place.
@@ -100,7 +100,7 @@ class ParallelCalls:
         self._start()
         with self._changed:
             if not self._ready:
-                self._collect(most)
+                self._collect(max_threads)
             if self._cancelled:
                 raise CancelledError("reading was stopped")
             return self._next(want) if self._ready else []
@@ -139,16 +139,18 @@ class ParallelCalls:
 
     def _add_thread(self, number: int) -> None:
         name = f"dsnb-{self._function.operation}-{number}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
-        start(thread)  # under the lock: `close` cannot join a thread that has not begun
+        thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
+        start_thread(thread)  # under the lock: `close` cannot join a thread that has not begun
         self._threads.append(thread)
         self._running += 1
 
-    def _collect(self, most: int) -> None:
+    def _collect(self, max_threads: int) -> None:
         """Wait for the next finished run, or the end, and make its segments ready."""
-        if not self._is_there():
+        if not self._has_output():
             began = perf_counter_ns()
-            while not self._changed.wait_for(self._is_there, PATIENCE_S if self._count < most else None):
+            while not self._changed.wait_for(
+                self._has_output, ADD_THREAD_AFTER_S if self._count < max_threads else None
+            ):
                 self.grow(self._count + 1)
             self.wait_ns += perf_counter_ns() - began
         while self._finished and not self._ready and not self._cancelled:
@@ -157,12 +159,12 @@ class ParallelCalls:
                 return
             self._ready.extend(self._finished.pop(number))
             self._next_out += 1
-            self._out -= 1
+            self._in_flight -= 1
             self._changed.notify_all()
 
-    def _is_there(self) -> bool:
+    def _has_output(self) -> bool:
         there = self._next_out in self._finished if self._ordered else bool(self._finished)
-        return there or self._cancelled or (self._exhausted and self._out == 0 and not self._pulling)
+        return there or self._cancelled or (self._exhausted and self._in_flight == 0 and not self._pulling)
 
     def _next(self, want: int) -> Run:
         item = self._ready.popleft()
@@ -173,10 +175,10 @@ class ParallelCalls:
             item = item[:want]
         return item
 
-    def _work(self) -> None:
+    def _thread_main(self) -> None:
         try:
             while (job := self._next_job()) is not None:
-                self._file(*job)
+                self._run_job(*job)
         finally:
             with self._changed:
                 self._running -= 1
@@ -200,29 +202,29 @@ class ParallelCalls:
                 self._exhausted = True
                 return None
             self._next_in += 1
-            self._out += 1
+            self._in_flight += 1
             return self._next_in - 1, pulled
 
     def _may_pull(self) -> bool:
-        room = self._out < self._count * _RUNS_A_THREAD
-        return self._cancelled or self._exhausted or (room and not self._pulling)
+        has_capacity = self._in_flight < self._count * _RUNS_PER_THREAD
+        return self._cancelled or self._exhausted or (has_capacity and not self._pulling)
 
     def _pull(self) -> list[Any] | Exception:
         try:
-            return as_list(self._stage.pull(self._pace.want))
+            return as_list(self._stage.pull(self._run_length.want))
         except Exception as failure:  # noqa: BLE001 - raised again where the element is read
             return failure
         except BaseException as failure:  # noqa: BLE001 - a thread that ended here would leave the reader waiting
-            return self._function.explained(failure)  # type: ignore[return-value]
+            return self._function.annotate_error(failure)  # type: ignore[return-value]
 
-    def _file(self, number: int, pulled: list[Any] | Exception) -> None:
+    def _run_job(self, number: int, pulled: list[Any] | Exception) -> None:
         began, cpu_before = perf_counter_ns(), thread_time_ns()
-        results: Segments = [pulled] if isinstance(pulled, Exception) else segments(self._function, pulled)
+        results: Segments = [pulled] if isinstance(pulled, Exception) else call_in_segments(self._function, pulled)
         elapsed, cpu = perf_counter_ns() - began, thread_time_ns() - cpu_before
         with self._changed:
             self._finished[number] = results
             if isinstance(pulled, list):
-                self._pace.note(elapsed)
+                self._run_length.note(elapsed)
                 self.work_ns += elapsed
                 self.cpu_ns += cpu
                 self.elements += len(pulled)

@@ -8,24 +8,24 @@ import numpy as np
 
 from dsnb.pipeline.operation import BuildContext
 
-FIXED: Final = 0x6473_6E62
+FIXED_SEED: Final = 0x6473_6E62
 """The seed where an order has to be the same for every task or pass and the user gave none."""
-_SEEDS: Final = 2**64
+_SEED_RANGE: Final = 2**64
 
 
-def generator(context: BuildContext, seed: int | None, *place: int) -> np.random.Generator:
+def generator(context: BuildContext, seed: int | None, *node_index: int) -> np.random.Generator:
     """A generator for one operation in one pass.
 
     Args:
         context: Tells the run's entropy and the pass.
         seed: The user's seed: the same seed gives the same draws in the same pass of any run.
-        place: Where in the tree the operation stands; without a seed, two operations must not draw alike.
+        node_index: Where in the tree the operation stands; without a seed, two operations must not draw alike.
     """
     if seed is None:
-        return np.random.default_rng([*context.seed(None), context.provider, *place])
-    return np.random.default_rng(context.seed(seed % _SEEDS))
+        return np.random.default_rng([*context.seed(None), context.provider, *node_index])
+    return np.random.default_rng(context.seed(seed % _SEED_RANGE))
 
 
 def fixed_generator(seed: int | None) -> np.random.Generator:
     """A generator that draws the same in every pass of every run."""
-    return np.random.default_rng([FIXED if seed is None else seed % _SEEDS])
+    return np.random.default_rng([FIXED_SEED if seed is None else seed % _SEED_RANGE])

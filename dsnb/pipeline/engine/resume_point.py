@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from dsnb.dataclass import dataclass
 
-_MOST_MARKS: Final = 4096
+_MAX_POSITIONS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +30,21 @@ class ResumePoint:
 
     Attributes:
         skip: Elements to leave out once the inputs have begun.
-        exhaustive: Whether to leave them out one by one, because some of them were errors: the short way loses count.
-        at: What an operation counts by itself: files that were read, passes of a repeat, the next number.
+        skip_one_by_one: Whether to leave them out one by one, because some of them were errors: the short way loses count.
+        counter: What an operation counts by itself: files that were read, passes of a repeat, the next number.
         inputs: Where the inputs begin; empty for at their beginning.
         provider: The split provider of a source; -1 for a source that reads everything.
         repetition: Which repetition of its splits the source is in.
-        splits: How many splits of that repetition are behind for good.
+        finished_splits: How many splits of that repetition are behind for good.
     """
 
     skip: int = 0
-    exhaustive: bool = False
-    at: int = 0
+    skip_one_by_one: bool = False
+    counter: int = 0
     inputs: tuple[ResumePoint, ...] = field(default=())
     provider: int = -1
     repetition: int = 0
-    splits: int = 0
+    finished_splits: int = 0
 
     def sources(self) -> Iterator[ResumePoint]:
         """The points of the sources that read splits."""
@@ -53,15 +53,15 @@ class ResumePoint:
         for point in self.inputs:
             yield from point.sources()
 
-    def once_begun(self) -> ResumePoint:
+    def without_finished_splits(self) -> ResumePoint:
         """The same point for a stage that has begun there: the splits behind it are not handed out any more."""
-        return replace(self, splits=0, inputs=tuple(point.once_begun() for point in self.inputs))
+        return replace(self, finished_splits=0, inputs=tuple(point.without_finished_splits() for point in self.inputs))
 
 
 START: Final = ResumePoint()
 
 
-def needs_forgotten(point: ResumePoint, forgotten: ResumePoint) -> bool:
+def needs_released_splits(point: ResumePoint, released: ResumePoint) -> bool:
     """Whether a point needs splits that are behind another one for good.
 
     Points of growing counts may go back: a stage that has noted many marks lets some of them go.
@@ -70,9 +70,10 @@ def needs_forgotten(point: ResumePoint, forgotten: ResumePoint) -> bool:
         >>> needs_forgotten(ResumePoint(provider=0, splits=8), ResumePoint(provider=0, splits=9))
         True
     """
-    behind = {source.provider: (source.repetition, source.splits) for source in point.sources()}
+    behind = {source.provider: (source.repetition, source.finished_splits) for source in point.sources()}
     return any(
-        behind.get(source.provider, (0, 0)) < (source.repetition, source.splits) for source in forgotten.sources()
+        behind.get(source.provider, (0, 0)) < (source.repetition, source.finished_splits)
+        for source in released.sources()
     )
 
 
@@ -83,30 +84,30 @@ def to_text(point: ResumePoint) -> str:
         >>> to_text(ResumePoint(skip=3, inputs=(ResumePoint(provider=0, splits=8),)))
         '{"skip":3,"inputs":[{"provider":0,"splits":8}]}'
     """
-    return json.dumps(_plain(point), separators=(",", ":"))
+    return json.dumps(_to_plain_data(point), separators=(",", ":"))
 
 
 def from_text(text: str) -> ResumePoint:
     """The point that a text tells."""
-    return _point(json.loads(text))
+    return _from_plain_data(json.loads(text))
 
 
-def _plain(point: ResumePoint) -> dict[str, Any]:
+def _to_plain_data(point: ResumePoint) -> dict[str, Any]:
     shown: dict[str, Any] = {
         name: getattr(point, name)
-        for name in ("skip", "exhaustive", "at", "provider", "repetition", "splits")
+        for name in ("skip", "skip_one_by_one", "counter", "provider", "repetition", "finished_splits")
         if getattr(point, name) != getattr(START, name)
     }
     if point.inputs:
-        shown["inputs"] = [_plain(source) for source in point.inputs]
+        shown["inputs"] = [_to_plain_data(source) for source in point.inputs]
     return shown
 
 
-def _point(shown: dict[str, Any]) -> ResumePoint:
-    return ResumePoint(**{**shown, "inputs": tuple(map(_point, shown.get("inputs", ())))})
+def _from_plain_data(data: dict[str, Any]) -> ResumePoint:
+    return ResumePoint(**{**data, "inputs": tuple(map(_from_plain_data, data.get("inputs", ())))})
 
 
-class Marks:
+class ResumablePositions:
     """The moments at which a stage held nothing: how many elements it had given, and its input had.
 
     Written by the thread that pulls, read by any.
@@ -120,25 +121,25 @@ class Marks:
     """
 
     def __init__(self) -> None:
-        self._marks: list[tuple[int, int, int]] = []
+        self._positions: list[tuple[int, int, int]] = []
 
-    def add(self, given: int, taken: int, at: int) -> None:
+    def add(self, elements_out: int, elements_in: int, counter: int) -> None:
         """Note a moment."""
-        marks = self._marks
-        if marks and marks[-1][0] == given:
-            marks[-1] = (given, taken, at)  # what was taken since gave nothing
+        positions = self._positions
+        if positions and positions[-1][0] == elements_out:
+            positions[-1] = (elements_out, elements_in, counter)  # what was taken since gave nothing
             return
-        marks.append((given, taken, at))
-        if len(marks) > _MOST_MARKS:
-            self._marks = [*marks[::2], marks[-1]]
+        positions.append((elements_out, elements_in, counter))
+        if len(positions) > _MAX_POSITIONS:
+            self._positions = [*positions[::2], positions[-1]]
 
-    def before(self, given: int) -> tuple[int, int, int] | None:
+    def last_before(self, elements_out: int) -> tuple[int, int, int] | None:
         """The last moment with no more elements given; earlier ones are forgotten, since counts only grow."""
-        marks = self._marks
-        place = bisect_right(marks, given, key=lambda mark: mark[0]) - 1
-        if place < 0:
+        positions = self._positions
+        index = bisect_right(positions, elements_out, key=lambda mark: mark[0]) - 1
+        if index < 0:
             return None
-        found = marks[place]
-        if place > _MOST_MARKS // 8 and marks is self._marks:
-            del marks[:place]
+        found = positions[index]
+        if index > _MAX_POSITIONS // 8 and positions is self._positions:
+            del positions[:index]
         return found

@@ -25,17 +25,17 @@ class SelectStage(Stage):
     def __init__(self, name: str, inputs: Sequence[Stage], sources: Sequence[Stage], *, stop_on_empty: bool) -> None:
         super().__init__(name, *inputs)
         self._sources = sources
-        self._stop = stop_on_empty
+        self._stop_on_empty = stop_on_empty
         self._draws: deque[Any] = deque()
         self._held: list[deque[Any]] = [deque() for _ in sources]
         self._interrupted: list[Any] = []
-        self.open = set(range(len(sources)))
+        self.active = set(range(len(sources)))
 
     def draw(self, want: int) -> Sequence[Any]:
         """At least one and at most `want` further draws; none at their end."""
         raise NotImplementedError
 
-    def meant(self, draw: Any) -> int:
+    def dataset_index(self, draw: Any) -> int:
         """The number of the dataset that a draw means now.
 
         Raises:
@@ -47,12 +47,12 @@ class SelectStage(Stage):
         """The next elements."""
         out, self._interrupted = self._interrupted, []
         try:
-            while not out and self.open:
+            while not out and self.active:
                 if not self._draws:
                     self._draws.extend(self.draw(want))
                 if not self._draws:
                     break
-                self._follow(out, want)
+                self._take_drawn(out, want)
         except Exception as failure:  # noqa: BLE001 - elements before an error are delivered first
             return self.fail_after(failure, out)
         except BaseException:
@@ -60,40 +60,40 @@ class SelectStage(Stage):
             raise
         return out
 
-    def _follow(self, out: list[Any], want: int) -> None:
-        while self._draws and self.open and len(out) < want:
-            place = self._meant_next()
-            held = self._held[place]
-            if not held and place in self.open:
-                held.extend(self._pull(place, want - len(out)))
+    def _take_drawn(self, out: list[Any], want: int) -> None:
+        while self._draws and self.active and len(out) < want:
+            index = self._next_dataset_index()
+            held = self._held[index]
+            if not held and index in self.active:
+                held.extend(self._pull(index, want - len(out)))
             self._draws.popleft()
             if held:
                 out.append(held.popleft())
-            elif place in self.open:
-                self._end(place)
+            elif index in self.active:
+                self._end_dataset(index)
 
-    def _meant_next(self) -> int:
+    def _next_dataset_index(self) -> int:
         try:
-            return self.meant(self._draws[0])
+            return self.dataset_index(self._draws[0])
         except Exception:
             self._draws.popleft()
             raise
 
-    def _pull(self, place: int, want: int) -> list[Any]:
+    def _pull(self, index: int, want: int) -> list[Any]:
         ahead = islice(self._draws, 1, want)
         try:
-            return as_list(self._sources[place].pull(1 + sum(self._means(draw, place) for draw in ahead)))
+            return as_list(self._sources[index].pull(1 + sum(self._selects(draw, index) for draw in ahead)))
         except Exception:
             self._draws.popleft()
             raise
 
-    def _means(self, draw: Any, place: int) -> bool:
+    def _selects(self, draw: Any, index: int) -> bool:
         try:
-            return self.meant(draw) == place
+            return self.dataset_index(draw) == index
         except Exception:  # noqa: BLE001 - raised when it is this draw's turn
             return False
 
-    def _end(self, place: int) -> None:
-        self.open.discard(place)
-        if self._stop:
-            self.open.clear()
+    def _end_dataset(self, index: int) -> None:
+        self.active.discard(index)
+        if self._stop_on_empty:
+            self.active.clear()

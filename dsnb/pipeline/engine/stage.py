@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dsnb.dataclass import dataclass
-from dsnb.errors import CancelledError, stands_in_place
-from dsnb.pipeline.engine.pace import MOST
-from dsnb.pipeline.engine.resume_point import START, Marks, ResumePoint
+from dsnb.errors import CancelledError, is_element_error
+from dsnb.pipeline.engine.resume_point import START, ResumablePositions, ResumePoint
+from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 
 if TYPE_CHECKING:
-    from dsnb.pipeline.splits import Positions
+    from dsnb.pipeline.splits import SplitCursor
 
 Run = list[Any] | np.ndarray[Any, Any]
 
 
-class Tracking(Protocol):
+class ConsumptionListener(Protocol):
     """What a source wants to know of its elements behind the operations of this process."""
 
     def consumed(self, elements: int, errors: int) -> None:
         """Learn that the user had so many more elements, and errors in the places of others."""
 
-    def valid(self) -> bool:
+    def may_consume(self) -> bool:
         """Whether what was given and not consumed may still be consumed: it may belong to another reader by now."""
         ...
 
@@ -78,21 +78,21 @@ class Stage:
     one_to_one = False
     """Whether each element out stands for one element in, in order: then unread elements can be given back."""
 
-    seeks = False
+    skips_cheaply = False
     """Whether `skip` costs next to nothing and runs no user code."""
 
-    drops = False
+    drops_prefix = False
     """Whether it leaves elements out before the first one it gives, though it is one to one from there on."""
 
     closes_slowly = False
     """Whether closing waits for others: a server, a thread that runs user code."""
 
     @property
-    def lends(self) -> bool:
+    def may_share_memory(self) -> bool:
         """Whether elements may be views of memory that others have too (`BuildContext.copied_later`)."""
-        return any(stage.lends for stage in self.inputs)
+        return any(stage.may_share_memory for stage in self.inputs)
 
-    _positions: Positions
+    _splits: SplitCursor
     """Only of a source: where its splits come from."""
 
     def __init__(self, name: str, *inputs: Stage) -> None:
@@ -102,7 +102,7 @@ class Stage:
         self.wait_ns = 0
         self._spent: tuple[int, int | None] = (0, None)
         """Time spent in pulls that are over, and when the one began that is not; one object: never half new."""
-        self._waited_for_splits = 0
+        self._previous_split_wait_ns = 0
         """By the sources of earlier passes."""
         self._own_ns = 0
         self._failure: Exception | None = None
@@ -110,9 +110,9 @@ class Stage:
         self._closed = False
         self._delivered = 0
         """Elements given since it began, and errors in the places of some."""
-        self._erred = False
-        self._begun = START
-        self._resume_marks: Marks | None = None
+        self._had_errors = False
+        self._start_point = START
+        self._resumable_positions: ResumablePositions | None = None
 
     def start(self) -> None:
         """Begin what the first pull would have to wait for: a source that reads from a service joins its job.
@@ -150,9 +150,9 @@ class Stage:
         return run
 
     def _note_error(self, error: Exception) -> None:
-        if stands_in_place(error):
+        if is_element_error(error):
             self._delivered += 1
-            self._erred = True
+            self._had_errors = True
 
     @property
     def spent_ns(self) -> int:
@@ -175,9 +175,9 @@ class Stage:
         left = count
         while left:
             try:
-                dropped = len(self.pull(min(left, MOST)))
+                dropped = len(self.pull(min(left, MAX_RUN_LENGTH)))
             except Exception as error:
-                if not stands_in_place(error):
+                if not is_element_error(error):
                     raise
                 dropped = 1  # an element that nobody asked for
             if not dropped:
@@ -185,11 +185,11 @@ class Stage:
             left -= dropped
         return count - left
 
-    def may_be_taken_by_others(self) -> bool:
+    def shared_with_other_readers(self) -> bool:
         """Whether others may have had elements of this pass; a later one may then have some where this had none."""
-        return any(stage.may_be_taken_by_others() for stage in self.inputs)
+        return any(stage.shared_with_other_readers() for stage in self.inputs)
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """Which elements of its inputs need never be had again, once that holds for the first `count` of its own.
 
         What `skip(count)` of a fresh stage passes on to its inputs, and does nothing else but that. A stage that may
@@ -197,11 +197,11 @@ class Stage:
         """
         return ((stage, 0) for stage in self.inputs)
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """Have the source of this stage learn what the user consumes, while that can be told from what this one gave.
 
         Args:
-            held: Whether operations behind this one hold elements for a while.
+            buffered: Whether operations behind this one hold elements for a while.
 
         Returns:
             What to call; None where nobody wants to know, or an operation holds elements back so that nobody can tell.
@@ -215,46 +215,48 @@ class Stage:
 
         From any thread, also while this stage is pulled.
         """
-        mark = self._resume_marks.before(count) if self._resume_marks is not None else None
-        if mark is not None:
-            given, taken, at = mark
+        position = self._resumable_positions.last_before(count) if self._resumable_positions is not None else None
+        if position is not None:
+            given, taken, at = position
             inputs = (self.inputs[0].resume_point(taken),) if self.inputs else ()
-            return ResumePoint(skip=count - given, exhaustive=self._erred, at=at, inputs=inputs)
-        begun = self._begun
+            return ResumePoint(skip=count - given, skip_one_by_one=self._had_errors, counter=at, inputs=inputs)
+        begun = self._start_point
         return ResumePoint(
             skip=begun.skip + count,
-            exhaustive=begun.exhaustive or self._erred,
-            at=begun.at,
+            skip_one_by_one=begun.skip_one_by_one or self._had_errors,
+            counter=begun.counter,
             inputs=begun.inputs or tuple(source.resume_point(0) for source in self.inputs),
             provider=begun.provider,
             repetition=begun.repetition,
         )
 
-    def pass_on(self, count: int, at: int = 0) -> ResumePoint:
+    def resume_point_of_inputs(self, count: int, counter: int = 0) -> ResumePoint:
         """The resume point of a stage that takes `count` elements of each input for its own, and holds no others."""
-        return ResumePoint(at=at, inputs=tuple(source.resume_point(count) for source in self.inputs))
+        return ResumePoint(counter=counter, inputs=tuple(source.resume_point(count) for source in self.inputs))
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin there; only before the first pull."""
         for source, part in zip(self.inputs, point.inputs, strict=False):
             source.begin_at(part)
         if point.skip:
-            Stage.skip(self, point.skip) if point.exhaustive else self.skip(point.skip)
-        self._begun, self._delivered, self._erred = point.once_begun(), 0, False
-        if self._resume_marks is not None:
-            self._resume_marks = Marks()
+            Stage.skip(self, point.skip) if point.skip_one_by_one else self.skip(point.skip)
+        self._start_point, self._delivered, self._had_errors = point.without_finished_splits(), 0, False
+        if self._resumable_positions is not None:
+            self._resumable_positions = ResumablePositions()
 
-    def mark(self, at: int = 0, unseen: int = 0) -> None:
+    def note_resumable_position(self, counter: int = 0, undelivered: int = 0) -> None:
         """Note that this stage holds nothing at this moment; called on the thread that pulls.
 
         Args:
-            at: What it counts by itself.
-            unseen: How many elements are about to be given by the pull that goes on.
+            counter: What it counts by itself.
+            undelivered: How many elements are about to be given by the pull that goes on.
         """
-        if self._resume_marks is not None:
-            self._resume_marks.add(self._delivered + unseen, self.inputs[0]._delivered if self.inputs else 0, at)
+        if self._resumable_positions is not None:
+            self._resumable_positions.add(
+                self._delivered + undelivered, self.inputs[0]._delivered if self.inputs else 0, counter
+            )
 
-    def call_in_place(self) -> bool:
+    def enable_inline_calls(self) -> bool:
         """Have user code called on the thread that pulls, which costs least; only before the first pull.
 
         Returns:
@@ -262,7 +264,7 @@ class Stage:
         """
         return False
 
-    def early(self) -> list[Any] | None:
+    def take_partial_run(self) -> list[Any] | None:
         """Elements that the pull which goes on now has so far; it will not give them again. From another thread.
 
         They come behind those of all pulls that are over. None while the pull makes no calls: it may begin some.
@@ -316,14 +318,14 @@ class Stage:
         if self._closed:
             stage.close()
 
-    def carry_on(self, before: Stage) -> None:
+    def continue_counters(self, previous: Stage) -> None:
         """Count on from where the stage of the pass before ended: counters of a report only grow."""
-        self.elements += before.elements
-        self._spent = self._spent[0] + before.spent_ns, self._spent[1]
-        self.wait_ns += before.wait_ns
-        self._waited_for_splits += before._split_wait_ns()
-        for mine, its in zip(self.inputs, before.inputs, strict=True):
-            mine.carry_on(its)
+        self.elements += previous.elements
+        self._spent = self._spent[0] + previous.spent_ns, self._spent[1]
+        self.wait_ns += previous.wait_ns
+        self._previous_split_wait_ns += previous._split_wait_ns()
+        for mine, its in zip(self.inputs, previous.inputs, strict=True):
+            mine.continue_counters(its)
 
     def own_ns(self) -> int:
         """Time spent in this stage itself: all of it less what its inputs, or the splits of a source, took."""
@@ -334,7 +336,7 @@ class Stage:
 
     def _split_wait_ns(self) -> int:
         positions = getattr(self, "_positions", None)
-        return self._waited_for_splits + (positions.wait_ns if positions is not None else 0)
+        return self._previous_split_wait_ns + (positions.wait_ns if positions is not None else 0)
 
     def report(self, depth: int) -> StageReport:
         """What this stage did so far."""
@@ -357,7 +359,7 @@ def reports(stage: Stage, depth: int = 0) -> Iterator[StageReport]:
 def repeated_seconds(stage: Stage, point: ResumePoint) -> float:
     """About how much work a fresh stage would do again to begin at a point of this one."""
     seconds = sum(repeated_seconds(source, part) for source, part in zip(stage.inputs, point.inputs, strict=False))
-    if point.skip and not stage.seeks:
+    if point.skip and not stage.skips_cheaply:
         seconds += point.skip * stage.spent_ns / max(1, stage._delivered) / 1e9
     return seconds
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.assemble import batch_of, batches_of
-from dsnb.pipeline.engine.gather import GatherStage
+from dsnb.pipeline.engine.batching import BatchStage
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.specs import add_dimension, scaled
+from dsnb.pipeline.specs import add_dimension, map_cardinality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,18 +35,18 @@ class Batch(Operation):
     def cardinality(self) -> int:
         """The input's, divided; rounded down with `drop_remainder`, else up."""
         spare = 0 if self.drop_remainder else self.size - 1
-        return scaled(self.inputs[0].cardinality, lambda count: (count + spare) // self.size)
+        return map_cardinality(self.inputs[0].cardinality, lambda count: (count + spare) // self.size)
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that gathers."""
         (source,) = self.build_inputs(context)
-        assemble = partial(batch_of, room=context.room)
-        return GatherStage(
+        assemble = partial(batch_of, allocate=context.allocate)
+        return BatchStage(
             self.name,
             source,
             self.size,
             self.drop_remainder,
             assemble,
-            together=batches_of,
+            assemble_many=batches_of,
             copied_later=context.copied_later,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dsnb.dataclass import dataclass
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.padding import Padding
 from dsnb.pipeline.operations.group_by_window import GroupByWindow
 
@@ -29,7 +29,7 @@ class Buckets:
         boundaries: Rising; bucket k holds lengths from boundary k - 1 up to, but without, boundary k.
         sizes: The batch size of each bucket: one more than boundaries.
         padding: None for batches without padding.
-        to_boundary: Whether sizes that are not given are filled up to the largest length of the bucket.
+        pad_to_boundary: Whether sizes that are not given are filled up to the largest length of the bucket.
         drop_remainder: Whether last, smaller batches are left out.
     """
 
@@ -37,7 +37,7 @@ class Buckets:
     boundaries: tuple[int, ...]
     sizes: tuple[int, ...]
     padding: Padding | None
-    to_boundary: bool
+    pad_to_boundary: bool
     drop_remainder: bool
 
     def check(self) -> None:
@@ -57,11 +57,11 @@ class Buckets:
                 f"`bucket_boundaries` {list(self.boundaries)} do not rise", hint="sort them, each once"
             )
 
-    def of(self, *element: Any) -> int:
+    def bucket_of(self, *element: Any) -> int:
         """The number of an element's bucket."""
         length = operator.index(self.length(*element))
         bucket = bisect_right(self.boundaries, length)
-        if self.to_boundary and bucket == len(self.boundaries):
+        if self.pad_to_boundary and bucket == len(self.boundaries):
             raise InvalidArgumentError(
                 "When pad_to_bucket_boundary=True, elements must have length < max(bucket_boundaries): "
                 f"an element has the length {length}",
@@ -81,7 +81,7 @@ class Buckets:
         if self.padding is None:
             return window.batch(size, self.drop_remainder)
         padding = self.padding
-        if self.to_boundary:
+        if self.pad_to_boundary:
             padding = replace(padding, shapes=self._shapes(window, self.boundaries[bucket] - 1))
         return window.padded_batch(size, padding.shapes, padding.values, self.drop_remainder)
 

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 from typing import Any, Final
 
-from dsnb.cache.about import About
-from dsnb.cache.backends import Shelf, warn
-from dsnb.cache.frames import Run, framed, rows
-from dsnb.cache.memory import Memory
-from dsnb.cache.opened import FileNote, How, OpenedFiles, states_of
-from dsnb.cache.places import check_place, shelf_at, without_password
-from dsnb.cache.reader import Reader
-from dsnb.cache.recorder import Alone
-from dsnb.cache.recording import Begin
+from dsnb.cache.backends import PipelineRecordings, warn
+from dsnb.cache.frames import Run, frames_from_run, rows
+from dsnb.cache.locations import check_location, recordings_at, without_password
+from dsnb.cache.memory import RecordingMemory
+from dsnb.cache.metadata import RecordingMetadata
+from dsnb.cache.opened_files import FileComparison, FileState, OpenedFiles, file_states
+from dsnb.cache.reader import RecordingReader
+from dsnb.cache.recorder import FallBackToPipeline
+from dsnb.cache.recording import RecordingHeader
 from dsnb.cache.split_recording import SplitRecording
-from dsnb.cache.writer import Plan
+from dsnb.cache.writer import RecordingPlan
 from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
 from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.errors import FailedPreconditionError, UnimplementedError
-from dsnb.pipeline.engine.randomness import FIXED
+from dsnb.pipeline.engine.randomness import FIXED_SEED
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 from dsnb.pipeline.operations.cache_splits import SplitCacheStage
@@ -50,7 +50,7 @@ class Cache(Unchanged):
     """
 
     where: str | None = field(repr=False)
-    memory: Memory
+    memory: RecordingMemory
     limit: int | None = None
     expire_s: float | None = None
     content: bool = False
@@ -87,7 +87,7 @@ class Cache(Unchanged):
         Raises:
             UnimplementedError: naming what mixes splits.
         """
-        mixing = next((step for step in walk(self.inputs[0]) if step.inputs and not _keeps_splits(step)), None)
+        mixing = next((step for step in walk(self.inputs[0]) if step.inputs and not _is_split_local(step)), None)
         if mixing is not None:
             raise UnimplementedError(
                 f"Splitting is not implemented for recordings of mixed splits: {self.name} would record split by "
@@ -111,26 +111,26 @@ class Cache(Unchanged):
     def _build_split(self, context: BuildContext) -> Stage:
         self.split_provider()
         (provider,) = split_providers(self.inputs[0])
-        recording = SplitRecording(self.shelf("splits"), begin_of(self.inputs[0], context), provider.count)
+        recording = SplitRecording(self.recordings("splits"), recording_start(self.inputs[0], context), provider.count)
         try:
-            return SplitCacheStage(self.name, self.inputs[0], context, recording, self.run, self.chunk_bytes)
+            return SplitCacheStage(self.name, self.inputs[0], context, recording, self.open_source, self.chunk_bytes)
         except BaseException:
             recording.close()
             raise
 
-    def run(self, context: BuildContext) -> Pipeline:
+    def open_source(self, context: BuildContext) -> FrameSource:
         """The input at work, which notes the files that it opens."""
         opened = OpenedFiles()
-        stage = self.inputs[0].build(replace(context, opened=opened))
-        return Pipeline(stage, opened, "content" if self.content else "change")
+        stage = self.inputs[0].build(replace(context, opened_files=opened))
+        return FrameSource(stage, opened, "content" if self.content else "change")
 
     @property
-    def named_files(self) -> tuple[FileNote, ...]:
+    def named_files(self) -> tuple[FileState, ...]:
         """The files that the input names, in their states."""
         found = fingerprint(self.inputs[0], result=True)
-        return states_of(found.files, "content" if self.content else "change")
+        return file_states(found.files, "content" if self.content else "change")
 
-    def shelf(self, kind: str = "") -> Shelf:
+    def recordings(self, kind: str = "") -> PipelineRecordings:
         """Where the recordings of this pipeline are.
 
         Args:
@@ -140,13 +140,13 @@ class Cache(Unchanged):
             FailedPreconditionError: it has no key.
         """
         if self.where is None:
-            return self.memory.shelf(kind + _cut_of(self.inputs[0]))
+            return self.memory.recordings(kind + _shard_key(self.inputs[0]))
         found = fingerprint(self.inputs[0], result=True)
         refuse_unhashable(found, self.name)
-        known = {path: state for _, path, state in states_of(found.files, "content" if self.content else "change")}
+        known = {path: state for _, path, state in file_states(found.files, "content" if self.content else "change")}
         key = fingerprint((kind, found.digest, known)).digest
-        about = About.of(described(self.inputs[0]), found, tuple(known.items()))
-        return shelf_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
+        about = RecordingMetadata.from_fingerprint(chain_of_names(self.inputs[0]), found, tuple(known.items()))
+        return recordings_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
 
     def check(self) -> None:
         """Look whether the pipeline has a key, the place can be read, and no pass was meant to differ from the others.
@@ -156,7 +156,7 @@ class Cache(Unchanged):
                 of dsnb has recorded there.
         """
         if self.where is not None:
-            check_place(self.where)
+            check_location(self.where)
             refuse_unhashable(fingerprint(self.inputs[0]), self.name)
         drawing = next(_unseeded(self.inputs[0]), None)
         if drawing is not None:
@@ -172,7 +172,7 @@ def kept_in_memory(operation: Operation) -> str:
     return next((step.name for step in walk(operation) if isinstance(step, Cache) and step.where is None), "")
 
 
-def described(operation: Operation) -> str:
+def chain_of_names(operation: Operation) -> str:
     """A pipeline in one line."""
     return " | ".join(step.name for step in walk(operation))
 
@@ -186,7 +186,7 @@ def _unseeded(operation: Operation) -> Iterator[Operation]:
             yield operation
 
 
-def begin_of(operation: Operation, context: BuildContext) -> Begin:
+def recording_start(operation: Operation, context: BuildContext) -> RecordingHeader:
     """What to say of a pipeline when its recording begins.
 
     Args:
@@ -194,18 +194,18 @@ def begin_of(operation: Operation, context: BuildContext) -> Begin:
         context: How it is run: whether others record other parts of it, and all have to draw alike; and whether order
             matters where an operation was not told.
     """
-    return Begin(
-        entropy=FIXED if context.shared else secrets.randbits(64),
+    return RecordingHeader(
+        entropy=FIXED_SEED if context.shared_order else secrets.randbits(64),
         repeatable=all(step.repeatable_under(deterministic=context.deterministic) for step in walk(operation)),
-        pipeline=described(operation),
+        pipeline=chain_of_names(operation),
     )
 
 
-def _keeps_splits(operation: Operation) -> bool:
-    return operation.keeps_splits and len(operation.inputs) == 1 and not isinstance(operation, Cache)
+def _is_split_local(operation: Operation) -> bool:
+    return operation.split_local and len(operation.inputs) == 1 and not isinstance(operation, Cache)
 
 
-def _cut_of(operation: Operation) -> str:
+def _shard_key(operation: Operation) -> str:
     """What tells the shards of one pipeline apart. Values are not looked at: a function may count its own calls."""
     return repr([(step.name, step.files if isinstance(step, FileSource) else ()) for step in walk(operation)])
 
@@ -227,67 +227,70 @@ def refuse_unhashable(found: Fingerprint, name: str) -> None:
 class CacheStage(Stage):
     """Reads the recording, and with all others in this process writes it; or runs the input, where that must be."""
 
-    seeks = True
+    skips_cheaply = True
     closes_slowly = True
 
     def __init__(self, operation: Cache, context: BuildContext) -> None:
         super().__init__(operation.name)
         self._operation = operation
         self._classes = operation.classes
-        self._asks = context.opened
+        self._opened_files = context.opened_files
         # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
-        self._context = BuildContext(entropy=context.entropy, prompt=context.prompt, shared=context.shared)
-        self._pipeline: Pipeline | None = None
-        self._told_files = 0
-        plan = Plan(
-            begin=begin_of(operation.inputs[0], context),
-            open=self._open,
+        self._context = BuildContext(
+            entropy=context.entropy, low_latency=context.low_latency, shared_order=context.shared_order
+        )
+        self._pipeline: FrameSource | None = None
+        self._reported_files = 0
+        plan = RecordingPlan(
+            header=recording_start(operation.inputs[0], context),
+            open_pipeline=self._open,
             chunk_bytes=operation.chunk_bytes,
             lease_s=operation.lease_s,
         )
-        self._lends = context.copied_later
+        self._may_share_memory = context.copied_later
         # An iterator is built by its first `next`, so Ctrl-C may come at any moment of this.
         self._reader = shielded(
-            lambda: Reader(operation.shelf(), plan, copied_later=context.copied_later), lambda late: late.close()
+            lambda: RecordingReader(operation.recordings(), plan, copied_later=context.copied_later),
+            lambda late: late.close(),
         )
-        if self._asks is not None:
-            self._asks.add_notes(operation.named_files)
+        if self._opened_files is not None:
+            self._opened_files.add_states(operation.named_files)
 
     @property
-    def lends(self) -> bool:
+    def may_share_memory(self) -> bool:
         """Views of what is recorded where they are copied later, else copies."""
-        return self._lends
+        return self._may_share_memory
 
-    def _open(self, entropy: int) -> Pipeline:
-        return self._operation.run(replace(self._context, entropy=entropy))
+    def _open(self, entropy: int) -> FrameSource:
+        return self._operation.open_source(replace(self._context, entropy=entropy))
 
     def produce(self, want: int) -> Run:
         """The next elements, recorded or produced."""
         if self._pipeline is None:
             try:
                 run = self._reader.pull(want)
-                self._tell_files()
-                return self._classes.adopt(run) if isinstance(run, list) and run else run
-            except Alone as alone:
-                self._go_alone(alone)
+                self._report_files()
+                return self._classes.convert_run(run) if isinstance(run, list) and run else run
+            except FallBackToPipeline as alone:
+                self._fall_back(alone)
                 if alone.error is not None:
                     raise alone.error from alone.error.__cause__
         assert self._pipeline is not None
-        run = self._pipeline.run(want)
-        self._tell_files()
+        run = self._pipeline.pull_elements(want)
+        self._report_files()
         return run
 
-    def _tell_files(self) -> None:
+    def _report_files(self) -> None:
         """Note which files the elements were read from, whoever opened them, where somebody asks."""
-        if self._asks is None:
+        if self._opened_files is None:
             return
         if self._pipeline is not None:
-            self._asks.add_notes(self._pipeline.take_files())
+            self._opened_files.add_states(self._pipeline.take_files())
             return
         files = self._reader.files()
-        if len(files) != self._told_files:
-            self._asks.add_notes(files)
-            self._told_files = len(files)
+        if len(files) != self._reported_files:
+            self._opened_files.add_states(files)
+            self._reported_files = len(files)
 
     def skip(self, count: int) -> int:
         """Without looking at what is recorded."""
@@ -295,22 +298,22 @@ class CacheStage(Stage):
         if self._pipeline is None:
             try:
                 return self._reader.skip(count)
-            except Alone as alone:
-                self._go_alone(alone)
+            except FallBackToPipeline as alone:
+                self._fall_back(alone)
                 skipped = alone.position - began
-                return skipped + self._own().skip(count - skipped)
-        return self._own().skip(count)
+                return skipped + self._own_pipeline().skip(count - skipped)
+        return self._own_pipeline().skip(count)
 
-    def _own(self) -> Pipeline:
+    def _own_pipeline(self) -> FrameSource:
         assert self._pipeline is not None
         return self._pipeline
 
-    def _go_alone(self, alone: Alone) -> None:
-        pipeline = alone.take_source()
+    def _fall_back(self, fallback: FallBackToPipeline) -> None:
+        pipeline = fallback.take_pipeline()
         if pipeline is None:
-            pipeline = self._open(alone.entropy)
-            pipeline.skip(alone.position)
-        assert isinstance(pipeline, Pipeline)
+            pipeline = self._open(fallback.entropy)
+            pipeline.skip(fallback.position)
+        assert isinstance(pipeline, FrameSource)
         self._pipeline = pipeline
         if self._cancelled:
             pipeline.cancel()
@@ -330,20 +333,20 @@ class CacheStage(Stage):
             self._pipeline.close()
 
 
-class Pipeline:
+class FrameSource:
     """A pipeline's stage as what a recording is made from: frames instead of runs.
 
     Args:
         stage: The stage.
         opened: Where it notes the files that it opens.
-        how: What they are known by.
+        compared_by: What they are known by.
     """
 
-    def __init__(self, stage: Stage, opened: OpenedFiles, how: How) -> None:
+    def __init__(self, stage: Stage, opened: OpenedFiles, compared_by: FileComparison) -> None:
         self._stage = stage
         self._opened = opened
-        self._how: How = how
-        self._waiting: list[Any] = []
+        self._compared_by: FileComparison = compared_by
+        self._unframed: list[Any] = []
         self._error: Exception | None = None
 
     def pull(self, want: int) -> list[Frame]:
@@ -355,14 +358,14 @@ class Pipeline:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        run: Run = self._waiting[:want]
-        self._waiting = self._waiting[want:]
+        run: Run = self._unframed[:want]
+        self._unframed = self._unframed[want:]
         if not run:
             run = self._stage.pull(want)
         if not len(run):
             return []
         try:
-            return framed(run)
+            return frames_from_run(run)
         except Exception:  # noqa: BLE001 - elements hold anything; found again below, in its place
             return self._one_by_one(as_list(run))
 
@@ -370,25 +373,25 @@ class Pipeline:
         found: list[Frame] = []
         for index, element in enumerate(run):
             try:
-                found += framed([element])
+                found += frames_from_run([element])
             except Exception as error:
-                self._waiting = run[index + 1 :] + self._waiting
+                self._unframed = run[index + 1 :] + self._unframed
                 if not found:
                     raise
                 self._error = error
                 break
         return found
 
-    def run(self, want: int) -> Run:
+    def pull_elements(self, want: int) -> Run:
         """The same as elements."""
         frames = self.pull(want)
         if len(frames) == 1:
             return rows(frames[0], 0, frames[0].count)
         return [element for frame in frames for element in as_list(rows(frame, 0, frame.count))]
 
-    def take_files(self) -> tuple[FileNote, ...]:
+    def take_files(self) -> tuple[FileState, ...]:
         """The files that were opened since the last call."""
-        return self._opened.take(self._how)
+        return self._opened.take_new_states(self._compared_by)
 
     def skip(self, count: int) -> int:
         """Leave elements out; how many there were."""

@@ -7,33 +7,33 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dsnb.cache.backends import Unwritable
-from dsnb.cache.frames import Run, handed_out, nbytes_of
-from dsnb.cache.opened import FileNote
-from dsnb.cache.recording import Place
+from dsnb.cache.backends import StoreFailed
+from dsnb.cache.frames import Run, elements_for_reader, nbytes_of
+from dsnb.cache.opened_files import FileState
+from dsnb.cache.recording import FrameRef
 from dsnb.cache.split_recording import SplitRecording
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DataLossError
-from dsnb.pipeline.engine.resume_point import Marks, ResumePoint
+from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation, walk
 
 if TYPE_CHECKING:
-    from dsnb.pipeline.operations.cache import Pipeline
+    from dsnb.pipeline.operations.cache import FrameSource
 
 _CHUNK_S = 1.0
 
 
-class OneRun:
+class SingleRangeFeed:
     """A feed that hands out one run of splits."""
 
     def __init__(self, first: int, end: int) -> None:
-        self._run = (first, end)
+        self._range = (first, end)
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
         """The run."""
         del provider, repetition
-        return iter([self._run])
+        return iter([self._range])
 
     def repetition(self, provider: int) -> int:
         """The only one."""
@@ -49,7 +49,7 @@ class SplitCacheStage(Stage):
         operation: The input.
         context: Of the task.
         recording: Where to.
-        wrap: Runs the input, as frames.
+        open_source: Runs the input, as frames.
         chunk_bytes: What is written at once.
     """
 
@@ -59,7 +59,7 @@ class SplitCacheStage(Stage):
         operation: Operation,
         context: BuildContext,
         recording: SplitRecording,
-        wrap: Callable[[BuildContext], Pipeline],
+        open_source: Callable[[BuildContext], FrameSource],
         chunk_bytes: int,
     ) -> None:
         super().__init__(name)
@@ -68,97 +68,109 @@ class SplitCacheStage(Stage):
         self._context = replace(
             context,
             entropy=recording.entropy,
-            passes=(0,),
+            iteration_path=(0,),
             provider=0,
             deterministic=True,
-            room=None,
+            allocate=None,
             copied_later=False,
         )
-        self._lends = context.copied_later
+        self._may_share_memory = context.copied_later
         self._feed, self._provider = context.splits, context.provider
-        self._runs = self._feed.open(self._provider)
+        self._ranges = self._feed.open(self._provider)
         self._repetition = self._feed.repetition(self._provider)
-        self._taken = 0
-        self._resume_marks = Marks()
+        self._splits_taken = 0
+        self._resumable_positions = ResumablePositions()
         self._recording = recording
-        self._wrap = wrap
+        self._open_source = open_source
         self._chunk_bytes = chunk_bytes
-        self._one_each = all(step.elementwise or not step.inputs for step in walk(operation)) and _counted(operation)
-        self._pipeline: Pipeline | None = None
-        self._work: list[tuple[int, int, Any]] = []
+        self._one_element_per_split = all(
+            step.elementwise or not step.inputs for step in walk(operation)
+        ) and _has_one_element_per_split(operation)
+        self._pipeline: FrameSource | None = None
+        self._pending_ranges: list[tuple[int, int, Any]] = []
         self._ready: Iterator[Run] = iter(())
-        self._left: Run = []
+        self._rest: Run = []
         self._want = 1
 
     @property
-    def lends(self) -> bool:
+    def may_share_memory(self) -> bool:
         """Views of what is recorded where they are copied later, else copies."""
-        return self._lends
+        return self._may_share_memory
 
     def resume_point(self, count: int) -> ResumePoint:
         """Behind the splits that it is done with, and the elements of the next ones that it gave."""
-        mark = self._resume_marks.before(count) if self._resume_marks is not None else None
-        given, _, splits = mark or (-self._begun.skip, 0, 0)
-        return ResumePoint(skip=count - given, provider=self._provider, repetition=self._repetition, splits=splits)
+        position = self._resumable_positions.last_before(count) if self._resumable_positions is not None else None
+        given, _, splits = position or (-self._start_point.skip, 0, 0)
+        return ResumePoint(
+            skip=count - given, provider=self._provider, repetition=self._repetition, finished_splits=splits
+        )
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin there."""
         if point.repetition:
-            self._runs = self._feed.open(self._provider, point.repetition)
+            self._ranges = self._feed.open(self._provider, point.repetition)
             self._repetition = point.repetition
         super().begin_at(point)
 
     def produce(self, want: int) -> Run:
         """The next elements of the splits in hand, or of the next ones."""
         self._want = want
-        while not len(self._left):
-            self._left = next(self._ready, [])
-            if not len(self._left) and not self._next_splits():
+        while not len(self._rest):
+            self._rest = next(self._ready, [])
+            if not len(self._rest) and not self._next_splits():
                 return []
-        run, self._left = self._left[:want], self._left[want:]
+        run, self._rest = self._rest[:want], self._rest[want:]
         return run
 
     def _next_splits(self) -> bool:
         """Begin with the next splits; False if there are none."""
-        self.mark(self._taken - sum(end - first for first, end, _ in self._work))
-        if not self._work:
-            piece = next(self._runs, None)
-            if piece is None:
+        self.note_resumable_position(self._splits_taken - sum(end - first for first, end, _ in self._pending_ranges))
+        if not self._pending_ranges:
+            next_range = next(self._ranges, None)
+            if next_range is None:
                 return False
-            self._taken += piece[1] - piece[0]
-            self._work = list(reversed(self._recording.cut(*piece)))
-        first, end, found = self._work.pop()
+            self._splits_taken += next_range[1] - next_range[0]
+            self._pending_ranges = list(reversed(self._recording.partition(*next_range)))
+        first, end, found = self._pending_ranges.pop()
         if found is None:
-            self._make_some(first, end)
+            self._start_producing(first, end)
         else:
-            self._ready = self._recorded(first, end, found)
+            self._ready = self._read_recorded(first, end, found)
         return True
 
-    def _recorded(self, first: int, end: int, piece: Any) -> Iterator[Run]:
+    def _read_recorded(self, first: int, end: int, piece: Any) -> Iterator[Run]:
         """The elements of recorded splits; if they cannot be read, nothing, and the splits are produced."""
         try:
             found = list(self._recording.read(piece, first, end))
         except DataLossError as damage:
-            self._recording.give_up(piece, damage)
-        except Unwritable as refusal:
-            self._recording.stop_reading(refusal.page)
+            self._recording.abandon_damaged(piece, damage)
+        except StoreFailed as refusal:
+            self._recording.stop_reading(refusal.error)
         else:
-            return (handed_out(frame, low, high, copied_later=self._lends) for frame, low, high in found)
-        self._work.append((first, end, None))
+            return (
+                elements_for_reader(frame, low, high, copied_later=self._may_share_memory) for frame, low, high in found
+            )
+        self._pending_ranges.append((first, end, None))
         return iter(())
 
-    def _make_some(self, first: int, end: int) -> None:
+    def _start_producing(self, first: int, end: int) -> None:
         """Produce one split of a run; or the whole run, where each split is one element."""
-        stop = end if self._one_each else first + 1
+        stop = end if self._one_element_per_split else first + 1
         if stop < end:
-            self._work.append((stop, end, None))
-        self._pipeline = self._wrap(replace(self._context, splits=OneRun(first, stop)))
-        making = _Making(
-            self._recording, first, self._chunk_bytes, one_each=self._one_each, take_files=self._pipeline.take_files
+            self._pending_ranges.append((stop, end, None))
+        self._pipeline = self._open_source(replace(self._context, splits=SingleRangeFeed(first, stop)))
+        recorder = _SplitRecorder(
+            self._recording,
+            first,
+            self._chunk_bytes,
+            one_element_per_split=self._one_element_per_split,
+            take_files=self._pipeline.take_files,
         )
-        self._ready = _Runs(self._pipeline, making, lambda: self._want, self._done, copied_later=self._lends)
+        self._ready = _ProducedRuns(
+            self._pipeline, recorder, lambda: self._want, self._close_pipeline, copied_later=self._may_share_memory
+        )
 
-    def _done(self) -> None:
+    def _close_pipeline(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.close()
@@ -171,20 +183,20 @@ class SplitCacheStage(Stage):
 
     def release(self, unread: int) -> None:
         """Let go of the pipeline and the store."""
-        if isinstance(self._ready, _Runs):
+        if isinstance(self._ready, _ProducedRuns):
             self._ready.stop()
-        self._done()
+        self._close_pipeline()
         self._recording.close()
 
 
-def _counted(operation: Operation) -> bool:
+def _has_one_element_per_split(operation: Operation) -> bool:
     """Whether a chain's source has as many elements as splits."""
     (source,) = (step for step in walk(operation) if not step.inputs)
     provider = source.split_provider()
     return provider is not None and provider.count == source.cardinality
 
 
-class _Making:
+class _SplitRecorder:
     """Splits that are being produced: what is whole of them is committed, a split with a failure is not."""
 
     def __init__(
@@ -193,18 +205,18 @@ class _Making:
         first: int,
         chunk_bytes: int,
         *,
-        one_each: bool,
-        take_files: Callable[[], tuple[FileNote, ...]],
+        one_element_per_split: bool,
+        take_files: Callable[[], tuple[FileState, ...]],
     ) -> None:
         self._recording = recording
         self._take_files = take_files
         self._chunk_bytes = chunk_bytes
-        self._one_each = one_each
+        self._one_element_per_split = one_element_per_split
         self._first = first
         self._count = 0
         self._since = time.monotonic()
         self._frames: list[Frame] = []
-        self._places: list[Place] = []
+        self._locations: list[FrameRef] = []
         self._failed = False
 
     def add(self, frames: list[Frame]) -> None:
@@ -212,78 +224,78 @@ class _Making:
         self._frames += frames
         self._count += sum(frame.count for frame in frames)
         full = nbytes_of(self._frames) >= self._chunk_bytes
-        if self._one_each and (full or time.monotonic() - self._since >= _CHUNK_S):
+        if self._one_element_per_split and (full or time.monotonic() - self._since >= _CHUNK_S):
             self.commit()
         elif full:
             self._write()
 
     def fail(self) -> None:
         """An element failed: its split is tried again by the next pass."""
-        if self._one_each:
+        if self._one_element_per_split:
             self.commit()
             self._first += 1
         else:
             self._failed = True
 
     def _write(self) -> None:
-        self._places += self._recording.keep(self._frames)
+        self._locations += self._recording.write_frames(self._frames)
         self._frames = []
 
     def commit(self) -> None:
         """Commit what is whole: all elements up to now, where each is a split; else the one split."""
         self._write()
-        counts = [1] * self._count if self._one_each else [self._count]
+        counts = [1] * self._count if self._one_element_per_split else [self._count]
         if not self._failed:
-            self._recording.add(self._first, counts, self._places, self._take_files())
+            self._recording.commit_splits(self._first, counts, self._locations, self._take_files())
         self._first += len(counts)
-        self._places, self._count, self._since = [], 0, time.monotonic()
+        self._locations, self._count, self._since = [], 0, time.monotonic()
 
     def stop(self) -> None:
         """The reader leaves in the middle."""
-        if self._one_each:
+        if self._one_element_per_split:
             self.commit()
 
 
-class _Runs(Iterator[Run]):
+class _ProducedRuns(Iterator[Run]):
     """The elements of splits that are being produced, recorded on the way."""
 
     def __init__(
         self,
-        pipeline: Pipeline,
-        making: _Making,
+        pipeline: FrameSource,
+        recorder: _SplitRecorder,
         want: Callable[[], int],
-        done: Callable[[], None],
+        on_end: Callable[[], None],
         *,
         copied_later: bool,
     ) -> None:
         self._pipeline = pipeline
         self._copied_later = copied_later
         self._want = want
-        self._making: _Making | None = making
-        self._done = done
+        self._recorder: _SplitRecorder | None = recorder
+        self._on_end = on_end
 
     def __next__(self) -> Run:
-        making = self._making
-        if making is None:
+        recorder = self._recorder
+        if recorder is None:
             raise StopIteration
         try:
             frames = self._pipeline.pull(self._want())
         except CancelledError:
             raise
         except Exception:
-            making.fail()
+            recorder.fail()
             raise
         if not frames:
-            self._making = None
-            making.commit()
-            self._done()
+            self._recorder = None
+            recorder.commit()
+            self._on_end()
             raise StopIteration
-        making.add(frames)
-        found = [handed_out(frame, 0, frame.count, copied_later=self._copied_later) for frame in frames]
+        recorder.add(frames)
+        found = [elements_for_reader(frame, 0, frame.count, copied_later=self._copied_later) for frame in frames]
         return found[0] if len(found) == 1 else [element for run in found for element in as_list(run)]
 
     def stop(self) -> None:
         """Commit what is whole."""
-        making, self._making = self._making, None
-        if making is not None:
-            making.stop()
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.stop()

@@ -12,7 +12,7 @@ from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.selecting import SelectStage
 from dsnb.pipeline.engine.stage import Stage, as_list
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
-from dsnb.pipeline.specs import merged
+from dsnb.pipeline.specs import merge_specs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +31,7 @@ class ChooseFromDatasets(Operation):
     @property
     def element_spec(self) -> Any:
         """What the datasets have in common."""
-        return reduce(merged, (source.element_spec for source in self.inputs[1:]))
+        return reduce(merge_specs, (source.element_spec for source in self.inputs[1:]))
 
     @property
     def cardinality(self) -> int:
@@ -58,16 +58,16 @@ class ChooseStage(SelectStage):
         """The next numbers."""
         return as_list(self._choices.pull(want))
 
-    def meant(self, draw: Any) -> int:
+    def dataset_index(self, draw: Any) -> int:
         """The number itself."""
         try:
-            place = operator.index(draw)
+            index = operator.index(draw)
         except TypeError:
-            place = -1
-        if not 0 <= place < self._count:
+            index = -1
+        if not 0 <= index < self._count:
             raise InvalidArgumentError(
                 f"the choice {draw!r} is no number of one of {self._count} datasets",
                 did="the choice was left out; reading goes on with the next",
                 hint=f"let `choice_dataset` give whole numbers from 0 to {self._count - 1}",
             )
-        return place
+        return index

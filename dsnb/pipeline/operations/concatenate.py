@@ -7,7 +7,7 @@ from typing import Any
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.specs import merged, total
+from dsnb.pipeline.specs import merge_specs, total_cardinality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,12 +25,12 @@ class Concatenate(Operation):
     def element_spec(self) -> Any:
         """What both specs have in common."""
         first, second = self.inputs
-        return merged(first.element_spec, second.element_spec)
+        return merge_specs(first.element_spec, second.element_spec)
 
     @property
     def cardinality(self) -> int:
         """The sum."""
-        return total([source.cardinality for source in self.inputs])
+        return total_cardinality([source.cardinality for source in self.inputs])
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that reads the inputs in turn."""
@@ -42,26 +42,26 @@ class ConcatenateStage(Stage):
 
     def __init__(self, name: str, *sources: Stage) -> None:
         super().__init__(name, *sources)
-        self._turn = 0
+        self._current = 0
 
     def start(self) -> None:
         """Only the input whose turn it is."""
-        for stage in self.inputs[self._turn : self._turn + 1]:
+        for stage in self.inputs[self._current : self._current + 1]:
             stage.start()
 
     def skip(self, count: int) -> int:
         """The inputs' in turn."""
         left = count
-        while left and self._turn < len(self.inputs):
-            left -= self.inputs[self._turn].skip(left)
-            self._turn += bool(left)
+        while left and self._current < len(self.inputs):
+            left -= self.inputs[self._current].skip(left)
+            self._current += bool(left)
         return count - left
 
     def produce(self, want: int) -> Run:
         """The next elements."""
-        while self._turn < len(self.inputs):
-            run = self.inputs[self._turn].pull(want)
+        while self._current < len(self.inputs):
+            run = self.inputs[self._current].pull(want)
             if len(run):
                 return run
-            self._turn += 1
+            self._current += 1
         return []

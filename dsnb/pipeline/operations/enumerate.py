@@ -10,7 +10,7 @@ import numpy as np
 from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import Run, Stage, Tracking, as_list
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
@@ -54,22 +54,22 @@ class EnumerateStage(Stage):
         self._number += skipped
         return skipped
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
         """The input's, and the number of the next pair."""
-        return self.pass_on(count, at=self._begun.at + count)
+        return self.resume_point_of_inputs(count, counter=self._start_point.counter + count)
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin there, with the number of that pair."""
         super().begin_at(point)
-        self._number += point.at
+        self._number += point.counter
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """The input's elements are this one's."""
-        return self.inputs[0].track(held=held)
+        return self.inputs[0].track_consumption(buffered=buffered)
 
     def produce(self, want: int) -> Run:
         """The next pairs."""

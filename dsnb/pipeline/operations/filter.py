@@ -7,16 +7,16 @@ from itertools import compress
 from typing import Any
 
 from dsnb.dataclass import dataclass
+from dsnb.pipeline.engine.as_bools import as_bools
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
-from dsnb.pipeline.engine.origin import function_name
-from dsnb.pipeline.engine.resume_point import Marks
+from dsnb.pipeline.engine.function_location import function_name
+from dsnb.pipeline.engine.resume_point import ResumablePositions
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.engine.truths import truths
-from dsnb.pipeline.operation import BuildContext, SameKind
+from dsnb.pipeline.operation import BuildContext, SameSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Filter(SameKind):
+class Filter(SameSpec):
     """Elements for which `predicate` is true."""
 
     predicate: Callable[..., Any]
@@ -27,37 +27,37 @@ class Filter(SameKind):
         return f"filter({function_name(self.predicate)})"
 
     @property
-    def keeps_splits(self) -> bool:
+    def split_local(self) -> bool:
         """It does."""
         return True
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that asks the predicate."""
         (source,) = self.build_inputs(context)
-        function = UserFunction(self.predicate, self.name, keep=False)
-        return FilterStage(self.name, source, function, prompt=context.prompt)
+        function = UserFunction(self.predicate, self.name, keep_results=False)
+        return FilterStage(self.name, source, function, low_latency=context.low_latency)
 
 
 class FilterStage(CallingStage):
     """Asks the predicate for whole runs."""
 
-    def __init__(self, name: str, source: Stage, function: UserFunction, *, prompt: bool = False) -> None:
-        super().__init__(name, source, function, prompt=prompt)
-        self._resume_marks = Marks()
+    def __init__(self, name: str, source: Stage, function: UserFunction, *, low_latency: bool = False) -> None:
+        super().__init__(name, source, function, low_latency=low_latency)
+        self._resumable_positions = ResumablePositions()
 
     def produce(self, want: int) -> Run:
         """The next elements that pass; goes on until there is one."""
-        if self._done:
-            return self.done_before(want)
+        if self._leftover_results:
+            return self.take_leftover_results(want)
         while True:
             if self.idle:
-                self.mark()
-            run, answers, failure = self.answers(want)
+                self.note_resumable_position()
+            run, answers, failure = self.call_next(want)
             if not run:
                 return []
-            answers, failure = truths(self.name, answers, failure)
+            answers, failure = as_bools(self.name, answers, failure)
             out = list(compress(run, answers))
             if failure is not None:
-                return self.passed(out, run, len(answers), failure)
+                return self.deliver_before(out, run, len(answers), failure)
             if out:
                 return out

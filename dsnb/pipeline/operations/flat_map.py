@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.pipeline.engine.inner import InnerDatasets
-from dsnb.pipeline.engine.origin import function_name
-from dsnb.pipeline.engine.resume_point import Marks, ResumePoint
+from dsnb.pipeline.engine.function_location import function_name
+from dsnb.pipeline.engine.inner_datasets import InnerDatasets
+from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
@@ -25,7 +25,7 @@ class FlatMap(Operation):
         return f"flat_map({function_name(self.function)})"
 
     @property
-    def keeps_splits(self) -> bool:
+    def split_local(self) -> bool:
         """It does."""
         return True
 
@@ -42,11 +42,11 @@ class FlatMapStage(Stage):
         super().__init__(name, source)
         self._datasets = InnerDatasets(name, function, source, context)
         self._inner: Stage | None = None
-        self._resume_marks = Marks()
+        self._resumable_positions = ResumablePositions()
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin there, with the number of the next inner dataset."""
-        self._datasets.begin_at(point.at)
+        self._datasets.begin_at(point.counter)
         super().begin_at(point)
 
     def produce(self, want: int) -> Run:
@@ -59,7 +59,7 @@ class FlatMapStage(Stage):
         return []
 
     def _open(self) -> bool:
-        self.mark(self._datasets.count)
+        self.note_resumable_position(self._datasets.count)
         self._inner = inner = self._datasets.next()
         if inner is not None:
             self.adopt(inner)

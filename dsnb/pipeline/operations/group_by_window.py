@@ -13,8 +13,8 @@ import numpy as np
 from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction, call_once
-from dsnb.pipeline.engine.origin import function_name
-from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.function_location import function_name
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.operations.flat_map import FlatMapStage
@@ -44,21 +44,23 @@ class GroupStage(CallingStage):
     """Pairs of a key and a dataset: a window when it is full, and at the end, by their keys, those that are not."""
 
     def __init__(self, operation: GroupByWindow, source: Stage) -> None:
-        super().__init__(f"groups of {operation.name}", source, UserFunction(operation.key, operation.name, keep=False))
+        super().__init__(
+            f"groups of {operation.name}", source, UserFunction(operation.key, operation.name, keep_results=False)
+        )
         self._window_size = operation.window_size
         self._groups: dict[int, list[Any]] = {}
         self._sizes: dict[int, int] = {}
         self._ready: deque[Any] = deque()
-        self._pace = Pace()
+        self._run_length = AdaptiveRunLength()
         self._ended = False
 
     def produce(self, want: int) -> Run:
         """The next windows."""
         while not self._ready and not self._ended:
             began = perf_counter_ns()
-            run = self.next_inputs(self._pace.want)
-            self._group(run) if run else self._end()
-            self._pace.note(perf_counter_ns() - began)
+            run = self.next_inputs(self._run_length.want)
+            self._group(run) if run else self._flush()
+            self._run_length.note(perf_counter_ns() - began)
         out: list[Any] = []
         while self._ready and len(out) < want:
             if isinstance(self._ready[0], Exception):
@@ -74,19 +76,19 @@ class GroupStage(CallingStage):
         failure = self.function.extend(keys, run)
         for number, (key, element) in enumerate(zip(keys, run, strict=False)):
             try:
-                self._add(_whole(self.name, "the key", key), element)
+                self._add(_integer(self.name, "the key", key), element)
             except Exception as error:  # noqa: BLE001 - it stands in its element's place
-                self._waiting = run[number + 1 :] + self._waiting
+                self._pending_inputs = run[number + 1 :] + self._pending_inputs
                 self._ready.append(error)
                 return
             except BaseException:
-                self._waiting = run[number:] + self._waiting
+                self._pending_inputs = run[number:] + self._pending_inputs
                 raise
         if isinstance(failure, Exception):
-            self._waiting = run[len(keys) + 1 :] + self._waiting
+            self._pending_inputs = run[len(keys) + 1 :] + self._pending_inputs
             self._ready.append(failure)
         elif failure is not None:
-            self._waiting = run[len(keys) :] + self._waiting
+            self._pending_inputs = run[len(keys) :] + self._pending_inputs
             raise failure
 
     def _add(self, key: int, element: Any) -> None:
@@ -101,8 +103,10 @@ class GroupStage(CallingStage):
         if not callable(self._window_size):
             size = self._window_size
         else:
-            asked = call_once(UserFunction(self._window_size, self.function.operation, keep=False), np.int64(key))
-            size = _whole(self.name, "the window size", asked)
+            asked = call_once(
+                UserFunction(self._window_size, self.function.operation, keep_results=False), np.int64(key)
+            )
+            size = _integer(self.name, "the window size", asked)
             if size < 1:
                 raise InvalidArgumentError(
                     f"Window size must be greater than zero, but got {size} for the key {key}",
@@ -112,7 +116,7 @@ class GroupStage(CallingStage):
         self._sizes[key] = size
         return size
 
-    def _end(self) -> None:
+    def _flush(self) -> None:
         self._ended = True
         self._ready += (_window(key, self._groups[key]) for key in sorted(self._groups))
         self._groups.clear()
@@ -132,7 +136,7 @@ def _window(key: int, elements: list[Any]) -> tuple[Any, Any]:
     return np.int64(key), dataset_of(elements)
 
 
-def _whole(name: str, what: str, value: Any) -> int:
+def _integer(name: str, what: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:

@@ -10,9 +10,9 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from dsnb.dataclass import dataclass
-from dsnb.pipeline.engine.inner import InnerDatasets
+from dsnb.pipeline.engine.function_location import function_name
+from dsnb.pipeline.engine.inner_datasets import InnerDatasets
 from dsnb.pipeline.engine.look_ahead import LookAhead
-from dsnb.pipeline.engine.origin import function_name
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE, MOST_THREADS
@@ -45,7 +45,7 @@ class Interleave(Operation):
         return ordered or self.calls in (None, 1)
 
     @property
-    def keeps_splits(self) -> bool:
+    def split_local(self) -> bool:
         """It does."""
         return True
 
@@ -72,9 +72,9 @@ class InterleaveStage(Stage):
         self._datasets = InnerDatasets(operation.name, operation.function, source, context)
         self._threads = min(operation.cycle, MOST_THREADS) if operation.calls == AUTOTUNE else operation.calls or 0
         self._changed = threading.Condition()
-        self._places: list[_Place | None] = [None] * operation.cycle
-        self._turn = 0
-        self._left = operation.block
+        self._slots: list[_CycleSlot | None] = [None] * operation.cycle
+        self._current = 0
+        self._block_left = operation.block
         self._exhausted = False
         self._interrupted: list[Any] = []
 
@@ -83,13 +83,13 @@ class InterleaveStage(Stage):
         out, self._interrupted = self._interrupted, []
         try:
             # What is there already is not held back by what is not.
-            while len(out) < want and not (out and self._threads and self._waits()):
-                if self._take_rounds(out, want):
+            while len(out) < want and not (out and self._threads and self._must_wait()):
+                if self._take_full_cycles(out, want):
                     continue
-                place = self._places[self._turn] or self._find_place()
-                if place is None:
+                slot = self._slots[self._current] or self._find_slot()
+                if slot is None:
                     break
-                self._take(self._ready_place(place), out, want)
+                self._take(self._ready_slot(slot), out, want)
         except KeyboardInterrupt:
             self._interrupted = out
             raise
@@ -97,134 +97,134 @@ class InterleaveStage(Stage):
             return self.fail_after(failure, out)
         return out
 
-    def _take(self, place: _Place, out: list[Any], want: int) -> None:
+    def _take(self, slot: _CycleSlot, out: list[Any], want: int) -> None:
         """One block of one place, or as much of it as is wanted; pass on at its end, or the dataset's."""
-        room = min(want - len(out), self._left)
+        wanted = min(want - len(out), self._block_left)
         # What each place will give in whole rounds is pulled from it at once; nothing is pulled that is not wanted.
-        rounds = (want - len(out)) // (len(self._places) * self._operation.block)
+        cycles = (want - len(out)) // (len(self._slots) * self._operation.block)
         before = len(out)
-        out += place.take(room, max(room, rounds * self._operation.block))
+        out += slot.take(wanted, max(wanted, cycles * self._operation.block))
         taken = len(out) - before
-        self._left -= taken
+        self._block_left -= taken
         if not taken:
-            self._places[self._turn] = None
-            self._close(place)
+            self._slots[self._current] = None
+            self._close(slot)
             if self._threads:
                 self._open_all()
-        if not taken or not self._left:
-            self._pass_on()
+        if not taken or not self._block_left:
+            self._advance()
 
-    def _take_rounds(self, out: list[Any], want: int) -> bool:
+    def _take_full_cycles(self, out: list[Any], want: int) -> bool:
         """Whole rounds of all places at once, as far as each of them has something; whether there were any."""
         block = self._operation.block
-        lanes = self._lanes() if self._left == block else []
-        rounds = (want - len(out)) // (max(1, len(lanes)) * block)
-        if not lanes or not rounds:
+        slots = self._slots_of_next_cycle() if self._block_left == block else []
+        cycles = (want - len(out)) // (max(1, len(slots)) * block)
+        if not slots or not cycles:
             return False
-        rounds = min(rounds, min(place.hold(rounds * block) for place in lanes) // block)
-        if not rounds:
+        cycles = min(cycles, min(place.fill(cycles * block) for place in slots) // block)
+        if not cycles:
             return False
-        columns = [place.take(rounds * block, 0) for place in lanes]
+        columns = [slot.take(cycles * block, 0) for slot in slots]
         if block == 1:
             out.extend(chain.from_iterable(zip(*columns, strict=True)))
         else:
-            for at in range(0, rounds * block, block):
+            for at in range(0, cycles * block, block):
                 for column in columns:
                     out += column[at : at + block]
         return True
 
-    def _lanes(self) -> list[_Place]:
+    def _slots_of_next_cycle(self) -> list[_CycleSlot]:
         """The places that take part in the next round, in its order; none where one has to be waited for or filled."""
-        if not self._exhausted and not all(self._places):
+        if not self._exhausted and not all(self._slots):
             return []
-        lanes = [place for place in (*self._places[self._turn :], *self._places[: self._turn]) if place is not None]
-        ready = [place for place in lanes if place.ready] if self._threads else lanes
-        return ready if len(ready) == len(lanes) or not self._ordered else []
+        slots = [slot for slot in (*self._slots[self._current :], *self._slots[: self._current]) if slot is not None]
+        ready = [place for place in slots if place.ready] if self._threads else slots
+        return ready if len(ready) == len(slots) or not self._ordered else []
 
-    def _find_place(self) -> _Place | None:
+    def _find_slot(self) -> _CycleSlot | None:
         """Go to the next place with a dataset, filling empty ones; None at the end."""
         if self._threads:
             self._open_all()
-        for _ in range(len(self._places)):
-            if self._places[self._turn] is None and not self._exhausted:
-                self._open(self._turn)
-            if self._places[self._turn] is not None:
-                return self._places[self._turn]
-            self._turn = (self._turn + 1) % len(self._places)
-            self._left = self._operation.block
+        for _ in range(len(self._slots)):
+            if self._slots[self._current] is None and not self._exhausted:
+                self._open(self._current)
+            if self._slots[self._current] is not None:
+                return self._slots[self._current]
+            self._current = (self._current + 1) % len(self._slots)
+            self._block_left = self._operation.block
         return None
 
     def _open_all(self) -> None:
         """Fill all places now, so that their threads begin; each gets the dataset that its next turn would give it."""
-        count = len(self._places)
+        count = len(self._slots)
         for step in range(count):
-            turn = (self._turn + step) % count
-            if self._places[turn] is None and not self._exhausted:
-                self._open(turn)
+            index = (self._current + step) % count
+            if self._slots[index] is None and not self._exhausted:
+                self._open(index)
 
-    def _open(self, turn: int) -> None:
+    def _open(self, index: int) -> None:
         inner = self._datasets.next()
         if inner is None:
             self._exhausted = True
             return
-        ahead = LookAhead(inner, self.name, None, self._changed) if turn < self._threads else None
-        self._places[turn] = _Place(inner, ahead)
+        ahead = LookAhead(inner, self.name, None, self._changed) if index < self._threads else None
+        self._slots[index] = _CycleSlot(inner, ahead)
         self.adopt(inner)
         if ahead is not None:
             ahead.start()
 
-    def _pass_on(self) -> None:
-        self._turn = (self._turn + 1) % len(self._places)
-        self._left = self._operation.block
+    def _advance(self) -> None:
+        self._current = (self._current + 1) % len(self._slots)
+        self._block_left = self._operation.block
 
-    def _waits(self) -> bool:
+    def _must_wait(self) -> bool:
         """Whether the next element would have to be waited for."""
         if self._ordered:
-            place = self._places[self._turn]
-            return place is not None and not place.ready
-        return any(self._places) and self._ready_turn() is None
+            slot = self._slots[self._current]
+            return slot is not None and not slot.ready
+        return any(self._slots) and self._ready_index() is None
 
-    def _ready_place(self, place: _Place) -> _Place:
+    def _ready_slot(self, slot: _CycleSlot) -> _CycleSlot:
         """The place itself, or, where order does not matter, one that has something when a block begins."""
-        if self._ordered or not self._threads or self._left < self._operation.block:
-            return place
+        if self._ordered or not self._threads or self._block_left < self._operation.block:
+            return slot
         with self._changed:
-            if self._ready_turn() is None:
+            if self._ready_index() is None:
                 began = perf_counter_ns()
-                self._changed.wait_for(lambda: self._ready_turn() is not None)
+                self._changed.wait_for(lambda: self._ready_index() is not None)
                 self.wait_ns += perf_counter_ns() - began
-                for other in self._places:
-                    if other is not None and other.ahead is not None:
-                        other.ahead.grow()
-            self._turn = self._ready_turn() or 0
-        return self._places[self._turn] or place
+                for other in self._slots:
+                    if other is not None and other.look_ahead is not None:
+                        other.look_ahead.grow()
+            self._current = self._ready_index() or 0
+        return self._slots[self._current] or slot
 
-    def _ready_turn(self) -> int | None:
-        count = len(self._places)
-        turns = ((self._turn + step) % count for step in range(count))
-        return next((turn for turn in turns if (place := self._places[turn]) is not None and place.ready), None)
+    def _ready_index(self) -> int | None:
+        count = len(self._slots)
+        indices = ((self._current + step) % count for step in range(count))
+        return next((index for index in indices if (slot := self._slots[index]) is not None and slot.ready), None)
 
     def cancel(self) -> None:
         """Also the inner datasets'."""
         super().cancel()
-        for place in list(self._places):
-            if place is not None:
-                place.cancel()
+        for slot in list(self._slots):
+            if slot is not None:
+                slot.cancel()
 
     def release(self, unread: int) -> None:
         """Close the inner datasets."""
-        places, self._places = self._places, [None] * len(self._places)
-        for place in places:
-            if place is not None:
-                self._close(place)
+        slots, self._slots = self._slots, [None] * len(self._slots)
+        for slot in slots:
+            if slot is not None:
+                self._close(slot)
 
-    def _close(self, place: _Place) -> None:
-        self.wait_ns += place.ahead.wait_ns if place.ahead else 0
-        place.close()
+    def _close(self, slot: _CycleSlot) -> None:
+        self.wait_ns += slot.look_ahead.wait_ns if slot.look_ahead else 0
+        slot.close()
 
     def report(self, depth: int) -> StageReport:
         """With what lies ready of the inner datasets."""
-        ahead = [place.ahead for place in list(self._places) if place is not None and place.ahead is not None]
+        ahead = [slot.look_ahead for slot in list(self._slots) if slot is not None and slot.look_ahead is not None]
         return StageReport(
             name=self.name,
             depth=depth,
@@ -237,21 +237,26 @@ class InterleaveStage(Stage):
         )
 
 
-class _Place:
+class _CycleSlot:
     """An inner dataset in the cycle, read ahead or not."""
 
-    def __init__(self, stage: Stage, ahead: LookAhead | None) -> None:
+    def __init__(self, stage: Stage, look_ahead: LookAhead | None) -> None:
         self.stage = stage
-        self.ahead = ahead
+        self.look_ahead = look_ahead
         self._held: list[Any] = []
         self._next = 0
         self._failure: Exception | None = None
 
     @property
     def ready(self) -> bool:
-        return self.ahead is None or self._next < len(self._held) or self._failure is not None or self.ahead.ready
+        return (
+            self.look_ahead is None
+            or self._next < len(self._held)
+            or self._failure is not None
+            or self.look_ahead.ready
+        )
 
-    def hold(self, pull: int) -> int:
+    def fill(self, pull: int) -> int:
         """How many elements are held; `pull` are asked for when there are none. An error waits until it is taken."""
         if self._next >= len(self._held) and self._failure is None:
             try:
@@ -262,7 +267,7 @@ class _Place:
 
     def _pull(self, pull: int) -> None:
         self._held, self._next = [], 0
-        self._held = as_list(self.stage.pull(pull) if self.ahead is None else self.ahead.take(pull))
+        self._held = as_list(self.stage.pull(pull) if self.look_ahead is None else self.look_ahead.take(pull))
 
     def take(self, count: int, pull: int) -> list[Any]:
         """Up to `count` elements; `pull` of them are asked for when none are held. None at the end."""
@@ -275,7 +280,7 @@ class _Place:
         return self._held[first : self._next]
 
     def cancel(self) -> None:
-        self.stage.cancel() if self.ahead is None else self.ahead.cancel()
+        self.stage.cancel() if self.look_ahead is None else self.look_ahead.cancel()
 
     def close(self) -> None:
-        self.stage.close() if self.ahead is None else self.ahead.close_stage(0)
+        self.stage.close() if self.look_ahead is None else self.look_ahead.close_stage(0)

@@ -8,13 +8,13 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.room import Room
+from dsnb.elements.allocation import Allocator
 from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
-from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
 from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport, Tracking
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE
 from dsnb.processes import usable_cpus
@@ -58,10 +58,10 @@ class Map(Operation):
         """A serial or a parallel stage."""
         (source,) = self.build_inputs(context)
         if self.calls in (None, 1):
-            function = UserFunction(self.function, self.name, keep=True, room=context.room)
-            return MapStage(self.name, source, function, prompt=context.prompt)
+            function = UserFunction(self.function, self.name, keep_results=True, allocate=context.allocate)
+            return MapStage(self.name, source, function, low_latency=context.low_latency)
         ordered = context.deterministic if self.deterministic is None else self.deterministic
-        return ParallelMapStage(self, source, ordered=ordered, room=context.room)
+        return ParallelMapStage(self, source, ordered=ordered, allocate=context.allocate)
 
 
 class MapStage(ResultsStage):
@@ -71,17 +71,17 @@ class MapStage(ResultsStage):
         """Without calling the function."""
         return self.inputs[0].skip(count) if self.idle else super().skip(count)
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
         """The input's."""
-        return self.pass_on(count)
+        return self.resume_point_of_inputs(count)
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """The input's elements are this one's."""
-        return self.inputs[0].track(held=held)
+        return self.inputs[0].track_consumption(buffered=buffered)
 
 
 class ParallelMapStage(Stage):
@@ -91,69 +91,69 @@ class ParallelMapStage(Stage):
     reader waits long: a slow element holds back none that could be ready.
     """
 
-    def __init__(self, operation: Map, source: Stage, *, ordered: bool, room: Room | None) -> None:
+    def __init__(self, operation: Map, source: Stage, *, ordered: bool, allocate: Allocator | None) -> None:
         super().__init__(operation.name, source)
-        self._function = UserFunction(operation.function, operation.name, keep=True, room=room)
+        self._function = UserFunction(operation.function, operation.name, keep_results=True, allocate=allocate)
         self._ordered = ordered
         self._serial = MapStage(operation.name, source, self._function)
         self._trial = SerialTrial()
         # None as long as the trial has not told.
         self._threads = None if operation.calls == AUTOTUNE else operation.calls
-        self._judged = self._threads is not None
+        self._decided = self._threads is not None
         self._pool: ParallelCalls | None = None
-        self._retreating = False
+        self._stopping_pool = False
         self._busy_ns = 0
 
     def skip(self, count: int) -> int:
         """Without calling the function, as long as no thread does."""
         return self._serial.skip(count) if self._pool is None else super().skip(count)
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
         """The input's."""
-        return self.pass_on(count)
+        return self.resume_point_of_inputs(count)
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """The input's elements are this one's; some of them wait here."""
-        return self.inputs[0].track(held=True)
+        return self.inputs[0].track_consumption(buffered=True)
 
     def produce(self, want: int) -> Run:
         """The next results."""
-        threads = self._first_threads()
+        threads = self._initial_threads()
         if self._pool is None and threads and self._serial.idle:
             self._pool = ParallelCalls(self.inputs[0], self._function, threads, ordered=self._ordered)
         if self._pool is None:
             return self._call_serially(want)
         run = self._pool.take(want, usable_cpus() + 1 if self._threads is None else 0)
-        if self._retreating and not len(run):
-            self._leave(self._pool)
+        if self._stopping_pool and not len(run):
+            self._close_pool(self._pool)
             return self.produce(want)
         if self._threads is None:
-            self._learn(self._pool)
-        elif not self._judged:
-            self._judge(self._pool)
+            self._choose_threads(self._pool)
+        elif not self._decided:
+            self._decide(self._pool)
         return run
 
-    def _first_threads(self) -> int:
+    def _initial_threads(self) -> int:
         """How many threads a pool has at first; 0 where this thread does it."""
         if self._threads is None:
             return 0 if self._ordered else 1
         return self._threads if self._threads > 1 else 0
 
-    def _learn(self, pool: ParallelCalls) -> None:
+    def _choose_threads(self, pool: ParallelCalls) -> None:
         """Decide by what the calls of the first thread took, or of those that were added."""
         self._trial = SerialTrial(calls=pool.elements, wall_ns=pool.work_ns, cpu_ns=pool.cpu_ns)
-        if not self._trial.enough or self._retreating:
+        if not self._trial.is_conclusive or self._stopping_pool:
             return
         self._threads = max(pool.threads, self._trial.threads())
         if pool.threads > 1:  # they have proved their worth, and what they do was not measured serially
-            self._judged = True
+            self._decided = True
             pool.grow(self._threads)
         else:  # begin anew, with counters that can be compared
-            self._retreating = True
+            self._stopping_pool = True
             pool.stop_pulling()
 
     def _call_serially(self, want: int) -> Run:
@@ -167,35 +167,35 @@ class ParallelMapStage(Stage):
             self._trial.calls += len(run)
             self._trial.wall_ns += elapsed
             self._trial.cpu_ns += thread_time_ns() - cpu
-            self._threads = self._trial.threads() if self._trial.enough else None
+            self._threads = self._trial.threads() if self._trial.is_conclusive else None
         return run
 
-    def _judge(self, pool: ParallelCalls) -> None:
+    def _decide(self, pool: ParallelCalls) -> None:
         """Go back to serial calls if the threads gain nothing."""
         gained = self._trial.gained(self._threads or 1, pool.elements, pool.work_ns)
         if gained is None:
             return
-        self._judged = True
+        self._decided = True
         if not gained:
             self._threads = 1
-            self._retreating = True
+            self._stopping_pool = True
             pool.stop_pulling()
 
-    def _leave(self, pool: ParallelCalls) -> None:
+    def _close_pool(self, pool: ParallelCalls) -> None:
         self._busy_ns += pool.work_ns
         self.wait_ns += pool.wait_ns
         self._pool = None
-        self._retreating = False
+        self._stopping_pool = False
 
-    def carry_on(self, before: Stage) -> None:
+    def continue_counters(self, previous: Stage) -> None:
         """Count on, and keep what was found out about threads."""
-        super().carry_on(before)
-        assert isinstance(before, ParallelMapStage)
-        report = before.report(0)
+        super().continue_counters(previous)
+        assert isinstance(previous, ParallelMapStage)
+        report = previous.report(0)
         self._busy_ns += report.busy_ns
         self.wait_ns = report.wait_ns
         if self._threads is None:
-            self._threads, self._trial, self._judged = before._threads, before._trial, before._judged
+            self._threads, self._trial, self._decided = previous._threads, previous._trial, previous._decided
 
     def cancel(self) -> None:
         """Wake the reader and the threads."""
@@ -213,7 +213,7 @@ class ParallelMapStage(Stage):
     def report(self, depth: int) -> StageReport:
         """What this stage and its threads did."""
         pool = self._pool
-        buffered, capacity = pool.held() if pool else (0, 0)
+        buffered, capacity = pool.buffered_and_capacity() if pool else (0, 0)
         return StageReport(
             name=self.name,
             depth=depth,

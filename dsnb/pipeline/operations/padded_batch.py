@@ -10,8 +10,8 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.gather import GatherStage
-from dsnb.pipeline.engine.padding import Padding, Shape, filling_of
+from dsnb.pipeline.engine.batching import BatchStage
+from dsnb.pipeline.engine.padding import Padding, Shape, fill_value_of
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.operations.batch import Batch
@@ -54,7 +54,7 @@ class PaddedBatch(Batch):
             for leaf, shape in zip(leaves, self.padding.shapes_for(structure), strict=True):
                 _check_shape(leaf, shape)
             for leaf, value in zip(leaves, self.padding.values_for(structure), strict=True):
-                filling_of(value, leaf.dtype)
+                fill_value_of(value, leaf.dtype)
         except InvalidArgumentError as error:
             # The same words as while reading, but no element was left out.
             raise InvalidArgumentError(error.what, hint=error.hint) from None
@@ -62,8 +62,8 @@ class PaddedBatch(Batch):
     def build(self, context: BuildContext) -> Stage:
         """A stage that gathers."""
         (source,) = self.build_inputs(context)
-        return GatherStage(
-            self.name, source, self.size, self.drop_remainder, partial(self.padding.assemble, room=context.room)
+        return BatchStage(
+            self.name, source, self.size, self.drop_remainder, partial(self.padding.assemble, allocate=context.allocate)
         )
 
 

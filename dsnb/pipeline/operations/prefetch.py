@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport, Tracking
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
 
@@ -16,7 +16,7 @@ from dsnb.pipeline.validate import AUTOTUNE
 class Prefetch(Unchanged):
     """Up to `size` elements ready; `AUTOTUNE` to find out how many it takes."""
 
-    hands_on = True
+    passes_through = True
     size: int
 
     @property
@@ -30,10 +30,10 @@ class Prefetch(Unchanged):
     def build(self, context: BuildContext) -> Stage:
         """A stage with a thread; without one for a size of 0."""
         (source,) = self.build_inputs(context)
-        return PrefetchStage(self, source) if self.size else PassStage(self.name, source)
+        return PrefetchStage(self, source) if self.size else PassThroughStage(self.name, source)
 
 
-class PassStage(Stage):
+class PassThroughStage(Stage):
     """Hands on what comes."""
 
     one_to_one = True
@@ -42,17 +42,17 @@ class PassStage(Stage):
         """The input's."""
         return self.inputs[0].skip(count)
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
         """The input's."""
-        return self.pass_on(count)
+        return self.resume_point_of_inputs(count)
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """The input's elements are this one's."""
-        return self.inputs[0].track(held=held)
+        return self.inputs[0].track_consumption(buffered=buffered)
 
     def produce(self, want: int) -> Run:
         """The next elements."""
@@ -66,40 +66,40 @@ class PrefetchStage(Stage):
 
     def __init__(self, operation: Prefetch, source: Stage) -> None:
         super().__init__(operation.name, source)
-        self._ahead = LookAhead(source, operation.name, None if operation.size == AUTOTUNE else operation.size)
+        self._look_ahead = LookAhead(source, operation.name, None if operation.size == AUTOTUNE else operation.size)
 
     def skip(self, count: int) -> int:
         """The input's, as long as the thread has not started."""
-        return super().skip(count) if self._ahead.started else self.inputs[0].skip(count)
+        return super().skip(count) if self._look_ahead.started else self.inputs[0].skip(count)
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
         """The input's."""
-        return self.pass_on(count)
+        return self.resume_point_of_inputs(count)
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """The input's elements are this one's; some of them wait here."""
-        return self.inputs[0].track(held=True)
+        return self.inputs[0].track_consumption(buffered=True)
 
     def produce(self, want: int) -> Run:
         """The next elements, at once if they are ready."""
-        return self._ahead.take(want)
+        return self._look_ahead.take(want)
 
     def cancel(self) -> None:
         """Wake the reader and the thread."""
         self._cancelled = True
-        self._ahead.cancel()
+        self._look_ahead.cancel()
 
     def close_inputs(self, unread: int) -> None:
         """Stop the thread; the input is closed when it is out of it."""
-        self._ahead.close_stage(unread)
+        self._look_ahead.close_stage(unread)
 
     def report(self, depth: int) -> StageReport:
         """With what lies ready; the thread's time is its input's."""
-        ahead = self._ahead
+        ahead = self._look_ahead
         waited = self.wait_ns + ahead.wait_ns
         return StageReport(
             name=self.name,
@@ -111,7 +111,7 @@ class PrefetchStage(Stage):
             capacity=ahead.capacity,
         )
 
-    def carry_on(self, before: Stage) -> None:
+    def continue_counters(self, previous: Stage) -> None:
         """Count on."""
-        super().carry_on(before)
-        self.wait_ns = before.report(0).wait_ns
+        super().continue_counters(previous)
+        self.wait_ns = previous.report(0).wait_ns

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.columns import alike
+from dsnb.elements.columns import compatible_dtypes
 from dsnb.elements.structure import Structure, flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.leaving import mismatch
-from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.operations.unbatch import columns_of_rows
 from dsnb.pipeline.specs import add_dimension, drop_dimension
@@ -76,8 +76,8 @@ class RebatchStage(Stage):
         super().__init__(operation.name, source)
         self._sizes: Iterator[int] = cycle(operation.sizes)
         self._size = next(self._sizes)
-        self._drop = operation.drop_remainder
-        self._pace = Pace()
+        self._drop_remainder = operation.drop_remainder
+        self._run_length = AdaptiveRunLength()
         self._waiting: deque[Any] = deque()
         self._held: deque[list[Array]] = deque()
         self._rows = 0
@@ -90,27 +90,27 @@ class RebatchStage(Stage):
         while self._rows < self._size and not ended:
             if not self._waiting:
                 began = perf_counter_ns()
-                self._waiting.extend(as_list(self.inputs[0].pull(min(want, self._pace.want))))
-                self._pace.note(perf_counter_ns() - began)
+                self._waiting.extend(as_list(self.inputs[0].pull(min(want, self._run_length.want))))
+                self._run_length.note(perf_counter_ns() - began)
             ended = not self._waiting
             if not ended:
-                self._hold(self._waiting.popleft())
+                self._add_batch(self._waiting.popleft())
         out: list[Any] = []
         while len(out) < want and self._rows >= self._size:
             out.append(self._cut(self._size))
-        if not out and self._rows and not self._drop:
+        if not out and self._rows and not self._drop_remainder:
             out.append(self._cut(self._rows))
         return out
 
-    def _hold(self, batch: Any) -> None:
+    def _add_batch(self, batch: Any) -> None:
         columns = columns_of_rows(batch)
         if self._structure is None:
             self._structure, self._first = structure_of(batch), columns
         if structure_of(batch) != self._structure:
             raise mismatch(batch, self._structure)
         for first, column in zip(self._first, columns, strict=True):
-            if not alike(first.dtype, column.dtype) or first.shape[1:] != column.shape[1:]:
-                raise _unlike(column, first)
+            if not compatible_dtypes(first.dtype, column.dtype) or first.shape[1:] != column.shape[1:]:
+                raise _mismatch_error(column, first)
         if len(columns[0]):
             self._held.append(columns)
             self._rows += len(columns[0])
@@ -127,16 +127,16 @@ class RebatchStage(Stage):
         self._rows -= size
         self._size = next(self._sizes)
         assert self._structure is not None
-        return rebuild(self._structure, map(_joined, zip(*taken, strict=True)))
+        return rebuild(self._structure, map(_concat_columns, zip(*taken, strict=True)))
 
 
-def _joined(parts: Sequence[Array]) -> Array:
+def _concat_columns(parts: Sequence[Array]) -> Array:
     joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
     joined.flags.writeable = False
     return joined
 
 
-def _unlike(column: Array, first: Array) -> InvalidArgumentError:
+def _mismatch_error(column: Array, first: Array) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"a batch has rows of the shape {column.shape[1:]} and the dtype {column.dtype}, the first one of "
         f"{first.shape[1:]} and {first.dtype}",

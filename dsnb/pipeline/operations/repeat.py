@@ -8,19 +8,19 @@ from dataclasses import replace
 from typing import Final
 
 from dsnb.dataclass import dataclass
-from dsnb.errors import stands_in_place
-from dsnb.pipeline.engine.bookmarks import no_position
+from dsnb.errors import is_element_error
+from dsnb.pipeline.engine.bookmarks import no_position_error
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind
-from dsnb.pipeline.specs import scaled
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameSpec
+from dsnb.pipeline.specs import map_cardinality
 
-_MOST_PASSES: Final = 4096
+_MAX_ITERATION_STARTS: Final = 4096
 """Beginnings of passes that are remembered; of more, every second one is forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Repeat(SameKind):
+class Repeat(SameSpec):
     """The input `count` times; None for ever."""
 
     count: int | None = None
@@ -36,7 +36,7 @@ class Repeat(SameKind):
         source, count = self.inputs[0].cardinality, self.count
         if count == 0 or source == 0:
             return 0
-        return INFINITE_CARDINALITY if count is None else scaled(source, lambda known: known * count)
+        return INFINITE_CARDINALITY if count is None else map_cardinality(source, lambda known: known * count)
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that builds the input again and again."""
@@ -56,16 +56,16 @@ class RepeatStage(Stage):
         self._operation = operation
         self._source = operation.inputs[0]
         self._context = context
-        self._pass = 0
-        self._given = 0
-        self._places = 0
+        self._iteration = 0
+        self._iteration_elements = 0
+        self._iteration_delivered = 0
         """Elements of this pass, and errors in the places of some."""
-        self._read_before = 0
-        self._before: Stage | None = None
+        self._previously_read = 0
+        self._previous: Stage | None = None
         """The stage of the pass before, for those who still hold elements of it."""
-        self._begins = (0, 0)
+        self._start_counts = (0, 0)
         """How many places came before that pass, and before this one."""
-        self._earlier: list[tuple[int, ResumePoint]] = []
+        self._earlier_starts: list[tuple[int, ResumePoint]] = []
         """How many places came before each of the passes before those two, and where it began."""
         self._ended = operation.cardinality == 0
         super().__init__(operation.name, *([] if self._ended else [self._build()]))
@@ -75,47 +75,47 @@ class RepeatStage(Stage):
         left = count
         while left and not self._ended:
             skipped = self.inputs[0].skip(left)
-            self._given += skipped
-            self._places += skipped
+            self._iteration_elements += skipped
+            self._iteration_delivered += skipped
             left -= skipped
             if left:
                 self._begin_next(self.inputs[0])
         return count - left
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """What is left of the count for this pass and the one before; what came before those is not known any more."""
-        before, this = self._begins
-        if self._before is not None:
+        before, this = self._start_counts
+        if self._previous is not None:
             if count < before:
-                raise no_position(
+                raise no_position_error(
                     f"an operation behind {self.name} may hold elements of earlier passes than the last",
                     "put `repeat` before `distribute`, or the operation that mixes elements before `repeat`",
                 )
-            yield self._before, count - before
+            yield self._previous, count - before
         yield from ((stage, max(0, count - this)) for stage in self.inputs)
 
     def resume_point(self, count: int) -> ResumePoint:
         """In this pass, or in the one before; else at the beginning of an earlier one."""
-        before, this = self._begins
-        passed, count = count, count + self._begun.skip  # passes count what was left out when this stage began
+        before, this = self._start_counts
+        passed, count = count, count + self._start_point.skip  # passes count what was left out when this stage began
         if count >= this and self.inputs:
-            return ResumePoint(at=self._pass, inputs=(self.inputs[0].resume_point(count - this),))
-        if self._before is not None and count >= before:
-            return ResumePoint(at=self._pass - 1, inputs=(self._before.resume_point(count - before),))
-        earlier = self._earlier
-        place = bisect_right(earlier, count, key=lambda begun: begun[0]) - 1
-        if place >= 0:
-            began, point = earlier[place]
-            return replace(point, skip=count - began, exhaustive=self._erred)
+            return ResumePoint(counter=self._iteration, inputs=(self.inputs[0].resume_point(count - this),))
+        if self._previous is not None and count >= before:
+            return ResumePoint(counter=self._iteration - 1, inputs=(self._previous.resume_point(count - before),))
+        earlier = self._earlier_starts
+        index = bisect_right(earlier, count, key=lambda begun: begun[0]) - 1
+        if index >= 0:
+            began, point = earlier[index]
+            return replace(point, skip=count - began, skip_one_by_one=self._had_errors)
         return super().resume_point(passed)
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin in that pass."""
-        if point.at and self.inputs:
+        if point.counter and self.inputs:
             self.inputs[0].close()
-            self._pass = point.at
+            self._iteration = point.counter
             self.inputs = (self._build(),)
-        self._given += 1  # the rest of a pass may be empty, and that is no sign that all passes are
+        self._iteration_elements += 1  # the rest of a pass may be empty, and that is no sign that all passes are
         super().begin_at(point)
 
     def produce(self, want: int) -> Run:
@@ -123,7 +123,7 @@ class RepeatStage(Stage):
         while not self._ended:
             run = self._pull(want)
             if len(run):
-                self._given += len(run)
+                self._iteration_elements += len(run)
                 return run
             self._begin_next(self.inputs[0])
         return []
@@ -132,29 +132,32 @@ class RepeatStage(Stage):
         try:
             run = self.inputs[0].pull(want)
         except Exception as error:
-            self._places += stands_in_place(error)
+            self._iteration_delivered += is_element_error(error)
             raise
-        self._places += len(run)
+        self._iteration_delivered += len(run)
         return run
 
     def _build(self) -> Stage:
         endless = self._operation.count is None
-        return self._source.build(self._context.in_pass(self._pass, endless=endless))
+        return self._source.build(self._context.in_iteration(self._iteration, endless=endless))
 
-    def _begin_next(self, before: Stage) -> None:
+    def _begin_next(self, previous: Stage) -> None:
         # Ended also when building or starting fails: an error that came again at each pull would let no reader through.
         self._ended = True
         # Closed before the next one is built: two passes at once would hold files and threads twice.
-        before.close()
-        if not self._goes_on(before):
+        previous.close()
+        if not self._has_next(previous):
             return
-        self._remember()
-        self._pass += 1
-        self._before, self._begins = before, (self._begins[1], self._begins[1] + self._places)
-        self._given = self._places = 0
-        self._read_before = _read(before)
+        self._note_start()
+        self._iteration += 1
+        self._previous, self._start_counts = (
+            previous,
+            (self._start_counts[1], self._start_counts[1] + self._iteration_delivered),
+        )
+        self._iteration_elements = self._iteration_delivered = 0
+        self._previously_read = _elements_read(previous)
         stage = self._build()
-        stage.carry_on(before)
+        stage.continue_counters(previous)
         self.inputs = (stage,)
         self.adopt(stage)
         self._ended = False
@@ -164,23 +167,23 @@ class RepeatStage(Stage):
             self._ended = True
             raise
 
-    def _remember(self) -> None:
+    def _note_start(self) -> None:
         """Note where the pass before the one that ends began."""
-        if self._before is not None:
-            point = ResumePoint(at=self._pass - 1, inputs=(self._before.resume_point(0),))
-            earlier = [*self._earlier, (self._begins[0], point)]
-            self._earlier = earlier[::2] if len(earlier) > _MOST_PASSES else earlier
+        if self._previous is not None:
+            point = ResumePoint(counter=self._iteration - 1, inputs=(self._previous.resume_point(0),))
+            earlier = [*self._earlier_starts, (self._start_counts[0], point)]
+            self._earlier_starts = earlier[::2] if len(earlier) > _MAX_ITERATION_STARTS else earlier
 
-    def _goes_on(self, before: Stage) -> bool:
+    def _has_next(self, previous: Stage) -> bool:
         count = self._operation.count
         if count is not None:
-            return self._pass + 1 < count
-        if self._given or before.may_be_taken_by_others():
+            return self._iteration + 1 < count
+        if self._iteration_elements or previous.shared_with_other_readers():
             return True
         # Nothing was read at all: other tasks took the splits of this pass, the next one may bring some.
-        return self._context.splits is not None and _read(before) == self._read_before
+        return self._context.splits is not None and _elements_read(previous) == self._previously_read
 
 
-def _read(stage: Stage) -> int:
+def _elements_read(stage: Stage) -> int:
     """How many elements the sources under a stage gave so far."""
-    return sum(map(_read, stage.inputs)) if stage.inputs else stage.elements
+    return sum(map(_elements_read, stage.inputs)) if stage.inputs else stage.elements

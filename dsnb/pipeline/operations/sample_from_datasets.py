@@ -13,7 +13,7 @@ from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.selecting import SelectStage
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation, walk
-from dsnb.pipeline.specs import merged, total
+from dsnb.pipeline.specs import merge_specs, total_cardinality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,14 +35,14 @@ class SampleFromDatasets(Operation):
     @property
     def element_spec(self) -> Any:
         """What the inputs have in common."""
-        return reduce(merged, (source.element_spec for source in self.inputs))
+        return reduce(merge_specs, (source.element_spec for source in self.inputs))
 
     @property
     def cardinality(self) -> int:
         """The sum; where the first end is the end of all, known only of what never ends."""
         found = [source.cardinality for source in self.inputs]
         if not self.stop_on_empty:
-            return total(found)
+            return total_cardinality(found)
         return INFINITE_CARDINALITY if set(found) == {INFINITE_CARDINALITY} else UNKNOWN_CARDINALITY
 
     @property
@@ -61,19 +61,23 @@ class SampleStage(SelectStage):
     def __init__(self, operation: SampleFromDatasets, sources: Sequence[Stage], context: BuildContext) -> None:
         super().__init__(operation.name, sources, sources, stop_on_empty=operation.stop_on_empty)
         self._weights = operation.weights
-        place = sum(1 for _ in walk(operation))
+        node_index = sum(1 for _ in walk(operation))
         anew = operation.seed is None or operation.rerandomize
-        self._random = generator(context, operation.seed, place) if anew else fixed_generator(operation.seed)
-        self._shares: tuple[frozenset[int], list[int], list[float]] = (frozenset(), [], [])
+        self._random = generator(context, operation.seed, node_index) if anew else fixed_generator(operation.seed)
+        self._cumulative_weights: tuple[frozenset[int], list[int], list[float]] = (frozenset(), [], [])
 
     def draw(self, want: int) -> Sequence[Any]:
         """The next numbers; the same ones however they are cut into runs."""
         return self._random.random(want).tolist()  # type: ignore[no-any-return]
 
-    def meant(self, draw: Any) -> int:
+    def dataset_index(self, draw: Any) -> int:
         """The dataset whose share holds the number."""
-        if self._shares[0] != self.open:
-            places = sorted(self.open)
-            self._shares = frozenset(self.open), places, list(accumulate(self._weights[place] for place in places))
-        _, places, ends = self._shares
-        return places[min(bisect_right(ends, draw * ends[-1]), len(places) - 1)]
+        if self._cumulative_weights[0] != self.active:
+            indices = sorted(self.active)
+            self._cumulative_weights = (
+                frozenset(self.active),
+                indices,
+                list(accumulate(self._weights[index] for index in indices)),
+            )
+        _, indices, ends = self._cumulative_weights
+        return indices[min(bisect_right(ends, draw * ends[-1]), len(indices) - 1)]

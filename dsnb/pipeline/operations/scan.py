@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.exclusive import IMMUTABLE, exclusive
+from dsnb.elements.copying import IMMUTABLE, copy_element
 from dsnb.elements.structure import LEAF, Structure, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
-from dsnb.pipeline.engine.leaving import mismatch
-from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
@@ -37,17 +37,17 @@ class Scan(Operation):
     def build(self, context: BuildContext) -> Stage:
         """A stage that calls."""
         (source,) = self.build_inputs(context)
-        return ScanStage(self, source, prompt=context.prompt)
+        return ScanStage(self, source, low_latency=context.low_latency)
 
 
 class ScanStage(ResultsStage):
     """Calls the function for one element after the other. Where it fails, the state stays as it was."""
 
-    def __init__(self, operation: Scan, source: Stage, *, prompt: bool) -> None:
-        function = UserFunction(operation.function, operation.name, keep=True, call=self._step)
-        super().__init__(operation.name, source, function, prompt=prompt)
+    def __init__(self, operation: Scan, source: Stage, *, low_latency: bool) -> None:
+        function = UserFunction(operation.function, operation.name, keep_results=True, call=self._step)
+        super().__init__(operation.name, source, function, low_latency=low_latency)
         self._structure = operation.structure
-        self._state = rebuild(operation.structure, map(exclusive, operation.leaves))
+        self._state = rebuild(operation.structure, map(copy_element, operation.leaves))
 
     def _step(self, element: Any) -> Any:
         result = self.function.function(self._state, element)

@@ -6,39 +6,39 @@ from typing import Final
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
-from dsnb.pipeline.engine.pace import MOST
+from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind
-from dsnb.pipeline.specs import scaled
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
+from dsnb.pipeline.specs import map_cardinality
 
 SHARD_HINT: Final = -1
 """For `Dataset.shard`: the workers of a job in the mode `ShardingPolicy.HINT` put their number and place in."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shard(SameKind):
+class Shard(SameSpec):
     """The elements at `index`, `index + count`, and so on; a `count` of `SHARD_HINT` has to be filled in first."""
 
-    hands_on = True
+    passes_through = True
     count: int
     index: int
 
     @property
-    def hinted(self) -> bool:
+    def is_hint(self) -> bool:
         """Whether workers are to fill it in."""
         return self.count == SHARD_HINT
 
     @property
     def name(self) -> str:
         """As the user would write it."""
-        return "shard(SHARD_HINT, SHARD_HINT)" if self.hinted else f"shard({self.count}, {self.index})"
+        return "shard(SHARD_HINT, SHARD_HINT)" if self.is_hint else f"shard({self.count}, {self.index})"
 
     @property
     def cardinality(self) -> int:
         """The input's share; unknown before it is filled in."""
-        if self.hinted:
+        if self.is_hint:
             return UNKNOWN_CARDINALITY
-        return scaled(self.inputs[0].cardinality, lambda known: len(range(self.index, known, self.count)))
+        return map_cardinality(self.inputs[0].cardinality, lambda known: len(range(self.index, known, self.count)))
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that counts.
@@ -46,7 +46,7 @@ class Shard(SameKind):
         Raises:
             FailedPreconditionError: for a hint that nobody filled in.
         """
-        if self.hinted:
+        if self.is_hint:
             raise FailedPreconditionError(
                 f"{self.name} is filled in by the workers of a job, and nobody has done it",
                 did="nothing was read",
@@ -62,15 +62,15 @@ class ShardStage(Stage):
     def __init__(self, operation: Shard, source: Stage) -> None:
         super().__init__(operation.name, source)
         self._count = operation.count
-        self._skip = operation.index
+        self._gap = operation.index
         """Elements before the next one that is ours."""
 
     def produce(self, want: int) -> Run:
         """The next elements of this shard."""
-        needed = self._skip + 1 + (want - 1) * self._count
-        while len(run := self._pull(min(needed, max(MOST, self._skip + 1)))):
-            mine = run[self._skip :: self._count]
-            self._pass(len(run))
+        needed = self._gap + 1 + (want - 1) * self._count
+        while len(run := self._pull(min(needed, max(MAX_RUN_LENGTH, self._gap + 1)))):
+            mine = run[self._gap :: self._count]
+            self._advance(len(run))
             if len(mine):
                 return mine
         return []
@@ -82,14 +82,14 @@ class ShardStage(Stage):
             except CancelledError:
                 raise
             except Exception:
-                ours = self._skip == 0
-                self._pass(1)
+                ours = self._gap == 0
+                self._advance(1)
                 if ours:
                     raise
                 want = max(1, want - 1)
 
-    def _pass(self, count: int) -> None:
-        self._skip = (self._skip - count) % self._count
+    def _advance(self, count: int) -> None:
+        self._gap = (self._gap - count) % self._count
 
 
 def checked_shard(count: int, index: int) -> tuple[int, int]:

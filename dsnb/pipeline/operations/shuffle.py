@@ -8,15 +8,15 @@ from time import perf_counter_ns
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.exclusive import exclusive_run, nbytes_of, run_of
-from dsnb.pipeline.engine.pace import Pace
+from dsnb.elements.copying import copy_run, copy_run_length, nbytes_of
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind, walk
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec, walk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shuffle(SameKind):
+class Shuffle(SameSpec):
     """Elements in random order, as far as a buffer of `size` allows."""
 
     rearranges = True
@@ -55,21 +55,21 @@ class ShuffleStage(Stage):
     def __init__(self, operation: Shuffle, source: Stage, context: BuildContext) -> None:
         super().__init__(operation.name, source)
         self._size = operation.size
-        place = sum(1 for _ in walk(operation))
+        node_index = sum(1 for _ in walk(operation))
         # Where the input's length is known, which elements are left in the buffer can be told without reading any.
         self._length = operation.inputs[0].cardinality if context.splits is None else UNKNOWN_CARDINALITY
         self._random = (
-            generator(context, operation.seed, place) if operation.reshuffle else fixed_generator(operation.seed)
+            generator(context, operation.seed, node_index) if operation.reshuffle else fixed_generator(operation.seed)
         )
-        self._pace = Pace()
+        self._run_length = AdaptiveRunLength()
         self._buffer: list[Any] = []
         self._ended = False
-        self._copies = source.lends and not context.copied_later
+        self._copies_drawn = source.may_share_memory and not context.copied_later
 
     @property
-    def lends(self) -> bool:
+    def may_share_memory(self) -> bool:
         """Unless it copies what is drawn."""
-        return super().lends and not self._copies
+        return super().may_share_memory and not self._copies_drawn
 
     def skip(self, count: int) -> int:
         """Draw as for so many elements, and read only those that are in the buffer then."""
@@ -79,45 +79,45 @@ class ShuffleStage(Stage):
         kept = list(range(size))
         exchanged = min(count, self._length - size)
         if exchanged:
-            for fresh, place in enumerate(self._random.integers(0, self._size, exchanged).tolist(), start=size):
-                kept[place] = fresh
+            for fresh, index in enumerate(self._random.integers(0, self._size, exchanged).tolist(), start=size):
+                kept[index] = fresh
         if count > exchanged:
             self._ended = True
             kept = [kept[place] for place in self._random.permutation(size).tolist()]
             del kept[max(0, size - (count - exchanged)) :]
-        self._buffer = self._chosen(kept)
+        self._buffer = self._elements_at(kept)
         self._length = UNKNOWN_CARDINALITY
         return min(count, exchanged + size)
 
-    def _chosen(self, places: list[int]) -> list[Any]:
+    def _elements_at(self, indices: list[int]) -> list[Any]:
         """Elements of the input by their numbers; the rest up to the last of them is skipped."""
         found: dict[int, Any] = {}
         at = 0
-        for first, length in _stretches(sorted(places)):
+        for first, length in _consecutive_ranges(sorted(indices)):
             self.inputs[0].skip(first - at)
             at = first
             while at < first + length:
                 run = as_list(self.inputs[0].pull(first + length - at))
                 found.update(enumerate(run, start=at))
                 at += len(run) or length  # an input that is shorter than it said
-        return [found[place] for place in places if place in found]
+        return [found[index] for index in indices if index in found]
 
     def produce(self, want: int) -> Run:
         """The next elements, drawn."""
-        if not self._copies:
+        if not self._copies_drawn:
             return self._draw(want)
         if self._buffer:
-            want = run_of(nbytes_of(self._buffer[0]), want)
-        return exclusive_run(self._draw(want))
+            want = copy_run_length(nbytes_of(self._buffer[0]), want)
+        return copy_run(self._draw(want))
 
     def _draw(self, want: int) -> list[Any]:
         while not self._ended and len(self._buffer) < self._size:
-            self._fill(min(self._pace.want, self._size - len(self._buffer)))
+            self._fill(min(self._run_length.want, self._size - len(self._buffer)))
         if not self._ended:
             fresh = as_list(self.inputs[0].pull(want))
             if fresh:
                 return self._exchange(fresh)
-            self._end()
+            self._permute_rest()
         rest = self._buffer[: -want - 1 : -1]
         del self._buffer[-want:]
         return rest
@@ -126,24 +126,24 @@ class ShuffleStage(Stage):
         # Paced, so that a slow function can be cancelled before the buffer is full.
         began = perf_counter_ns()
         run = as_list(self.inputs[0].pull(want))
-        self._pace.note(perf_counter_ns() - began)
+        self._run_length.note(perf_counter_ns() - began)
         self._buffer += run
         if not run:
-            self._end()
+            self._permute_rest()
 
     def _exchange(self, fresh: list[Any]) -> list[Any]:
         buffer = self._buffer
         drawn = self._random.integers(0, self._size, len(fresh)).tolist()
         out = []
-        for place, element in zip(drawn, fresh, strict=True):
-            out.append(buffer[place])
-            buffer[place] = element
+        for index, element in zip(drawn, fresh, strict=True):
+            out.append(buffer[index])
+            buffer[index] = element
         return out
 
-    def _end(self) -> None:
+    def _permute_rest(self) -> None:
         self._ended = True
         order = self._random.permutation(len(self._buffer)).tolist()
-        self._buffer = [self._buffer[place] for place in order]
+        self._buffer = [self._buffer[index] for index in order]
 
     def report(self, depth: int) -> StageReport:
         """With what lies in the buffer."""
@@ -157,7 +157,7 @@ class ShuffleStage(Stage):
         )
 
 
-def _stretches(numbers: list[int]) -> Iterator[tuple[int, int]]:
+def _consecutive_ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
     """Runs of consecutive numbers, as first and length."""
     first = 0
     for index, number in enumerate(numbers):

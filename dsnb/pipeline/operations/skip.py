@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsnb.dataclass import dataclass
-from dsnb.pipeline.engine.pace import MOST
+from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import BuildContext, SameKind
-from dsnb.pipeline.specs import scaled
+from dsnb.pipeline.operation import BuildContext, SameSpec
+from dsnb.pipeline.specs import map_cardinality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Skip(SameKind):
+class Skip(SameSpec):
     """What comes after the first `count` elements; nothing if it is negative."""
 
-    hands_on = True
+    passes_through = True
     count: int
 
     @property
@@ -28,7 +28,7 @@ class Skip(SameKind):
         """The input's less the count."""
         if self.count < 0:
             return 0
-        return scaled(self.inputs[0].cardinality, lambda known: max(0, known - self.count))
+        return map_cardinality(self.inputs[0].cardinality, lambda known: max(0, known - self.count))
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that drops."""
@@ -40,34 +40,34 @@ class SkipStage(Stage):
     """Drops runs first. An element that failed among the dropped counts as one of them, and its error is raised."""
 
     one_to_one = True
-    drops = True
+    drops_prefix = True
 
     def __init__(self, operation: Skip, source: Stage) -> None:
         super().__init__(operation.name, source)
-        self._everything = operation.count < 0
+        self._skips_all = operation.count < 0
         self._left = self._dropped = max(0, operation.count)
 
     def skip(self, count: int) -> int:
         """Both at once."""
-        if self._everything:
+        if self._skips_all:
             return 0
         left, self._left = self._left, 0
         return max(0, self.inputs[0].skip(left + count) - left)
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input, and the dropped ones."""
         return ((self.inputs[0], self._dropped + count if count else 0),)
 
     def produce(self, want: int) -> Run:
         """The next elements behind the dropped ones."""
-        if self._everything:
+        if self._skips_all:
             return []
-        if self._left and self.inputs[0].seeks:
+        if self._left and self.inputs[0].skips_cheaply:
             self.inputs[0].skip(self._left)
             self._left = 0
         while self._left:
             try:
-                dropped = len(self.inputs[0].pull(min(self._left, MOST)))
+                dropped = len(self.inputs[0].pull(min(self._left, MAX_RUN_LENGTH)))
             except Exception:  # not an interrupt, which is no element
                 self._left -= 1
                 raise

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import Run, Stage, Tracking
-from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameKind
-from dsnb.pipeline.specs import scaled
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameSpec
+from dsnb.pipeline.specs import map_cardinality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Take(SameKind):
+class Take(SameSpec):
     """At most `count` elements; all of them if it is negative."""
 
-    hands_on = True
+    passes_through = True
     count: int
 
     @property
@@ -31,7 +31,7 @@ class Take(SameKind):
             return source
         if self.count == 0 or source == INFINITE_CARDINALITY:
             return self.count
-        return scaled(source, lambda known: min(known, self.count))
+        return map_cardinality(source, lambda known: min(known, self.count))
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that counts."""
@@ -56,22 +56,22 @@ class TakeStage(Stage):
         self._left -= skipped
         return skipped
 
-    def behind(self, count: int) -> Iterable[tuple[Stage, int]]:
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
         """The input's, and how many were given."""
-        return self.pass_on(count, at=self._begun.at + count)
+        return self.resume_point_of_inputs(count, counter=self._start_point.counter + count)
 
     def begin_at(self, point: ResumePoint) -> None:
         """Begin there, with what is left of the count."""
         super().begin_at(point)
-        self._left -= min(point.at, self._left) if self._left > 0 else 0
+        self._left -= min(point.counter, self._left) if self._left > 0 else 0
 
-    def track(self, *, held: bool = False) -> Tracking | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """The input's elements are this one's."""
-        return self.inputs[0].track(held=held)
+        return self.inputs[0].track_consumption(buffered=buffered)
 
     def produce(self, want: int) -> Run:
         """The next elements until there were enough."""

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from dsnb.dataclass import dataclass
+from dsnb.pipeline.engine.as_bools import as_bools
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
-from dsnb.pipeline.engine.origin import function_name
+from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.engine.truths import truths
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TakeWhile(SameKind):
+class TakeWhile(SameSpec):
     """Elements up to the first for which `predicate` is false."""
 
     predicate: Callable[..., Any]
@@ -32,28 +32,28 @@ class TakeWhile(SameKind):
     def build(self, context: BuildContext) -> Stage:
         """A stage that asks the predicate."""
         (source,) = self.build_inputs(context)
-        function = UserFunction(self.predicate, self.name, keep=False)
-        return TakeWhileStage(self.name, source, function, prompt=context.prompt)
+        function = UserFunction(self.predicate, self.name, keep_results=False)
+        return TakeWhileStage(self.name, source, function, low_latency=context.low_latency)
 
 
 class TakeWhileStage(CallingStage):
     """Asks the predicate for whole runs; what it says, or raises, behind the first no does not count."""
 
-    def __init__(self, name: str, source: Stage, function: UserFunction, *, prompt: bool) -> None:
-        super().__init__(name, source, function, prompt=prompt)
+    def __init__(self, name: str, source: Stage, function: UserFunction, *, low_latency: bool) -> None:
+        super().__init__(name, source, function, low_latency=low_latency)
         self._ended = False
 
     def produce(self, want: int) -> Run:
         """The next elements up to the first no."""
-        if self._done:
-            return self.done_before(want)
+        if self._leftover_results:
+            return self.take_leftover_results(want)
         if self._ended:
             return []
-        run, answers, failure = self.answers(want)
-        answers, failure = truths(self.name, answers, failure)
+        run, answers, failure = self.call_next(want)
+        answers, failure = as_bools(self.name, answers, failure)
         if False in answers:
             self._ended = True
             return run[: answers.index(False)]
         if failure is not None:
-            return self.passed(run[: len(answers)], run, len(answers), failure)
+            return self.deliver_before(run[: len(answers)], run, len(answers), failure)
         return run

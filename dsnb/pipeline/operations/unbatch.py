@@ -9,9 +9,9 @@ import numpy as np
 from dsnb.dataclass import dataclass
 from dsnb.elements.structure import elements_of, flatten, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.leaving import numpy_leaf
-from dsnb.pipeline.engine.resume_point import Marks
+from dsnb.pipeline.engine.resume_point import ResumablePositions
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.to_numpy import numpy_leaf
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.specs import drop_dimension
 
@@ -36,7 +36,7 @@ class Unbatch(Operation):
         return UNKNOWN_CARDINALITY if size is None else source.cardinality * size
 
     @property
-    def keeps_splits(self) -> bool:
+    def split_local(self) -> bool:
         """It does."""
         return True
 
@@ -52,14 +52,14 @@ class UnbatchStage(Stage):
     def __init__(self, name: str, source: Stage) -> None:
         super().__init__(name, source)
         self._rows: Run = []
-        self._waiting: list[Any] = []
+        self._pending: list[Any] = []
         self._size = 1
-        self._resume_marks = Marks()
+        self._resumable_positions = ResumablePositions()
 
     def produce(self, want: int) -> Run:
         """The next rows."""
         while not len(self._rows):
-            if not self._waiting and not self._pull(want):
+            if not self._pending and not self._pull(want):
                 return []
             # Last of all because it may raise: then the element is gone and the next ones wait.
             self._rows = self._cut(want)
@@ -68,20 +68,20 @@ class UnbatchStage(Stage):
 
     def _pull(self, want: int) -> bool:
         """Get as many elements as it will probably take."""
-        self.mark()
+        self.note_resumable_position()
         run = self.inputs[0].pull(max(1, want // self._size))
         if isinstance(run, np.ndarray) and run.ndim > 1:
             self._rows = run.reshape(run.shape[0] * run.shape[1], *run.shape[2:])
             self._size = max(1, run.shape[1])
         else:
-            self._waiting = as_list(run)[::-1]
+            self._pending = as_list(run)[::-1]
         return bool(len(run))
 
     def _cut(self, want: int) -> Run:
         rows: Run = self._rows
-        while self._waiting and len(rows) < want:
+        while self._pending and len(rows) < want:
             try:
-                more = rows_of(self._waiting.pop())
+                more = rows_of(self._pending.pop())
             except InvalidArgumentError as error:
                 return self.fail_after(error, as_list(rows))
             self._size = max(1, len(more))

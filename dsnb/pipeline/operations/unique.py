@@ -8,19 +8,19 @@ import numpy as np
 import xxhash
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.classes import fields_of
-from dsnb.elements.structure import parts_of
+from dsnb.elements.data_classes import field_names
+from dsnb.elements.structure import field_values
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
-from dsnb.pipeline.engine.leaving import numpy_leaf
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameKind
+from dsnb.pipeline.engine.to_numpy import numpy_leaf
+from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
 
 _SHORT = 64
 """Bytes up to which a value is remembered as it is; a longer one is remembered by its digest."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Unique(SameKind):
+class Unique(SameSpec):
     """Elements that were not there before."""
 
     @property
@@ -31,7 +31,7 @@ class Unique(SameKind):
     def build(self, context: BuildContext) -> Stage:
         """A stage that remembers."""
         (source,) = self.build_inputs(context)
-        return UniqueStage(self.name, source, UserFunction(_key, self.name, keep=False, call=_key))
+        return UniqueStage(self.name, source, UserFunction(_key, self.name, keep_results=False, call=_key))
 
 
 class UniqueStage(CallingStage):
@@ -48,7 +48,7 @@ class UniqueStage(CallingStage):
             failure = None if keys else self.function.extend(keys, run)
             out = self._new(run, keys)
             if failure is not None:
-                return self.passed(out, run, len(keys), failure)
+                return self.deliver_before(out, run, len(keys), failure)
             if out:
                 return out
         return []
@@ -79,8 +79,8 @@ def _key(element: Any) -> Any:
         return tuple(_key(element[key]) for key in sorted(element))
     if isinstance(element, (tuple, list)):
         return tuple(map(_key, element))
-    fields = fields_of(type(element))
-    return _array_key(element) if fields is None else tuple(map(_key, parts_of(element, fields)))
+    fields = field_names(type(element))
+    return _array_key(element) if fields is None else tuple(map(_key, field_values(element, fields)))
 
 
 def _array_key(leaf: Any) -> Any:

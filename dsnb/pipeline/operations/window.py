@@ -7,12 +7,12 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, rebuild, structure_of
-from dsnb.pipeline.engine.leaving import mismatch
-from dsnb.pipeline.engine.pace import Pace
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.sources.elements import dataset_of
-from dsnb.pipeline.specs import scaled
+from dsnb.pipeline.specs import map_cardinality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class Window(Operation):
     def cardinality(self) -> int:
         """The places where a window begins; with `drop_remainder` those where a whole one does."""
         last = self.span if self.drop_remainder else 1
-        return scaled(self.inputs[0].cardinality, lambda count: max(0, (count - last) // self.shift + 1))
+        return map_cardinality(self.inputs[0].cardinality, lambda count: max(0, (count - last) // self.shift + 1))
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that looks through a window."""
@@ -55,7 +55,7 @@ class WindowStage(Stage):
     def __init__(self, operation: Window, source: Stage) -> None:
         super().__init__(operation.name, source)
         self._operation = operation
-        self._pace = Pace()
+        self._run_length = AdaptiveRunLength()
         self._held: list[Any] = []
         self._gap = 0
         """How many elements lie between those held, or the last window, and the next one."""
@@ -78,7 +78,7 @@ class WindowStage(Stage):
             except StructureMismatch as odd:
                 element = self._held.pop(odd.index * operation.stride)
                 return self.fail_after(mismatch(element, self._structure or structure_of(element)), out)
-            self._move(operation.shift)
+            self._advance(operation.shift)
         return out
 
     def _pull(self, want: int) -> None:
@@ -86,13 +86,13 @@ class WindowStage(Stage):
         needed = self._gap + operation.span - len(self._held) + (want - 1) * operation.shift
         began = perf_counter_ns()
         # Paced, so that a slow function can be cancelled before the window is full.
-        run = as_list(self.inputs[0].pull(min(self._pace.want, needed)))
-        self._pace.note(perf_counter_ns() - began)
+        run = as_list(self.inputs[0].pull(min(self._run_length.want, needed)))
+        self._run_length.note(perf_counter_ns() - began)
         self._ended = not run
         self._held += run[self._gap :]
         self._gap = max(0, self._gap - len(run))
 
-    def _move(self, shift: int) -> None:
+    def _advance(self, shift: int) -> None:
         self._gap = max(0, shift - len(self._held))
         del self._held[:shift]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from dsnb.arguments import anything, checked, flag, instance, optional
+from dsnb.arguments import anything, boolean, checked, instance, optional
 from dsnb.dataclass import dataclass
-from dsnb.errors import InvalidArgumentError, near
+from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 
@@ -48,9 +48,9 @@ class Options:
         known = [field.name for field in fields(self)]
         if name not in known:
             raise InvalidArgumentError(
-                f"there is no option `{name}`", hint=f"{near(name, known)}there are {' and '.join(known)}"
+                f"there is no option `{name}`", hint=f"{did_you_mean(name, known)}there are {' and '.join(known)}"
             )
-        super().__setattr__(name, optional(flag)(name, value))
+        super().__setattr__(name, optional(boolean)(name, value))
 
     @checked(later=options_rule)
     def merge(self, later: Options) -> Options:
@@ -68,7 +68,7 @@ class Options:
 class WithOptions(Unchanged):
     """The input as it is; what it says is read off the tree before anything is built."""
 
-    hands_on = True
+    passes_through = True
     deterministic: bool | None = None
     writable: bool | None = None
 
@@ -98,6 +98,6 @@ def options_of(operation: Operation) -> Options:
     return found
 
 
-def built(operation: Operation, context: BuildContext) -> Stage:
+def build_pipeline(operation: Operation, context: BuildContext) -> Stage:
     """The stage of a whole pipeline, by its settings."""
     return operation.build(replace(context, deterministic=options_of(operation).deterministic is not False))

@@ -10,7 +10,7 @@ from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.specs import shortest
+from dsnb.pipeline.specs import shortest_cardinality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +30,7 @@ class Zip(Operation):
     @property
     def cardinality(self) -> int:
         """The shortest input's."""
-        return shortest([source.cardinality for source in self.inputs])
+        return shortest_cardinality([source.cardinality for source in self.inputs])
 
     def build(self, context: BuildContext) -> Stage:
         """A stage that pulls all inputs evenly."""
@@ -47,12 +47,12 @@ class ZipStage(Stage):
         super().__init__(operation.name, *sources)
         self._structure = operation.structure
         self._held: list[list[Any]] = [[] for _ in sources]
-        self._owed = [0] * len(sources)
+        self._to_drop = [0] * len(sources)
         self._ended = False
 
     def skip(self, count: int) -> int:
         """The inputs', as long as nothing of them is held."""
-        if self._ended or any(self._held) or any(self._owed):
+        if self._ended or any(self._held) or any(self._to_drop):
             return super().skip(count)
         skipped = min(source.skip(count) for source in self.inputs)
         self._ended = skipped < count
@@ -60,12 +60,16 @@ class ZipStage(Stage):
 
     def resume_point(self, count: int) -> ResumePoint:
         """The inputs'; after an error they are no longer in step."""
-        return super().resume_point(count) if self._erred or self._begun.skip else self.pass_on(count)
+        return (
+            super().resume_point(count)
+            if self._had_errors or self._start_point.skip
+            else self.resume_point_of_inputs(count)
+        )
 
     def produce(self, want: int) -> Run:
         """The next rows."""
-        for place in range(len(self.inputs)):
-            if self._ended or not self._fill(place, want):
+        for index in range(len(self.inputs)):
+            if self._ended or not self._fill(index, want):
                 self._ended = True
                 return []
         count = min(want, *map(len, self._held))
@@ -73,25 +77,25 @@ class ZipStage(Stage):
         self._held = [held[count:] for held in self._held]
         return as_list(list(elements_of(self._structure, iter(columns))))
 
-    def _fill(self, place: int, want: int) -> bool:
+    def _fill(self, index: int, want: int) -> bool:
         """Have at least one element of an input that is not owed to an error; False at its end."""
-        while self._owed[place] or not self._held[place]:
-            held = self._held[place]
+        while self._to_drop[index] or not self._held[index]:
+            held = self._held[index]
             if not held:
-                held = self._pull(place, want)
+                held = self._pull(index, want)
                 if not held:
                     return False
-            dropped = min(self._owed[place], len(held))
-            self._owed[place] -= dropped
-            self._held[place] = held[dropped:]
+            dropped = min(self._to_drop[index], len(held))
+            self._to_drop[index] -= dropped
+            self._held[index] = held[dropped:]
         return True
 
-    def _pull(self, place: int, want: int) -> list[Any]:
+    def _pull(self, index: int, want: int) -> list[Any]:
         try:
-            return as_list(self.inputs[place].pull(want))
+            return as_list(self.inputs[index].pull(want))
         except Exception:
-            if self._owed[place]:
-                self._owed[place] -= 1  # the partner of an element that failed, failed too
+            if self._to_drop[index]:
+                self._to_drop[index] -= 1  # the partner of an element that failed, failed too
             else:
-                self._owed = [owed + (other != place) for other, owed in enumerate(self._owed)]
+                self._to_drop = [owed + (other != index) for other, owed in enumerate(self._to_drop)]
             raise

@@ -1,7 +1,7 @@
 """What `from_tensors` and `from_tensor_slices` make of the values that a user hands in.
 
 A list of numbers is read as an array here (elsewhere a list is structure). Small arrays are copied, so that later
-changes of the user's do not show. Of arrays above `COPIED_BYTES` a read-only view is kept: gigabytes are not doubled,
+changes of the user's do not show. Of arrays above `MAX_COPIED_BYTES` a read-only view is kept: gigabytes are not doubled,
 and the user must leave them alone while the dataset is in use.
 """
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from dsnb.arguments import shown
-from dsnb.elements.classes import fields_of
-from dsnb.elements.refusal import advice, described, is_masked
+from dsnb.arguments import short_repr
+from dsnb.elements.data_classes import field_names
+from dsnb.elements.leaf_errors import advice, describe_value, is_masked
 from dsnb.elements.spec import BYTES, STR, TensorSpec
-from dsnb.elements.structure import LEAF, NONE, Structure, class_structure, parts_of
+from dsnb.elements.structure import LEAF, NONE, Structure, class_structure, field_values
 from dsnb.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-COPIED_BYTES: Final = 1 << 20
+MAX_COPIED_BYTES: Final = 1 << 20
 """Arrays up to this size are copied."""
 
 Array = np.ndarray[Any, Any]
@@ -31,7 +31,7 @@ Column = Array | Text
 """The values of one leaf: an array, or text of varying length."""
 
 
-def taken_apart(values: Any, name: str) -> tuple[Structure, list[Any]]:
+def flatten_input(values: Any, name: str) -> tuple[Structure, list[Any]]:
     """A user's values as structure and leaves; lists are leaves.
 
     Args:
@@ -42,35 +42,36 @@ def taken_apart(values: Any, name: str) -> tuple[Structure, list[Any]]:
         InvalidArgumentError: for a dict with keys that are no text, or values that are nested without an end.
     """
     try:
-        return (LEAF, [None]) if values is None else _taken_apart(values, name)
+        return (LEAF, [None]) if values is None else _flatten(values, name)
     except RecursionError:
         raise InvalidArgumentError(
             f"`{name}` is nested too deeply", hint="flatten it; does it contain itself?"
         ) from None
 
 
-def _taken_apart(values: Any, name: str) -> tuple[Structure, list[Any]]:
+def _flatten(values: Any, name: str) -> tuple[Structure, list[Any]]:
     if values is None:
         return NONE, []
-    fields = fields_of(type(values))
+    fields = field_names(type(values))
     if isinstance(values, dict):
         if not all(isinstance(key, str) for key in values):
             raise InvalidArgumentError(
-                f"`{name}` holds a dict with the keys {shown(list(values))}", hint="use strings as keys, or a tuple"
+                f"`{name}` holds a dict with the keys {short_repr(list(values))}",
+                hint="use strings as keys, or a tuple",
             )
-        children, leaves = _parts(values.values(), name)
+        children, leaves = _flatten_parts(values.values(), name)
         return Structure("dict", children, tuple(values)), leaves
     if fields is not None:
-        children, leaves = _parts(parts_of(values, fields), name)
+        children, leaves = _flatten_parts(field_values(values, fields), name)
         return class_structure(type(values), children), leaves
     if isinstance(values, tuple):
-        children, leaves = _parts(values, name)
+        children, leaves = _flatten_parts(values, name)
         return Structure("tuple", children), leaves
     return LEAF, [values]
 
 
-def _parts(values: Iterable[Any], name: str) -> tuple[tuple[Structure, ...], list[Any]]:
-    parts = [_taken_apart(value, name) for value in values]
+def _flatten_parts(values: Iterable[Any], name: str) -> tuple[tuple[Structure, ...], list[Any]]:
+    parts = [_flatten(value, name) for value in values]
     return tuple(structure for structure, _ in parts), [leaf for _, leaves in parts for leaf in leaves]
 
 
@@ -81,7 +82,7 @@ def array_of(value: Any, name: str) -> Array:
         InvalidArgumentError: for what NumPy cannot read as numbers or text.
     """
     if is_masked(value):
-        raise InvalidArgumentError(f"`{name}` holds {described(value)}", hint=advice(value))
+        raise InvalidArgumentError(f"`{name}` holds {describe_value(value)}", hint=advice(value))
     try:
         array = np.asarray(value)
     except Exception as error:  # noqa: BLE001 - the value's own code may run
@@ -91,7 +92,7 @@ def array_of(value: Any, name: str) -> Array:
     if array.dtype.hasobject:
         raise _unreadable(value, name, "NumPy reads it as an array of objects")
     # What NumPy had to convert is fresh already, but a list of arrays is cheap next to looking whether it is.
-    return read_only(array.copy() if array.nbytes <= COPIED_BYTES else array)
+    return read_only(array.copy() if array.nbytes <= MAX_COPIED_BYTES else array)
 
 
 def tensor_of(value: Any, name: str) -> Any:

@@ -9,10 +9,10 @@ import zlib
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from dsnb.arguments import one_of
-from dsnb.limits import explained
+from dsnb.system_limits import limit_error
 
 if TYPE_CHECKING:
-    from dsnb.cache.opened import OpenedFiles
+    from dsnb.cache.opened_files import OpenedFiles
 
 compression_type_rule: Final = one_of(None, "", "GZIP", "ZLIB")
 BUFFER_BYTES: Final = 256 * 1024
@@ -26,8 +26,10 @@ def compression_of(compression_type: str | None, path: str) -> str:
     return compression_type
 
 
-def opened(path: str, compression_type: str | None, buffer_bytes: int, files: OpenedFiles | None) -> IO[bytes]:
-    """A file to read what is packed in it; noted in `files`."""
+def open_file(
+    path: str, compression_type: str | None, buffer_bytes: int, opened_files: OpenedFiles | None
+) -> IO[bytes]:
+    """A file to read what is packed in it; noted in `opened_files`."""
     compression = compression_of(compression_type, path)
     try:
         if compression == "GZIP":
@@ -35,18 +37,18 @@ def opened(path: str, compression_type: str | None, buffer_bytes: int, files: Op
         else:
             file = open(path, "rb", buffering=max(2, buffer_bytes))  # noqa: SIM115 - likewise
     except OSError as error:
-        if files is not None and isinstance(error, FileNotFoundError):
-            files.add(path, None)
-        limit = explained(error)
+        if opened_files is not None and isinstance(error, FileNotFoundError):
+            opened_files.add(path, None)
+        limit = limit_error(error)
         if limit is None:
             raise
         raise limit from error
-    if files is not None:
-        files.add(path, os.fstat(file.fileno()))
-    return io.BufferedReader(_Zlib(file), buffer_bytes) if compression == "ZLIB" else file
+    if opened_files is not None:
+        opened_files.add(path, os.fstat(file.fileno()))
+    return io.BufferedReader(_ZlibReader(file), buffer_bytes) if compression == "ZLIB" else file
 
 
-class _Zlib(io.RawIOBase):
+class _ZlibReader(io.RawIOBase):
     """A zlib stream as a file to read; the standard library has none."""
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -6,12 +6,12 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.exclusive import exclusive_run, nbytes_of, run_of
+from dsnb.elements.copying import copy_run, copy_run_length, nbytes_of
 from dsnb.elements.spec import spec_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.specs import can_follow, merged
+from dsnb.pipeline.specs import are_compatible, merge_specs
 from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Elements(Operation):
             specs = list(map(spec_of, self.run))
         except InvalidArgumentError:
             return None
-        same = bool(specs) and all(can_follow(specs[0], spec) for spec in specs)
-        return reduce(merged, specs) if same else None
+        same = bool(specs) and all(are_compatible(specs[0], spec) for spec in specs)
+        return reduce(merge_specs, specs) if same else None
 
     @property
     def cardinality(self) -> int:
@@ -56,25 +56,25 @@ class Elements(Operation):
 class ElementsStage(SourceStage):
     """Slices of the run. Windows may overlap, and may be read more than once."""
 
-    element_each = True
+    one_element_per_split = True
 
     def __init__(self, operation: Elements, context: BuildContext) -> None:
         super().__init__(operation.name, context, len(operation.run))
         self._run = operation.run
-        self._lends = context.copied_later
+        self._may_share_memory = context.copied_later
 
     @property
-    def lends(self) -> bool:
+    def may_share_memory(self) -> bool:
         """The elements themselves where they are copied later, else copies."""
-        return self._lends
+        return self._may_share_memory
 
     def produce(self, want: int) -> Run:
         """The next elements."""
-        if not self._lends and self._run:
-            want = run_of(nbytes_of(self._run[0]), want)
-        positions = self._positions.take(want)
+        if not self._may_share_memory and self._run:
+            want = copy_run_length(nbytes_of(self._run[0]), want)
+        positions = self._splits.take(want)
         run = self._run[positions.start : positions.stop]
-        return list(run) if self._lends else exclusive_run(list(run))
+        return list(run) if self._may_share_memory else copy_run(list(run))
 
 
 def dataset_of(run: Any) -> Dataset:

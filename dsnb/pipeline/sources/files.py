@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.arguments import each, path, shown
-from dsnb.cache import opened
+from dsnb.arguments import each, path, short_repr
+from dsnb.cache import opened_files
 from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import InvalidArgumentError, NotFoundError
-from dsnb.pipeline.engine.randomness import FIXED, generator
+from dsnb.pipeline.engine.randomness import FIXED_SEED, generator
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.splits import FileSource, SourceStage
@@ -24,7 +24,7 @@ from dsnb.pipeline.splits import FileSource, SourceStage
 Pattern = str | os.PathLike[str]
 
 
-def matching(patterns: Sequence[Pattern]) -> tuple[str, ...]:
+def matching_files(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     """The files that the patterns match, absolute, sorted, each once.
 
     Raises:
@@ -34,14 +34,14 @@ def matching(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     found = {file for pattern in patterns for file in _matches(os.path.abspath(pattern))}
     if not found:
         raise NotFoundError(
-            f"no file matches `file_pattern`: {' or '.join(map(shown, patterns)) or 'an empty list of patterns'}",
+            f"no file matches `file_pattern`: {' or '.join(map(short_repr, patterns)) or 'an empty list of patterns'}",
             hint=f"look from {os.getcwd()}; `**` goes into folders, `*` does not",
         )
     return tuple(sorted(found))
 
 
 def _matches(pattern: str) -> list[str]:
-    found, files = opened.matches(pattern), opened.current()
+    found, files = opened_files.glob_files(pattern), opened_files.current_opened_files()
     if files is not None:
         files.add_pattern(pattern, found)
     return found
@@ -95,7 +95,7 @@ class ListFiles(FileSource):
 class ListFilesStage(SourceStage):
     """Paths in the order of this pass."""
 
-    element_each = True
+    one_element_per_split = True
 
     def __init__(self, operation: ListFiles, context: BuildContext) -> None:
         super().__init__(operation.name, context, len(operation.files))
@@ -103,7 +103,7 @@ class ListFilesStage(SourceStage):
 
     def produce(self, want: int) -> Run:
         """The next paths."""
-        positions = self._positions.take(want)
+        positions = self._splits.take(want)
         return [self._files[position] for position in positions]
 
 
@@ -115,6 +115,6 @@ def _ordered(operation: ListFiles, context: BuildContext) -> Sequence[str]:
     """
     if not operation.shuffle:
         return operation.files
-    seed = FIXED if operation.seed is None and context.splits is not None else operation.seed
+    seed = FIXED_SEED if operation.seed is None and context.splits is not None else operation.seed
     order: np.ndarray[Any, Any] = generator(context, seed).permutation(len(operation.files))
     return [operation.files[position] for position in order]

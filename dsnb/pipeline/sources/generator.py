@@ -14,13 +14,13 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.beside import CallsBeside
+from dsnb.pipeline.engine.beside import ThreadedCalls
 from dsnb.pipeline.engine.calls import UserFunction
-from dsnb.pipeline.engine.in_place import CallsInPlace
-from dsnb.pipeline.engine.leaving import mismatch
-from dsnb.pipeline.engine.origin import function_name
-from dsnb.pipeline.engine.ownership import all_immutable, kept, owned
+from dsnb.pipeline.engine.function_location import function_name
+from dsnb.pipeline.engine.in_place import InlineCalls
+from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import SourceStage, SplitProvider
 
@@ -58,23 +58,23 @@ class GeneratorStage(SourceStage):
     def __init__(self, operation: Generator, context: BuildContext) -> None:
         super().__init__(operation.name, context, 1)
         self._operation = operation
-        self._function = UserFunction(operation.function, operation.name, keep=True)
+        self._function = UserFunction(operation.function, operation.name, keep_results=True)
         self._values: Iterator[Any] | None = None
         self._ended = False
-        self._plain = False
-        self._room = context.room
-        self._beside = CallsBeside(operation.name, self._extend) if context.prompt else None
-        self._in_place: CallsInPlace | None = None
+        self._yields_immutable = False
+        self._allocate = context.allocate
+        self._threaded_calls = ThreadedCalls(operation.name, self._extend) if context.low_latency else None
+        self._inline_calls: InlineCalls | None = None
 
-    def call_in_place(self) -> bool:
+    def enable_inline_calls(self) -> bool:
         """The generator's `next`."""
-        self._beside, self._in_place = None, CallsInPlace(self._extend)
+        self._threaded_calls, self._inline_calls = None, InlineCalls(self._extend)
         return True
 
-    def early(self) -> list[Any] | None:
+    def take_partial_run(self) -> list[Any] | None:
         """What it yielded so far."""
-        out = self._in_place.take() if self._in_place is not None else []
-        return kept(out) if out and self._plain else out
+        out = self._inline_calls.take_partial_run() if self._inline_calls is not None else []
+        return ensure_run_owned(out) if out and self._yields_immutable else out
 
     def produce(self, want: int) -> Run:
         """The next elements; after an error of the generator's comes the end."""
@@ -82,67 +82,67 @@ class GeneratorStage(SourceStage):
         if isinstance(failure, Exception):
             return self.fail_after(failure, out)
         self._ended = self._ended or not out
-        self._plain = all_immutable(out)
+        self._yields_immutable = all_immutable(out)
         return out
 
     def _next(self, want: int) -> tuple[list[Any], BaseException | None]:
-        if self._in_place is not None:
-            return self._next_in_place(self._in_place, want)
+        if self._inline_calls is not None:
+            return self._next_inline(self._inline_calls, want)
         out: list[Any] = []
-        if self._beside is None:
+        if self._threaded_calls is None:
             return out, None if self._ended else self._extend(out, [None] * want)
         while not out:  # a run that was cut short may have nothing more
-            if self._beside.idle:
+            if self._threaded_calls.idle:
                 if self._ended:
                     break
-                self._beside.begin([None] * want)
-            calls, out, failure = self._beside.take(want)
-            if self._beside.going and self._plain:
-                out = kept(out)
+                self._threaded_calls.start_run([None] * want)
+            calls, out, failure = self._threaded_calls.take_results(want)
+            if self._threaded_calls.running and self._yields_immutable:
+                out = ensure_run_owned(out)
             if failure is not None:
                 return out, failure
-            if self._beside.idle and not self._beside.hurried and len(out) < len(calls):
+            if self._threaded_calls.idle and not self._threaded_calls.cut_short and len(out) < len(calls):
                 break
         return out, None
 
-    def _next_in_place(self, calls: CallsInPlace, want: int) -> tuple[list[Any], BaseException | None]:
+    def _next_inline(self, calls: InlineCalls, want: int) -> tuple[list[Any], BaseException | None]:
         while not self._ended:
-            made = calls.make([None] * want)
-            self.elements += made.taken
-            self._delivered += made.taken
-            if made.out or made.failure is not None or not (made.cut or made.taken == want):
-                return made.out, made.failure
+            result = calls.run_calls([None] * want)
+            self.elements += result.taken_count
+            self._delivered += result.taken_count
+            if result.results or result.failure is not None or not (result.cut_short or result.taken_count == want):
+                return result.results, result.failure
             want = 1  # somebody looked already, and nothing that is there may wait for another element
         return [], None
 
     def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:
         try:
             out.extend(self._elements(calls))
-        except _Unfit as unfit:
+        except _SpecMismatch as unfit:
             return unfit.error
         except BaseException as failure:
             self._ended = True
-            explained = self._function.explained(failure)
+            explained = self._function.annotate_error(failure)
             if isinstance(explained, Exception):
                 return explained
             raise
         finally:
-            self._function.end_stranded()
+            self._function.exit_stray_child()
         return None
 
     def _elements(self, calls: list[None]) -> Iterator[Any]:
         # Not `islice`: the list may get shorter while the generator is at work.
-        values = map(itemgetter(1), zip(calls, self._opened(), strict=False))
-        mine = values if self._plain else owned(values, self._room)
+        values = map(itemgetter(1), zip(calls, self._open_iterator(), strict=False))
+        mine = values if self._yields_immutable else ensure_owned(values, self._allocate)
         spec = self._operation.spec
         return mine if spec is None else map(partial(_conform, spec), mine)
 
-    def _opened(self) -> Iterator[Any]:
+    def _open_iterator(self) -> Iterator[Any]:
         if self._values is None:
-            self._values = iter(self._started() if self._positions.take(1) else ())
+            self._values = iter(self._call_function() if self._splits.take(1) else ())
         return self._values
 
-    def _started(self) -> Iterable[Any]:
+    def _call_function(self) -> Iterable[Any]:
         values = self._operation.function(*self._operation.arguments)
         if not hasattr(values, "__iter__"):
             raise InvalidArgumentError(
@@ -153,8 +153,8 @@ class GeneratorStage(SourceStage):
 
     def release(self, unread: int) -> None:
         """Close the generator."""
-        if self._beside is not None:
-            self._beside.close(self._close)
+        if self._threaded_calls is not None:
+            self._threaded_calls.close(self._close)
         else:
             self._close()
 
@@ -169,12 +169,12 @@ class GeneratorStage(SourceStage):
     def cancel(self) -> None:
         """Wake the reader, though the generator may go on."""
         super().cancel()
-        for calls in (self._beside, self._in_place):
+        for calls in (self._threaded_calls, self._inline_calls):
             if calls is not None:
                 calls.cancel()
 
 
-class _Unfit(Exception):
+class _SpecMismatch(Exception):
     """An element that is not what the element spec says; the generator itself can go on."""
 
     def __init__(self, error: InvalidArgumentError) -> None:
@@ -187,9 +187,9 @@ def _conform(spec: Any, element: Any) -> Any:
     try:
         fits = structure_of(element) == structure
     except InvalidArgumentError as error:
-        raise _Unfit(error) from None
+        raise _SpecMismatch(error) from None
     if not fits:
-        raise _Unfit(mismatch(element, structure))
+        raise _SpecMismatch(mismatch(element, structure))
     return rebuild(structure, map(_conform_leaf, flatten(spec), flatten(element)))
 
 
@@ -197,18 +197,18 @@ def _conform_leaf(spec: TensorSpec, leaf: Any) -> Any:
     if spec.dtype in (BYTES, STR) and not spec.shape:
         if isinstance(leaf, bytes if spec.dtype == BYTES else str):
             return leaf
-        raise _Unfit(_wrong(spec, leaf))
+        raise _SpecMismatch(_spec_mismatch_error(spec, leaf))
     try:
         array = np.asarray(leaf, spec.dtype)
     except (ValueError, TypeError, OverflowError):
-        raise _Unfit(_wrong(spec, leaf)) from None
+        raise _SpecMismatch(_spec_mismatch_error(spec, leaf)) from None
     sizes = zip(spec.shape, array.shape, strict=False)
     if array.ndim != len(spec.shape) or not all(want is None or want == size for want, size in sizes):
-        raise _Unfit(_wrong(spec, leaf))
+        raise _SpecMismatch(_spec_mismatch_error(spec, leaf))
     return array if array.ndim else array[()]
 
 
-def _wrong(spec: TensorSpec, leaf: Any) -> InvalidArgumentError:
+def _spec_mismatch_error(spec: TensorSpec, leaf: Any) -> InvalidArgumentError:
     try:
         found = str(leaf_spec(leaf))
     except InvalidArgumentError:

@@ -49,7 +49,7 @@ class Range(Operation):
 class RangeStage(SourceStage):
     """Numbers as arrays, made by the run."""
 
-    element_each = True
+    one_element_per_split = True
 
     def __init__(self, operation: Range, context: BuildContext) -> None:
         super().__init__(operation.name, context, len(range(operation.start, operation.stop, operation.step)))
@@ -57,7 +57,7 @@ class RangeStage(SourceStage):
 
     def produce(self, want: int) -> Run:
         """The next numbers."""
-        positions = self._positions.take(want)
+        positions = self._splits.take(want)
         if not positions:
             return []
         numbers = self._numbers[positions.start : positions.stop]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.exclusive import exclusive_rows, run_of
+from dsnb.elements.copying import copy_rows, copy_run_length
 from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
@@ -49,28 +49,28 @@ class Slices(Operation):
 class SlicesStage(SourceStage):
     """Rows by the run; of a single array without taking it apart."""
 
-    element_each = True
+    one_element_per_split = True
 
     def __init__(self, operation: Slices, context: BuildContext) -> None:
         super().__init__(operation.name, context, operation.cardinality)
         self._structure = operation.structure
-        self._columns = [_protected(column) for column in operation.columns]
-        self._lends = context.copied_later
+        self._columns = [_read_only_column(column) for column in operation.columns]
+        self._may_share_memory = context.copied_later
         self._row_bytes = sum(column[:1].nbytes for column in self._columns if isinstance(column, np.ndarray))
 
     @property
-    def lends(self) -> bool:
+    def may_share_memory(self) -> bool:
         """Rows that are arrays are views of the columns where they are copied later, else copies."""
-        return self._lends and not all(map(_is_flat, self._columns))
+        return self._may_share_memory and not all(map(_is_flat, self._columns))
 
     def produce(self, want: int) -> Run:
         """The next rows."""
-        rows = self._positions.take(want if self._lends else run_of(self._row_bytes, want))
+        rows = self._splits.take(want if self._may_share_memory else copy_run_length(self._row_bytes, want))
         if not rows:
             return []
         columns: list[Any] = [column[rows.start : rows.stop] for column in self._columns]
-        if not self._lends:
-            columns = [column if _is_flat(column) else exclusive_rows(column) for column in columns]
+        if not self._may_share_memory:
+            columns = [column if _is_flat(column) else copy_rows(column) for column in columns]
         run: Any = elements_of(self._structure, iter(columns))
         return run if isinstance(run, np.ndarray) else list(run)
 
@@ -80,6 +80,6 @@ def _is_flat(column: Column) -> bool:
     return isinstance(column, tuple) or (column.ndim == 1 and not column.dtype.names)
 
 
-def _protected(column: Column) -> Column:
+def _read_only_column(column: Column) -> Column:
     # What came out of a pickle is writable again.
     return column if isinstance(column, tuple) or not column.flags.writeable else read_only(column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.exclusive import exclusive
+from dsnb.elements.copying import copy_element
 from dsnb.elements.spec import leaf_spec
 from dsnb.elements.structure import Structure, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -47,21 +47,21 @@ class Tensors(Operation):
 class TensorsStage(SourceStage):
     """The value, once."""
 
-    element_each = True
+    one_element_per_split = True
 
     def __init__(self, operation: Tensors, context: BuildContext) -> None:
         super().__init__(operation.name, context, 1)
         self._operation = operation
-        self._lends = context.copied_later
+        self._may_share_memory = context.copied_later
 
     @property
-    def lends(self) -> bool:
+    def may_share_memory(self) -> bool:
         """The value itself where it is copied later, else a copy."""
-        return self._lends
+        return self._may_share_memory
 
     def produce(self, want: int) -> Run:
         """The value, then nothing."""
-        if not self._positions.take(want):
+        if not self._splits.take(want):
             return []
-        leaves = self._operation.leaves if self._lends else map(exclusive, self._operation.leaves)
+        leaves = self._operation.leaves if self._may_share_memory else map(copy_element, self._operation.leaves)
         return [rebuild(self._operation.structure, iter(leaves))]

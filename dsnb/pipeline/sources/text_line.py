@@ -12,7 +12,7 @@ from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
-from dsnb.pipeline.sources.compressed import BUFFER_BYTES, opened
+from dsnb.pipeline.sources.compressed import BUFFER_BYTES, open_file
 from dsnb.pipeline.splits import FileSource, SourceStage
 
 
@@ -48,11 +48,11 @@ class TextLinesStage(SourceStage):
     def __init__(self, operation: TextLines, context: BuildContext) -> None:
         super().__init__(operation.name, context, len(operation.files))
         self._operation = operation
-        self._opened = context.opened
-        self._decode = UserFunction(_line, operation.name, keep=False)
+        self._opened_files = context.opened_files
+        self._decode = UserFunction(_decode_line, operation.name, keep_results=False)
         self._file: IO[bytes] | None = None
         self._undecoded: list[bytes] = []
-        self._broken: Exception | None = None
+        self._file_error: Exception | None = None
         self._path = ""
 
     def produce(self, want: int) -> Run:
@@ -71,8 +71,8 @@ class TextLinesStage(SourceStage):
 
     def _read(self, want: int) -> list[bytes]:
         """Raw lines; the error of a file comes behind the lines that could be read of it."""
-        if self._broken is not None:
-            broken, self._broken = self._broken, None
+        if self._file_error is not None:
+            broken, self._file_error = self._file_error, None
             self._close_file()
             raise broken
         while self._file is not None or self._open_next():
@@ -80,15 +80,15 @@ class TextLinesStage(SourceStage):
             try:
                 lines.extend(islice(cast("IO[bytes]", self._file), want))
             except (OSError, EOFError, zlib.error) as failure:
-                self._broken = self._explained(failure)
+                self._file_error = self._as_data_loss(failure)
             if lines:
                 return lines
             self._close_file()
-            if self._broken is not None:
+            if self._file_error is not None:
                 return self._read(want)
         return []
 
-    def _explained(self, failure: Exception) -> Exception:
+    def _as_data_loss(self, failure: Exception) -> Exception:
         """The disk's errors as they are; those of what packed the file as one that names it."""
         if getattr(failure, "errno", None) is not None:
             return failure
@@ -99,10 +99,10 @@ class TextLinesStage(SourceStage):
         )
 
     def _open_next(self) -> bool:
-        self.done_with_positions()
-        for position in self._positions.take(1):
+        self.note_splits_finished()
+        for position in self._splits.take(1):
             self._path, operation = self._operation.files[position], self._operation
-            self._file = opened(self._path, operation.compression, operation.buffer_bytes, self._opened)
+            self._file = open_file(self._path, operation.compression, operation.buffer_bytes, self._opened_files)
             return True
         return False
 
@@ -116,5 +116,5 @@ class TextLinesStage(SourceStage):
         self._close_file()
 
 
-def _line(raw: bytes) -> str:
+def _decode_line(raw: bytes) -> str:
     return raw.removesuffix(b"\n").removesuffix(b"\r").decode()

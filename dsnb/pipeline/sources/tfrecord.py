@@ -8,7 +8,7 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.spec import BYTES, TensorSpec
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
-from dsnb.pipeline.sources.compressed import BUFFER_BYTES, opened
+from dsnb.pipeline.sources.compressed import BUFFER_BYTES, open_file
 from dsnb.pipeline.splits import FileSource, SourceStage
 from dsnb.pipeline.tfrecord.reader import RecordReader
 
@@ -41,7 +41,7 @@ class TFRecordsStage(SourceStage):
     def __init__(self, operation: TFRecords, context: BuildContext) -> None:
         super().__init__(operation.name, context, len(operation.files))
         self._operation = operation
-        self._opened = context.opened
+        self._opened_files = context.opened_files
         self._reader: RecordReader | None = None
         self._interrupted: list[Any] = []
 
@@ -64,10 +64,10 @@ class TFRecordsStage(SourceStage):
 
     def _open_next(self, unseen: int) -> RecordReader | None:
         operation = self._operation
-        self.done_with_positions(unseen)
-        for position in self._positions.take(1):
+        self.note_splits_finished(unseen)
+        for position in self._splits.take(1):
             path = operation.files[position]
-            file = opened(path, operation.compression, operation.buffer_bytes, self._opened)
+            file = open_file(path, operation.compression, operation.buffer_bytes, self._opened_files)
             self._reader = RecordReader(file, path, operation.buffer_bytes)
         return self._reader
 

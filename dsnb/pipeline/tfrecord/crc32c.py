@@ -14,16 +14,16 @@ from typing import Any, Final
 import numpy as np
 
 _POLYNOMIAL: Final = 0x82F63B78
-_ALL: Final = 0xFFFFFFFF
+_ALL_ONES: Final = 0xFFFFFFFF
 _BLOCK: Final = 512
-_SHORT: Final = 48
+_MAX_LOOP_BYTES: Final = 48
 """Bytes up to which a loop is faster than NumPy."""
 _MASK_DELTA: Final = 0xA282EAD8
 
 Array = np.ndarray[Any, Any]
 
 
-def _native() -> Callable[[bytes], int] | None:
+def _native_crc32c() -> Callable[[bytes], int] | None:
     try:
         import google_crc32c
     except ImportError:
@@ -32,44 +32,44 @@ def _native() -> Callable[[bytes], int] | None:
     return google_crc32c.value if google_crc32c.implementation == "c" else None
 
 
-def in_numpy(data: bytes) -> int:
+def crc32c_numpy(data: bytes) -> int:
     """The checksum by NumPy.
 
     Example:
         >>> hex(in_numpy(b"123456789"))
         '0xe3069283'
     """
-    if len(data) <= _SHORT:
-        return _ALL ^ _followed(_ALL, data)
+    if len(data) <= _MAX_LOOP_BYTES:
+        return _ALL_ONES ^ _update_bytewise(_ALL_ONES, data)
     # Zeros in front change nothing, and the count begins with all ones on the first four bytes.
     head = bytes(byte ^ 0xFF for byte in data[:4])
     blocks = np.frombuffer(bytes(-len(data) % _BLOCK) + head + data[4:], np.uint8).reshape(-1, _BLOCK)
-    tables = _tables()
-    counted = 0
+    tables = _block_tables()
+    crc = 0
     # In portions, so that the table's entries for a large record do not take four times its memory and more.
     for first in range(0, len(blocks), _BLOCK):
         portion = blocks[first : first + _BLOCK]
         sums: Array = np.bitwise_xor.reduce(tables[np.arange(_BLOCK), portion], axis=1)
         for own in sums.tolist():
-            counted = own ^ _moved(counted)
-    return _ALL ^ counted
+            crc = own ^ _shift_block(crc)
+    return _ALL_ONES ^ crc
 
 
-def _followed(counted: int, data: bytes) -> int:
-    table = _bytewise()
+def _update_bytewise(crc: int, data: bytes) -> int:
+    table = _byte_table()
     for byte in data:
-        counted = table[(counted ^ byte) & 0xFF] ^ (counted >> 8)
-    return counted
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc
 
 
-def _moved(counted: int) -> int:
+def _shift_block(crc: int) -> int:
     """What a count becomes over a block of zeros."""
-    first, second, third, fourth = _moves()
-    return first[counted & 0xFF] ^ second[counted >> 8 & 0xFF] ^ third[counted >> 16 & 0xFF] ^ fourth[counted >> 24]
+    first, second, third, fourth = _shift_tables()
+    return first[crc & 0xFF] ^ second[crc >> 8 & 0xFF] ^ third[crc >> 16 & 0xFF] ^ fourth[crc >> 24]
 
 
 @cache
-def _bytewise() -> list[int]:
+def _byte_table() -> list[int]:
     """What each byte adds when it is the last one."""
     table: Array = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -79,28 +79,28 @@ def _bytewise() -> list[int]:
 
 
 @cache
-def _tables() -> Array:
+def _block_tables() -> Array:
     """What each byte adds at each place of a block, the first place first."""
-    last: Array = np.array(_bytewise(), np.uint32)
+    last: Array = np.array(_byte_table(), np.uint32)
     tables = np.empty((_BLOCK, 256), np.uint32)
     tables[-1] = last
-    for place in range(_BLOCK - 2, -1, -1):
-        after = tables[place + 1]
-        tables[place] = last[after & 0xFF] ^ (after >> 8)
+    for index in range(_BLOCK - 2, -1, -1):
+        after = tables[index + 1]
+        tables[index] = last[after & 0xFF] ^ (after >> 8)
     return tables
 
 
 @cache
-def _moves() -> list[list[int]]:
-    tables: list[list[int]] = _tables()[:4].tolist()
+def _shift_tables() -> list[list[int]]:
+    tables: list[list[int]] = _block_tables()[:4].tolist()
     return tables
 
 
-crc32c: Callable[[bytes], int] = _native() or in_numpy
+crc32c: Callable[[bytes], int] = _native_crc32c() or crc32c_numpy
 """The checksum of some bytes."""
 
 
 def masked_crc32c(data: bytes) -> int:
     """The checksum as TFRecord files hold it: turned and added to, so that checksums of checksums do no harm."""
-    counted = crc32c(data)
-    return ((counted >> 15 | counted << 17) + _MASK_DELTA) & _ALL
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ALL_ONES

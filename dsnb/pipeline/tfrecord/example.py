@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsnb.arguments import buffer, checked, instance, optional, shown
+from dsnb.arguments import buffer, checked, instance, optional, short_repr
 from dsnb.elements.spec import BYTES, STR, TensorSpec
 from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, InvalidArgumentError
-from dsnb.pipeline.engine.assemble import OddElement, stacked
+from dsnb.pipeline.engine.assemble import UnbatchableElement, stack_leaves
 
 Array = np.ndarray[Any, Any]
 Values = list[bytes] | Array
@@ -29,7 +29,7 @@ Values = list[bytes] | Array
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 _KINDS: Final = {_BYTES_LIST: "bytes", _FLOAT_LIST: "floats", _INT64_LIST: "integers"}
-_LONGEST: Final = 10
+_MAX_VARINT_BYTES: Final = 10
 """Bytes of a varint of 64 bits."""
 
 
@@ -73,14 +73,14 @@ def parse_example(
     try:
         found = _features(serialized)
         if features is None:
-            return {name: _as_it_is(*_feature(found[name])) for name in sorted(found)}
+            return {name: _without_spec(*_feature(found[name])) for name in sorted(found)}
         known = {name: _feature(found[name]) for name in features if name in found}
     except (IndexError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise DataLossError(
             f"`serialized`: a record of {len(serialized):,} bytes is no tf.train.Example",
             hint="read what the file holds in its own way: TFRecordDataset gives the bytes of each record",
         ) from error
-    return {name: _wanted(name, spec, known.get(name), defaults or {}) for name, spec in features.items()}
+    return {name: _with_spec(name, spec, known.get(name), defaults or {}) for name, spec in features.items()}
 
 
 # ---- reading the message
@@ -143,11 +143,11 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place in range(_LONGEST):
-        byte = message[at + place]
-        value |= (byte & 0x7F) << 7 * place
+    for index in range(_MAX_VARINT_BYTES):
+        byte = message[at + index]
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value, at + place + 1
+            return value, at + index + 1
     raise ValueError("a number is too long")
 
 
@@ -161,7 +161,7 @@ def _floats(parts: Sequence[tuple[int, Any]]) -> Array:
 def _integers(parts: Sequence[tuple[int, Any]]) -> Array:
     if any(wire_type not in (_BYTES, _VARINT) for wire_type, _ in parts):
         raise ValueError("not a list of integers")
-    arrays = [_packed(value) if wire_type == _BYTES else _signed([value]) for wire_type, value in parts]
+    arrays = [_decode_packed(value) if wire_type == _BYTES else _signed([value]) for wire_type, value in parts]
     if len(arrays) == 1:
         return arrays[0]
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
@@ -171,7 +171,7 @@ def _signed(values: list[int]) -> Array:
     return np.array([value & 2**64 - 1 for value in values], np.uint64).view(np.int64)
 
 
-def _varints_of(data: bytes) -> list[int]:
+def _decode_varints(data: bytes) -> list[int]:
     values, at = [], 0
     while at < len(data):
         value, at = _varint(data, at)
@@ -179,17 +179,17 @@ def _varints_of(data: bytes) -> list[int]:
     return values
 
 
-def _packed(data: bytes) -> Array:
+def _decode_packed(data: bytes) -> Array:
     """Varints one behind the other, seven bits a byte, the last byte of each below 128."""
-    if len(data) <= _LONGEST:  # a label
-        return _signed(_varints_of(data))
+    if len(data) <= _MAX_VARINT_BYTES:  # a label
+        return _signed(_decode_varints(data))
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
     if len(ends) == len(raw):
         return raw.astype(np.int64)
     begins = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - begins + 1
-    if ends.size == 0 or ends[-1] != len(raw) - 1 or lengths.max() > _LONGEST:
+    if ends.size == 0 or ends[-1] != len(raw) - 1 or lengths.max() > _MAX_VARINT_BYTES:
         raise ValueError("a list of numbers is cut off")
     places = np.arange(len(raw)) - np.repeat(begins, lengths)
     bits = (raw & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
@@ -199,14 +199,14 @@ def _packed(data: bytes) -> Array:
 # ---- what the user wants of it
 
 
-def _as_it_is(kind: int, values: Values) -> Any:
+def _without_spec(kind: int, values: Values) -> Any:
     return _text_array("", BYTES, values) if kind == _BYTES_LIST else _read_only(np.asarray(values))
 
 
-def _wanted(name: str, spec: Any, found: tuple[int, Values] | None, defaults: Mapping[str, Any]) -> Any:
+def _with_spec(name: str, spec: Any, found: tuple[int, Values] | None, defaults: Mapping[str, Any]) -> Any:
     if not isinstance(spec, TensorSpec):
         raise InvalidArgumentError(
-            f"`features` holds {shown(spec)} for {name!r}",
+            f"`features` holds {short_repr(spec)} for {name!r}",
             hint='pass its shape and dtype: dsnb.TensorSpec((), "int64")',
         )
     kind, values = found or (0, [])
@@ -246,8 +246,8 @@ def _text_array(name: str, dtype: np.dtype[Any], values: Any) -> Array:
     if not texts:
         return np.zeros(0, f"{dtype.kind}1")
     try:
-        return stacked(texts)
-    except OddElement as odd:
+        return stack_leaves(texts)
+    except UnbatchableElement as odd:
         raise InvalidArgumentError(
             f"the feature {name!r} holds bytes that end in a NUL; an array of text would drop it",
             did="the element was left out; reading goes on with the next",
@@ -293,22 +293,24 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
         {'x': array([  1,   2, 300])}
     """
     entries = (
-        _field(1, _field(1, str(name).encode()) + _field(2, _list_of(str(name), features[name])))
+        _encode_field(
+            1, _encode_field(1, str(name).encode()) + _encode_field(2, _encode_list(str(name), features[name]))
+        )
         for name in sorted(features)
     )
-    return _field(1, b"".join(entries))
+    return _encode_field(1, b"".join(entries))
 
 
-def _list_of(name: str, value: Any) -> bytes:
+def _encode_list(name: str, value: Any) -> bytes:
     given = [value] if isinstance(value, (str, bytes)) else value
     if isinstance(given, (list, tuple)) and given and all(isinstance(text, (str, bytes)) for text in given):
         texts = list(given)
     else:
-        array = _read(name, given)
+        array = _to_array(name, given)
         if array.dtype.kind in "iub":
-            return _field(_INT64_LIST, _field(1, _varints(name, array)))
+            return _encode_field(_INT64_LIST, _encode_field(1, _encode_varints(name, array)))
         if array.dtype.kind == "f" or np.issubdtype(array.dtype, np.floating):
-            return _field(_FLOAT_LIST, _field(1, array.astype("<f4").tobytes()))
+            return _encode_field(_FLOAT_LIST, _encode_field(1, array.astype("<f4").tobytes()))
         if array.dtype.kind not in "SU":
             raise InvalidArgumentError(
                 f"`features`: {name!r} is {array.dtype}, which a tf.train.Example cannot hold",
@@ -316,10 +318,10 @@ def _list_of(name: str, value: Any) -> bytes:
             )
         texts = array.reshape(-1).tolist()
     encoded = (text.encode() if isinstance(text, str) else text for text in texts)
-    return _field(_BYTES_LIST, b"".join(_field(1, text) for text in encoded))
+    return _encode_field(_BYTES_LIST, b"".join(_encode_field(1, text) for text in encoded))
 
 
-def _read(name: str, value: Any) -> Array:
+def _to_array(name: str, value: Any) -> Array:
     try:
         return np.asarray(value)
     except Exception as error:  # noqa: BLE001 - the value's own code may run
@@ -329,7 +331,7 @@ def _read(name: str, value: Any) -> Array:
         ) from None
 
 
-def _varints(name: str, array: Array) -> bytes:
+def _encode_varints(name: str, array: Array) -> bytes:
     if array.size and array.dtype.kind != "b" and (array.min() < -(2**63) or array.max() >= 2**63):
         raise InvalidArgumentError(
             f"`features`: an integer of {name!r} does not fit into 64 bits", hint="write it as bytes"
@@ -340,5 +342,5 @@ def _varints(name: str, array: Array) -> bytes:
     return b"".join(map(varint, numbers.tolist()))
 
 
-def _field(number: int, data: bytes) -> bytes:
+def _encode_field(number: int, data: bytes) -> bytes:
     return bytes([number << 3 | _BYTES]) + varint(len(data)) + data

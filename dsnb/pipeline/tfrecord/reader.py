@@ -13,10 +13,10 @@ from typing import IO, Final
 from dsnb.errors import DataLossError
 from dsnb.pipeline.tfrecord.crc32c import masked_crc32c
 
-HEAD: Final = struct.Struct("<QI")
+HEADER: Final = struct.Struct("<QI")
 LENGTH: Final = struct.Struct("<Q")
 CHECKSUM: Final = struct.Struct("<I")
-_MOST: Final = 1 << 24
+_MAX_READ_BYTES: Final = 1 << 24
 
 
 class RecordReader:
@@ -33,10 +33,10 @@ class RecordReader:
         self._path = path
         self._buffer_bytes = buffer_bytes
         self._buffer = b""
-        self._at = 0
-        self._before = 0
+        self._offset = 0
+        self._buffer_start = 0
         """Bytes of the file in front of the buffer."""
-        self._lost = False
+        self._rest_unreadable = False
 
     def next(self) -> bytes | None:
         """The next record; None at the end of the file, and behind damage that hides where the next one begins.
@@ -45,18 +45,18 @@ class RecordReader:
             DataLossError: naming the file and the offset of the damaged record. Where only its data are damaged, the
                 next call goes on with the record behind it.
         """
-        if self._lost or not self._fill(1):
+        if self._rest_unreadable or not self._fill(1):
             return None
-        offset = self._before + self._at
-        if not self._fill(HEAD.size):
-            raise self._end(offset, "is cut off in its head")
-        length, checksum = HEAD.unpack_from(self._buffer, self._at)
-        if masked_crc32c(self._buffer[self._at : self._at + LENGTH.size]) != checksum:
-            raise self._end(offset, "has a length that does not go with its checksum")
-        if not self._fill(HEAD.size + length + CHECKSUM.size):
-            raise self._end(offset, f"is cut off: it should have {length:,} bytes")
-        begin = self._at + HEAD.size
-        self._at = begin + length + CHECKSUM.size
+        offset = self._buffer_start + self._offset
+        if not self._fill(HEADER.size):
+            raise self._give_up(offset, "is cut off in its head")
+        length, checksum = HEADER.unpack_from(self._buffer, self._offset)
+        if masked_crc32c(self._buffer[self._offset : self._offset + LENGTH.size]) != checksum:
+            raise self._give_up(offset, "has a length that does not go with its checksum")
+        if not self._fill(HEADER.size + length + CHECKSUM.size):
+            raise self._give_up(offset, f"is cut off: it should have {length:,} bytes")
+        begin = self._offset + HEADER.size
+        self._offset = begin + length + CHECKSUM.size
         data = self._buffer[begin : begin + length]
         (checksum,) = CHECKSUM.unpack_from(self._buffer, begin + length)
         if masked_crc32c(data) != checksum:
@@ -65,20 +65,20 @@ class RecordReader:
 
     def _fill(self, count: int) -> bool:
         """Have `count` bytes in the buffer; False where the file ends before."""
-        missing = count - (len(self._buffer) - self._at)
+        missing = count - (len(self._buffer) - self._offset)
         if missing <= 0:
             return True
-        parts = [self._buffer[self._at :]]
-        self._before += self._at
+        parts = [self._buffer[self._offset :]]
+        self._buffer_start += self._offset
         while missing > 0:
             # Not as much at once as a record claims to have: that may be more than there is memory.
-            part = self._read(min(max(missing, self._buffer_bytes), _MOST))
+            part = self._read(min(max(missing, self._buffer_bytes), _MAX_READ_BYTES))
             if not part:
                 break
             parts.append(part)
             missing -= len(part)
         self._buffer = b"".join(parts)
-        self._at = 0
+        self._offset = 0
         return missing <= 0
 
     def _read(self, count: int) -> bytes:
@@ -87,10 +87,10 @@ class RecordReader:
         except (EOFError, zlib.error, OSError) as error:
             if getattr(error, "errno", None) is not None:  # the disk's, not the compression's
                 raise
-            raise self._end(self._before, f"cannot be unpacked ({error})") from error
+            raise self._give_up(self._buffer_start, f"cannot be unpacked ({error})") from error
 
-    def _end(self, offset: int, what: str) -> DataLossError:
-        self._lost = True
+    def _give_up(self, offset: int, what: str) -> DataLossError:
+        self._rest_unreadable = True
         return self._damaged(offset, what, "the rest of the file was left out; reading goes on with the next file")
 
     def _damaged(self, offset: int, what: str, did: str) -> DataLossError:

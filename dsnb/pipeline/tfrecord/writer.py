@@ -11,10 +11,10 @@ from typing import IO, Any, Self, cast
 
 from dsnb.arguments import buffer, checked, path
 from dsnb.errors import FailedPreconditionError
-from dsnb.limits import said
 from dsnb.pipeline.sources.compressed import compression_of, compression_type_rule
 from dsnb.pipeline.tfrecord.crc32c import masked_crc32c
-from dsnb.pipeline.tfrecord.reader import CHECKSUM, HEAD, LENGTH
+from dsnb.pipeline.tfrecord.reader import CHECKSUM, HEADER, LENGTH
+from dsnb.system_limits import describe_os_error
 
 
 class TFRecordWriter:
@@ -43,10 +43,10 @@ class TFRecordWriter:
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
         self._path = str(path)
         try:
-            self._file: IO[bytes] | None = _created(self._path, compression_of(compression_type, self._path))
+            self._file: IO[bytes] | None = _create_file(self._path, compression_of(compression_type, self._path))
         except OSError as error:
             raise FailedPreconditionError(
-                f"`path`: {self._path} cannot be written to ({said(error)})",
+                f"`path`: {self._path} cannot be written to ({describe_os_error(error)})",
                 did="nothing was written",
                 hint="name a file in a folder that you may write to",
             ) from None
@@ -69,7 +69,7 @@ class TFRecordWriter:
         if self._file is None:
             raise FailedPreconditionError(f"the writer of {self._path} is closed", hint="write inside its `with` block")
         length = LENGTH.pack(len(record))
-        head = HEAD.pack(len(record), masked_crc32c(length))
+        head = HEADER.pack(len(record), masked_crc32c(length))
         self._file.write(b"".join((head, record, CHECKSUM.pack(masked_crc32c(record)))))
 
     @checked()
@@ -94,14 +94,14 @@ class TFRecordWriter:
         self.close()
 
 
-def _created(path: str, compression: str) -> IO[bytes]:
+def _create_file(path: str, compression: str) -> IO[bytes]:
     if compression == "GZIP":
         return cast("IO[bytes]", gzip.open(path, "wb"))
     file = open(path, "wb")  # noqa: SIM115 - closed by the writer
-    return cast("IO[bytes]", _ZlibFile(file)) if compression == "ZLIB" else file
+    return cast("IO[bytes]", _ZlibWriter(file)) if compression == "ZLIB" else file
 
 
-class _ZlibFile:
+class _ZlibWriter:
     """A zlib stream as a file to write; the standard library has none."""
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -19,7 +19,7 @@ class SplitProvider(_message.Message):
     def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable", "files", "no_files", "hinted", "inexact", "nbytes")
+    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "nbytes")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
@@ -29,11 +29,11 @@ class RegisterRequest(_message.Message):
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PROVIDERS_FIELD_NUMBER: _ClassVar[int]
-    UNSPLITTABLE_FIELD_NUMBER: _ClassVar[int]
-    FILES_FIELD_NUMBER: _ClassVar[int]
-    NO_FILES_FIELD_NUMBER: _ClassVar[int]
-    HINTED_FIELD_NUMBER: _ClassVar[int]
-    INEXACT_FIELD_NUMBER: _ClassVar[int]
+    UNSPLITTABLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_FILES_FIELD_NUMBER: _ClassVar[int]
+    NO_FILE_SHARDING_REASON_FIELD_NUMBER: _ClassVar[int]
+    HAS_SHARD_HINT_FIELD_NUMBER: _ClassVar[int]
+    INEXACT_REASON_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     fingerprint: str
@@ -44,23 +44,23 @@ class RegisterRequest(_message.Message):
     compression: str
     pipeline: str
     providers: _containers.RepeatedCompositeFieldContainer[SplitProvider]
-    unsplittable: str
-    files: int
-    no_files: str
-    hinted: bool
-    inexact: str
+    unsplittable_reason: str
+    num_files: int
+    no_file_sharding_reason: str
+    has_shard_hint: bool
+    inexact_reason: str
     nbytes: int
-    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable: _Optional[str] = ..., files: _Optional[int] = ..., no_files: _Optional[str] = ..., hinted: bool = ..., inexact: _Optional[str] = ..., nbytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("dataset_id", "missing", "kept")
+    __slots__ = ("dataset_id", "missing_blobs", "difference")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
-    MISSING_FIELD_NUMBER: _ClassVar[int]
-    KEPT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
-    missing: _containers.RepeatedScalarFieldContainer[str]
-    kept: str
-    def __init__(self, dataset_id: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ..., kept: _Optional[str] = ...) -> None: ...
+    missing_blobs: _containers.RepeatedScalarFieldContainer[str]
+    difference: str
+    def __init__(self, dataset_id: _Optional[str] = ..., missing_blobs: _Optional[_Iterable[str]] = ..., difference: _Optional[str] = ...) -> None: ...
 
 class DatasetRequest(_message.Message):
     __slots__ = ("dataset_id",)
@@ -69,7 +69,7 @@ class DatasetRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
 
 class DatasetReply(_message.Message):
-    __slots__ = ("dataset_id", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "unsplittable", "files", "no_files", "hinted")
+    __slots__ = ("dataset_id", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
@@ -77,10 +77,10 @@ class DatasetReply(_message.Message):
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
-    UNSPLITTABLE_FIELD_NUMBER: _ClassVar[int]
-    FILES_FIELD_NUMBER: _ClassVar[int]
-    NO_FILES_FIELD_NUMBER: _ClassVar[int]
-    HINTED_FIELD_NUMBER: _ClassVar[int]
+    UNSPLITTABLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_FILES_FIELD_NUMBER: _ClassVar[int]
+    NO_FILE_SHARDING_REASON_FIELD_NUMBER: _ClassVar[int]
+    HAS_SHARD_HINT_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     definition: bytes
     blobs: _containers.RepeatedScalarFieldContainer[str]
@@ -88,11 +88,11 @@ class DatasetReply(_message.Message):
     cardinality: int
     compression: str
     pipeline: str
-    unsplittable: str
-    files: int
-    no_files: str
-    hinted: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., unsplittable: _Optional[str] = ..., files: _Optional[int] = ..., no_files: _Optional[str] = ..., hinted: bool = ...) -> None: ...
+    unsplittable_reason: str
+    num_files: int
+    no_file_sharding_reason: str
+    has_shard_hint: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ...) -> None: ...
 
 class BlobPiece(_message.Message):
     __slots__ = ("digest", "nbytes", "data")
@@ -111,7 +111,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "repetition", "whole", "position", "consumers", "consumer", "unfinished", "rejoins", "iteration", "holdings")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -119,14 +119,14 @@ class JoinRequest(_message.Message):
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
-    REPETITION_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
-    POSITION_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
-    REJOINS_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_ITERATION_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     job_name: str
@@ -135,16 +135,16 @@ class JoinRequest(_message.Message):
     trainer_id: str
     compression: str
     target_workers: str
-    repetition: int
-    whole: bool
-    position: PassPosition
-    consumers: int
-    consumer: int
-    unfinished: bool
-    rejoins: str
     iteration: int
+    complete_only: bool
+    position: IterationPosition
+    num_consumers: int
+    consumer_index: int
+    skip_finished: bool
+    previous_client_id: str
+    previous_iteration: int
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., repetition: _Optional[int] = ..., whole: bool = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., consumers: _Optional[int] = ..., consumer: _Optional[int] = ..., unfinished: bool = ..., rejoins: _Optional[str] = ..., iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class PositionRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -152,45 +152,45 @@ class PositionRequest(_message.Message):
     client_id: str
     def __init__(self, client_id: _Optional[str] = ...) -> None: ...
 
-class PassPosition(_message.Message):
-    __slots__ = ("tasks", "providers", "shards", "inexact")
+class IterationPosition(_message.Message):
+    __slots__ = ("tasks", "providers", "num_shards", "inexact_reason")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     PROVIDERS_FIELD_NUMBER: _ClassVar[int]
-    SHARDS_FIELD_NUMBER: _ClassVar[int]
-    INEXACT_FIELD_NUMBER: _ClassVar[int]
+    NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    INEXACT_REASON_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskPosition]
     providers: _containers.RepeatedCompositeFieldContainer[ProviderPosition]
-    shards: int
-    inexact: str
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., shards: _Optional[int] = ..., inexact: _Optional[str] = ...) -> None: ...
+    num_shards: int
+    inexact_reason: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., num_shards: _Optional[int] = ..., inexact_reason: _Optional[str] = ...) -> None: ...
 
 class TaskPosition(_message.Message):
-    __slots__ = ("task_id", "incarnation", "entropy", "skip", "failed", "ended", "shard", "runs", "taken_over", "first", "resume", "trainers")
+    __slots__ = ("task_id", "incarnation", "entropy", "skip", "skipped_errors", "ended", "shard", "splits", "taken_over", "first_index", "pipeline_position", "trainers")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
-    FAILED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_ERRORS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
-    RUNS_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
     TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
-    FIRST_FIELD_NUMBER: _ClassVar[int]
-    RESUME_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_POSITION_FIELD_NUMBER: _ClassVar[int]
     TRAINERS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     incarnation: int
     entropy: int
     skip: int
-    failed: bool
+    skipped_errors: bool
     ended: bool
     shard: int
-    runs: _containers.RepeatedCompositeFieldContainer[SplitRun]
+    splits: _containers.RepeatedCompositeFieldContainer[SplitRange]
     taken_over: bool
-    first: int
-    resume: str
+    first_index: int
+    pipeline_position: str
     trainers: _containers.RepeatedCompositeFieldContainer[TrainerPosition]
-    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., entropy: _Optional[int] = ..., skip: _Optional[int] = ..., failed: bool = ..., ended: bool = ..., shard: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[SplitRun, _Mapping]]] = ..., taken_over: bool = ..., first: _Optional[int] = ..., resume: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[TrainerPosition, _Mapping]]] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., entropy: _Optional[int] = ..., skip: _Optional[int] = ..., skipped_errors: bool = ..., ended: bool = ..., shard: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[SplitRange, _Mapping]]] = ..., taken_over: bool = ..., first_index: _Optional[int] = ..., pipeline_position: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[TrainerPosition, _Mapping]]] = ...) -> None: ...
 
 class IndexRange(_message.Message):
     __slots__ = ("first", "end")
@@ -223,22 +223,22 @@ class ReaderPosition(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., received: _Optional[int] = ..., held: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
 
 class TaskHolding(_message.Message):
-    __slots__ = ("task_id", "incarnation", "received", "consumed", "held", "untold")
+    __slots__ = ("task_id", "incarnation", "received", "consumed", "held", "unacked")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
-    UNTOLD_FIELD_NUMBER: _ClassVar[int]
+    UNACKED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     incarnation: int
     received: int
     consumed: _containers.RepeatedCompositeFieldContainer[IndexRange]
     held: _containers.RepeatedCompositeFieldContainer[IndexRange]
-    untold: int
-    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., received: _Optional[int] = ..., consumed: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ..., untold: _Optional[int] = ...) -> None: ...
+    unacked: int
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., received: _Optional[int] = ..., consumed: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ..., unacked: _Optional[int] = ...) -> None: ...
 
-class SplitRun(_message.Message):
+class SplitRange(_message.Message):
     __slots__ = ("provider", "repetition", "first", "end")
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REPETITION_FIELD_NUMBER: _ClassVar[int]
@@ -259,38 +259,38 @@ class ProviderPosition(_message.Message):
     def __init__(self, repetition: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended", "halted", "needed_from", "sequence")
+    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended", "unassigned", "needed_from", "sequence_incarnation")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     WORKER_UID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
-    HALTED_FIELD_NUMBER: _ClassVar[int]
+    UNASSIGNED_FIELD_NUMBER: _ClassVar[int]
     NEEDED_FROM_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     worker_uid: str
     address: str
     incarnation: int
     ended: bool
-    halted: bool
+    unassigned: bool
     needed_from: int
-    sequence: int
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., halted: bool = ..., needed_from: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    sequence_incarnation: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., unassigned: bool = ..., needed_from: _Optional[int] = ..., sequence_incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "readers", "absent", "losses", "report_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms")
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "other_clients", "missing_shards", "loss_count", "report_interval_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
-    READERS_FIELD_NUMBER: _ClassVar[int]
-    ABSENT_FIELD_NUMBER: _ClassVar[int]
-    LOSSES_FIELD_NUMBER: _ClassVar[int]
-    REPORT_MS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -300,18 +300,18 @@ class JoinReply(_message.Message):
     iteration: int
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     finished: bool
-    readers: int
-    absent: _containers.RepeatedScalarFieldContainer[str]
-    losses: int
-    report_ms: int
+    other_clients: int
+    missing_shards: _containers.RepeatedScalarFieldContainer[str]
+    loss_count: int
+    report_interval_ms: int
     instance: str
     paused_by: str
     consumer_timeout_ms: int
     client_timeout_ms: int
-    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., readers: _Optional[int] = ..., absent: _Optional[_Iterable[str]] = ..., losses: _Optional[int] = ..., report_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class ClientReport(_message.Message):
-    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_heard", "instance", "decode_ns", "consumer", "holdings")
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -319,7 +319,7 @@ class ClientReport(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
-    LOSSES_HEARD_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     DECODE_NS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
@@ -331,12 +331,12 @@ class ClientReport(_message.Message):
     lost: int
     seq: int
     leaving: bool
-    losses_heard: int
+    losses_received: int
     instance: str
     decode_ns: int
     consumer: ConsumerReport
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
-    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_heard: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class ConsumerReport(_message.Message):
     __slots__ = ("round", "begun", "halt", "held")
@@ -347,80 +347,80 @@ class ConsumerReport(_message.Message):
     round: int
     begun: bool
     halt: int
-    held: _containers.RepeatedCompositeFieldContainer[HeldTurns]
-    def __init__(self, round: _Optional[int] = ..., begun: bool = ..., halt: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldTurns, _Mapping]]] = ...) -> None: ...
+    held: _containers.RepeatedCompositeFieldContainer[HeldRounds]
+    def __init__(self, round: _Optional[int] = ..., begun: bool = ..., halt: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldRounds, _Mapping]]] = ...) -> None: ...
 
-class HeldTurns(_message.Message):
-    __slots__ = ("task_id", "received", "base")
+class HeldRounds(_message.Message):
+    __slots__ = ("task_id", "received", "oldest_round")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
-    BASE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     received: int
-    base: int
-    def __init__(self, task_id: _Optional[str] = ..., received: _Optional[int] = ..., base: _Optional[int] = ...) -> None: ...
+    oldest_round: int
+    def __init__(self, task_id: _Optional[str] = ..., received: _Optional[int] = ..., oldest_round: _Optional[int] = ...) -> None: ...
 
-class Lineup(_message.Message):
-    __slots__ = ("first", "halt", "tasks", "turns")
-    FIRST_FIELD_NUMBER: _ClassVar[int]
+class RoundSchedule(_message.Message):
+    __slots__ = ("first_round", "halt", "tasks", "task_rounds")
+    FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     HALT_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
-    TURNS_FIELD_NUMBER: _ClassVar[int]
-    first: int
+    TASK_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    first_round: int
     halt: int
     tasks: _containers.RepeatedScalarFieldContainer[str]
-    turns: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, first: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., turns: _Optional[_Iterable[int]] = ...) -> None: ...
+    task_rounds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, first_round: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., task_rounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoundsUpdate(_message.Message):
-    __slots__ = ("halt", "lineups", "dropped")
+    __slots__ = ("halt", "schedules", "dropped")
     HALT_FIELD_NUMBER: _ClassVar[int]
-    LINEUPS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     halt: int
-    lineups: _containers.RepeatedCompositeFieldContainer[Lineup]
+    schedules: _containers.RepeatedCompositeFieldContainer[RoundSchedule]
     dropped: int
-    def __init__(self, halt: _Optional[int] = ..., lineups: _Optional[_Iterable[_Union[Lineup, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
+    def __init__(self, halt: _Optional[int] = ..., schedules: _Optional[_Iterable[_Union[RoundSchedule, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class ClientUpdate(_message.Message):
-    __slots__ = ("tasks", "finished", "losses", "collect", "state", "cancelled_by", "rounds", "paused", "losing")
+    __slots__ = ("tasks", "finished", "losses", "report_seq", "has_state", "cancelled_by", "rounds", "paused", "skipping")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
-    COLLECT_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
+    REPORT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    HAS_STATE_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
-    LOSING_FIELD_NUMBER: _ClassVar[int]
+    SKIPPING_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     finished: bool
     losses: _containers.RepeatedCompositeFieldContainer[Loss]
-    collect: int
-    state: bool
+    report_seq: int
+    has_state: bool
     cancelled_by: str
     rounds: RoundsUpdate
     paused: bool
-    losing: bool
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., collect: _Optional[int] = ..., state: bool = ..., cancelled_by: _Optional[str] = ..., rounds: _Optional[_Union[RoundsUpdate, _Mapping]] = ..., paused: bool = ..., losing: bool = ...) -> None: ...
+    skipping: bool
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., report_seq: _Optional[int] = ..., has_state: bool = ..., cancelled_by: _Optional[str] = ..., rounds: _Optional[_Union[RoundsUpdate, _Mapping]] = ..., paused: bool = ..., skipping: bool = ...) -> None: ...
 
 class Loss(_message.Message):
-    __slots__ = ("task_id", "worker", "splits", "reason", "elements", "trainer_id", "again")
+    __slots__ = ("task_id", "worker", "splits", "reason", "elements", "trainer_id", "restarts")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
-    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     splits: int
     reason: str
     elements: int
     trainer_id: str
-    again: bool
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., splits: _Optional[int] = ..., reason: _Optional[str] = ..., elements: _Optional[int] = ..., trainer_id: _Optional[str] = ..., again: bool = ...) -> None: ...
+    restarts: bool
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., splits: _Optional[int] = ..., reason: _Optional[str] = ..., elements: _Optional[int] = ..., trainer_id: _Optional[str] = ..., restarts: bool = ...) -> None: ...
 
 class EndedTask(_message.Message):
     __slots__ = ("task_id", "incarnation", "received")
@@ -433,28 +433,28 @@ class EndedTask(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
 
 class EndRequest(_message.Message):
-    __slots__ = ("client_id", "ended", "farewell")
+    __slots__ = ("client_id", "ended", "final_report")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
-    FAREWELL_FIELD_NUMBER: _ClassVar[int]
+    FINAL_REPORT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     ended: _containers.RepeatedCompositeFieldContainer[EndedTask]
-    farewell: ClientReport
-    def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[_Union[EndedTask, _Mapping]]] = ..., farewell: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
+    final_report: ClientReport
+    def __init__(self, client_id: _Optional[str] = ..., ended: _Optional[_Iterable[_Union[EndedTask, _Mapping]]] = ..., final_report: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
 
 class EndReply(_message.Message):
-    __slots__ = ("finished", "tasks", "cancelled_by", "position", "sole")
+    __slots__ = ("finished", "tasks", "cancelled_by", "position", "sole_client")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_BY_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
-    SOLE_FIELD_NUMBER: _ClassVar[int]
+    SOLE_CLIENT_FIELD_NUMBER: _ClassVar[int]
     finished: bool
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     cancelled_by: str
-    position: PassPosition
-    sole: bool
-    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., position: _Optional[_Union[PassPosition, _Mapping]] = ..., sole: bool = ...) -> None: ...
+    position: IterationPosition
+    sole_client: bool
+    def __init__(self, finished: bool = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., cancelled_by: _Optional[str] = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., sole_client: bool = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("job_name", "dataset_id")
@@ -465,16 +465,16 @@ class ForgetRequest(_message.Message):
     def __init__(self, job_name: _Optional[str] = ..., dataset_id: _Optional[str] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("action", "name", "by", "workers")
+    __slots__ = ("action", "name", "requested_by", "workers")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    BY_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     action: str
     name: str
-    by: str
+    requested_by: str
     workers: int
-    def __init__(self, action: _Optional[str] = ..., name: _Optional[str] = ..., by: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
+    def __init__(self, action: _Optional[str] = ..., name: _Optional[str] = ..., requested_by: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class ControlReply(_message.Message):
     __slots__ = ("state",)
@@ -503,7 +503,7 @@ class StageReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
-    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s", "flight_ns", "consumed_beyond")
+    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "in_flight_ns", "consumed_beyond")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -515,8 +515,8 @@ class TrainerReport(_message.Message):
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     ON_LAG_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
-    FALLS_OFF_S_FIELD_NUMBER: _ClassVar[int]
-    FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_IN_S_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_BEYOND_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
@@ -529,46 +529,46 @@ class TrainerReport(_message.Message):
     lag_bytes: int
     on_lag: str
     rate: float
-    falls_off_s: float
-    flight_ns: int
+    eviction_in_s: float
+    in_flight_ns: int
     consumed_beyond: _containers.RepeatedCompositeFieldContainer[IndexRange]
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ..., flight_ns: _Optional[int] = ..., consumed_beyond: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., in_flight_ns: _Optional[int] = ..., consumed_beyond: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("client", "trainer_id", "transfer", "why", "pieces", "fallbacks", "held_bytes", "note", "sent")
-    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason", "sent")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
-    WHY_FIELD_NUMBER: _ClassVar[int]
-    PIECES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FRAME_SLICES_FIELD_NUMBER: _ClassVar[int]
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
-    client: str
+    client_id: str
     trainer_id: str
     transfer: str
-    why: str
-    pieces: int
+    reason: str
+    frame_slices: int
     fallbacks: int
     held_bytes: int
-    note: str
+    fallback_reason: str
     sent: int
-    def __init__(self, client: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., why: _Optional[str] = ..., pieces: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., note: _Optional[str] = ..., sent: _Optional[int] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., reason: _Optional[str] = ..., frame_slices: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., fallback_reason: _Optional[str] = ..., sent: _Optional[int] = ...) -> None: ...
 
-class TaskResume(_message.Message):
-    __slots__ = ("index", "point", "splits", "repeated_ms")
+class ResumePosition(_message.Message):
+    __slots__ = ("index", "pipeline_position", "splits", "repeated_ms")
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    POINT_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_POSITION_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     REPEATED_MS_FIELD_NUMBER: _ClassVar[int]
     index: int
-    point: str
-    splits: _containers.RepeatedCompositeFieldContainer[SplitsBehind]
+    pipeline_position: str
+    splits: _containers.RepeatedCompositeFieldContainer[FinishedSplits]
     repeated_ms: int
-    def __init__(self, index: _Optional[int] = ..., point: _Optional[str] = ..., splits: _Optional[_Iterable[_Union[SplitsBehind, _Mapping]]] = ..., repeated_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., pipeline_position: _Optional[str] = ..., splits: _Optional[_Iterable[_Union[FinishedSplits, _Mapping]]] = ..., repeated_ms: _Optional[int] = ...) -> None: ...
 
-class SplitsBehind(_message.Message):
+class FinishedSplits(_message.Message):
     __slots__ = ("provider", "repetition", "count")
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REPETITION_FIELD_NUMBER: _ClassVar[int]
@@ -593,7 +593,7 @@ class SplitGrant(_message.Message):
     def __init__(self, provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial", "compression", "links", "resume", "exhausted", "short_by", "incarnation", "repeated")
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial", "compression", "links", "resume_position", "exhausted", "missing_elements", "incarnation", "repeated")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -614,9 +614,9 @@ class TaskReport(_message.Message):
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
-    RESUME_FIELD_NUMBER: _ClassVar[int]
+    RESUME_POSITION_FIELD_NUMBER: _ClassVar[int]
     EXHAUSTED_FIELD_NUMBER: _ClassVar[int]
-    SHORT_BY_FIELD_NUMBER: _ClassVar[int]
+    MISSING_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REPEATED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
@@ -639,15 +639,15 @@ class TaskReport(_message.Message):
     partial: bool
     compression: str
     links: _containers.RepeatedCompositeFieldContainer[LinkReport]
-    resume: TaskResume
+    resume_position: ResumePosition
     exhausted: bool
-    short_by: int
+    missing_elements: int
     incarnation: int
     repeated: int
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume: _Optional[_Union[TaskResume, _Mapping]] = ..., exhausted: bool = ..., short_by: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "looks", "cpu_ns", "cpus", "idle_ns", "released")
+    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "last_release")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -662,11 +662,11 @@ class WorkerReport(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     LATE_NS_FIELD_NUMBER: _ClassVar[int]
-    LOOKS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     CPU_NS_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     IDLE_NS_FIELD_NUMBER: _ClassVar[int]
-    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    LAST_RELEASE_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     address: str
@@ -681,15 +681,15 @@ class WorkerReport(_message.Message):
     draining: bool
     clock_ns: int
     late_ns: int
-    looks: int
+    latency_samples: int
     cpu_ns: int
     cpus: int
     idle_ns: int
-    released: int
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., released: _Optional[int] = ...) -> None: ...
+    last_release: int
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., last_release: _Optional[int] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
-    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "providers", "shards", "shard", "entropy", "endless", "paused", "position", "consumers", "definition")
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "num_providers", "num_shards", "shard", "entropy", "endless", "paused", "position", "num_consumers", "definition")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -697,14 +697,14 @@ class TaskOrder(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
-    PROVIDERS_FIELD_NUMBER: _ClassVar[int]
-    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROVIDERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_FIELD_NUMBER: _ClassVar[int]
     ENDLESS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     dataset_id: str
@@ -713,38 +713,38 @@ class TaskOrder(_message.Message):
     incarnation: int
     mode: str
     cached: bool
-    providers: int
-    shards: int
+    num_providers: int
+    num_shards: int
     shard: int
     entropy: int
     endless: bool
     paused: bool
     position: TaskPosition
-    consumers: int
+    num_consumers: int
     definition: str
-    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., providers: _Optional[int] = ..., shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., consumers: _Optional[int] = ..., definition: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., num_providers: _Optional[int] = ..., num_shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., definition: _Optional[str] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "drop", "collect", "welcome", "dismiss", "instance", "drain", "releases")
+    __slots__ = ("name", "start", "drop", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
-    COLLECT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_SEQ_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
-    DISMISS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_TRAINERS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
     drop: _containers.RepeatedScalarFieldContainer[str]
-    collect: int
+    report_seq: int
     welcome: bool
-    dismiss: _containers.RepeatedCompositeFieldContainer[Dismissal]
+    evict_trainers: _containers.RepeatedCompositeFieldContainer[TrainerEviction]
     instance: str
     drain: bool
     releases: _containers.RepeatedCompositeFieldContainer[ClientRelease]
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., collect: _Optional[int] = ..., welcome: bool = ..., dismiss: _Optional[_Iterable[_Union[Dismissal, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ...) -> None: ...
 
 class ClientRelease(_message.Message):
     __slots__ = ("client_id", "number", "died")
@@ -756,7 +756,7 @@ class ClientRelease(_message.Message):
     died: bool
     def __init__(self, client_id: _Optional[str] = ..., number: _Optional[int] = ..., died: bool = ...) -> None: ...
 
-class Dismissal(_message.Message):
+class TrainerEviction(_message.Message):
     __slots__ = ("task_id", "trainer_id")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -764,7 +764,7 @@ class Dismissal(_message.Message):
     trainer_id: str
     def __init__(self, task_id: _Optional[str] = ..., trainer_id: _Optional[str] = ...) -> None: ...
 
-class DismissRequest(_message.Message):
+class EvictTrainerRequest(_message.Message):
     __slots__ = ("job_name", "trainer_id")
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -830,22 +830,22 @@ class StageStatus(_message.Message):
     threads: int
     def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
 
-class PlaceStatus(_message.Message):
-    __slots__ = ("task_id", "worker", "offset", "lag", "flight_ns")
+class CursorStatus(_message.Message):
+    __slots__ = ("task_id", "worker", "offset", "lag", "in_flight_ns")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
-    FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     offset: int
     lag: int
-    flight_ns: int
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ..., flight_ns: _Optional[int] = ...) -> None: ...
+    in_flight_ns: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ..., in_flight_ns: _Optional[int] = ...) -> None: ...
 
 class TrainerStatus(_message.Message):
-    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "places", "spilled", "lag_bytes", "on_lag", "rate", "falls_off_s", "decode_ns")
+    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "cursors", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "decode_ns")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -855,12 +855,12 @@ class TrainerStatus(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_NS_FIELD_NUMBER: _ClassVar[int]
-    PLACES_FIELD_NUMBER: _ClassVar[int]
+    CURSORS_FIELD_NUMBER: _ClassVar[int]
     SPILLED_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     ON_LAG_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
-    FALLS_OFF_S_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_IN_S_FIELD_NUMBER: _ClassVar[int]
     DECODE_NS_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
@@ -871,14 +871,14 @@ class TrainerStatus(_message.Message):
     lost: int
     wait_ns: int
     active_ns: int
-    places: _containers.RepeatedCompositeFieldContainer[PlaceStatus]
+    cursors: _containers.RepeatedCompositeFieldContainer[CursorStatus]
     spilled: int
     lag_bytes: int
     on_lag: str
     rate: float
-    falls_off_s: float
+    eviction_in_s: float
     decode_ns: int
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., places: _Optional[_Iterable[_Union[PlaceStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., falls_off_s: _Optional[float] = ..., decode_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "spill_bytes", "compression")
@@ -911,28 +911,28 @@ class TaskStatus(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., spill_bytes: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
-    __slots__ = ("task_id", "worker", "client_id", "trainer_id", "transfer", "why", "pieces", "fallbacks", "held_bytes", "note")
+    __slots__ = ("task_id", "worker", "client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
-    WHY_FIELD_NUMBER: _ClassVar[int]
-    PIECES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FRAME_SLICES_FIELD_NUMBER: _ClassVar[int]
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     client_id: str
     trainer_id: str
     transfer: str
-    why: str
-    pieces: int
+    reason: str
+    frame_slices: int
     fallbacks: int
     held_bytes: int
-    note: str
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., why: _Optional[str] = ..., pieces: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    fallback_reason: str
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., reason: _Optional[str] = ..., frame_slices: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., fallback_reason: _Optional[str] = ...) -> None: ...
 
 class SplitStatus(_message.Message):
     __slots__ = ("source", "repetition", "total", "done", "in_hand", "lost")
@@ -951,30 +951,30 @@ class SplitStatus(_message.Message):
     def __init__(self, source: _Optional[str] = ..., repetition: _Optional[int] = ..., total: _Optional[int] = ..., done: _Optional[int] = ..., in_hand: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class GrantStatus(_message.Message):
-    __slots__ = ("worker", "task_id", "iteration", "source", "repetition", "first", "end", "state", "given", "done", "again")
+    __slots__ = ("worker", "task_id", "iteration", "provider", "repetition", "first", "end", "state", "granted_at", "ended_at", "reassigned")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REPETITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    GIVEN_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    REASSIGNED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     task_id: str
     iteration: int
-    source: int
+    provider: int
     repetition: int
     first: int
     end: int
     state: str
-    given: float
-    done: float
-    again: bool
-    def __init__(self, worker: _Optional[str] = ..., task_id: _Optional[str] = ..., iteration: _Optional[int] = ..., source: _Optional[int] = ..., repetition: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., state: _Optional[str] = ..., given: _Optional[float] = ..., done: _Optional[float] = ..., again: bool = ...) -> None: ...
+    granted_at: float
+    ended_at: float
+    reassigned: bool
+    def __init__(self, worker: _Optional[str] = ..., task_id: _Optional[str] = ..., iteration: _Optional[int] = ..., provider: _Optional[int] = ..., repetition: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., state: _Optional[str] = ..., granted_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., reassigned: bool = ...) -> None: ...
 
 class ShardStatus(_message.Message):
     __slots__ = ("shard", "state", "worker")
@@ -987,18 +987,18 @@ class ShardStatus(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., state: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class ConsumerStatus(_message.Message):
-    __slots__ = ("index", "client_id", "state", "round", "since_s")
+    __slots__ = ("index", "client_id", "state", "round", "last_change_age_s")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
-    SINCE_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_CHANGE_AGE_S_FIELD_NUMBER: _ClassVar[int]
     index: int
     client_id: str
     state: str
     round: int
-    since_s: float
-    def __init__(self, index: _Optional[int] = ..., client_id: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., since_s: _Optional[float] = ...) -> None: ...
+    last_change_age_s: float
+    def __init__(self, index: _Optional[int] = ..., client_id: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., last_change_age_s: _Optional[float] = ...) -> None: ...
 
 class RoundsStatus(_message.Message):
     __slots__ = ("round", "workers", "consumers", "halted", "dropped", "waits_for")
@@ -1063,7 +1063,7 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "looks", "cpu_ns", "cpus", "idle_ns")
+    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1084,7 +1084,7 @@ class WorkerStatus(_message.Message):
     STDERR_FIELD_NUMBER: _ClassVar[int]
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     LATE_NS_FIELD_NUMBER: _ClassVar[int]
-    LOOKS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     CPU_NS_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     IDLE_NS_FIELD_NUMBER: _ClassVar[int]
@@ -1108,11 +1108,11 @@ class WorkerStatus(_message.Message):
     stderr: _containers.RepeatedScalarFieldContainer[str]
     clock_ns: int
     late_ns: int
-    looks: int
+    latency_samples: int
     cpu_ns: int
     cpus: int
     idle_ns: int
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., looks: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ...) -> None: ...
 
 class EventStatus(_message.Message):
     __slots__ = ("time", "level", "text")

@@ -53,7 +53,7 @@ class FrameHeader(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class ReadReply(_message.Message):
-    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw", "blocks", "checksum", "progress", "whole", "base", "data", "together")
+    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw_bytes", "blocks", "checksum", "progress", "complete_rounds", "oldest_round", "data", "joined")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
@@ -61,14 +61,14 @@ class ReadReply(_message.Message):
     RECALLED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
-    RAW_FIELD_NUMBER: _ClassVar[int]
+    RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
-    BASE_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
-    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     header: FrameHeader
     total: int
     padding: bytes
@@ -76,30 +76,30 @@ class ReadReply(_message.Message):
     recalled: bool
     granted: int
     codec: str
-    raw: int
+    raw_bytes: int
     blocks: _containers.RepeatedScalarFieldContainer[int]
     checksum: int
     progress: bool
-    whole: int
-    base: int
+    complete_rounds: int
+    oldest_round: int
     data: bytes
-    together: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., whole: _Optional[int] = ..., base: _Optional[int] = ..., data: _Optional[bytes] = ..., together: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    joined: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw_bytes: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., complete_rounds: _Optional[int] = ..., oldest_round: _Optional[int] = ..., data: _Optional[bytes] = ..., joined: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
-class Manner(_message.Message):
-    __slots__ = ("on_lag", "start", "timeout_s", "together")
+class CachePolicy(_message.Message):
+    __slots__ = ("on_lag", "start", "timeout_s", "start_together")
     ON_LAG_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
-    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    START_TOGETHER_FIELD_NUMBER: _ClassVar[int]
     on_lag: str
     start: str
     timeout_s: float
-    together: int
-    def __init__(self, on_lag: _Optional[str] = ..., start: _Optional[str] = ..., timeout_s: _Optional[float] = ..., together: _Optional[int] = ...) -> None: ...
+    start_together: int
+    def __init__(self, on_lag: _Optional[str] = ..., start: _Optional[str] = ..., timeout_s: _Optional[float] = ..., start_together: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "manner", "instance", "compression", "codecs", "checksum", "why", "had", "had_count", "client_before", "incarnation", "taken")
+    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "cache_policy", "instance", "compression", "codecs", "checksum", "why", "consumed_before", "consumed_before_count", "previous_client_id", "incarnation", "dequeued")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -109,17 +109,17 @@ class ReadRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
-    MANNER_FIELD_NUMBER: _ClassVar[int]
+    CACHE_POLICY_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
-    HAD_FIELD_NUMBER: _ClassVar[int]
-    HAD_COUNT_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_BEFORE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    DEQUEUED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     client_id: str
     trainer_id: str
@@ -129,15 +129,15 @@ class ReadRequest(_message.Message):
     max_bytes: int
     recall: bool
     leave: bool
-    manner: Manner
+    cache_policy: CachePolicy
     instance: str
     compression: str
     codecs: _containers.RepeatedScalarFieldContainer[str]
     checksum: bool
     why: str
-    had: _containers.RepeatedScalarFieldContainer[int]
-    had_count: int
-    client_before: str
+    consumed_before: _containers.RepeatedScalarFieldContainer[int]
+    consumed_before_count: int
+    previous_client_id: str
     incarnation: int
-    taken: int
-    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., manner: _Optional[_Union[Manner, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., had: _Optional[_Iterable[int]] = ..., had_count: _Optional[int] = ..., client_before: _Optional[str] = ..., incarnation: _Optional[int] = ..., taken: _Optional[int] = ...) -> None: ...
+    dequeued: int
+    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., cache_policy: _Optional[_Union[CachePolicy, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., consumed_before: _Optional[_Iterable[int]] = ..., consumed_before_count: _Optional[int] = ..., previous_client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dequeued: _Optional[int] = ...) -> None: ...

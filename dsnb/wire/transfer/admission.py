@@ -9,7 +9,7 @@ from dsnb.errors import ResourceExhaustedError
 
 
 class Admission:
-    """Lets so many readers in; one is inside from `enter` to `leave`, or in a `with`.
+    """Lets so many readers in; one is inside from `acquire` to `release`, or in a `with`.
 
     Args:
         limit: How many.
@@ -22,35 +22,35 @@ class Admission:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.inside = 0
+        self.active = 0
         self._lock = threading.Lock()
 
-    def enter(self) -> None:
+    def acquire(self) -> None:
         """Let a reader in.
 
         Raises:
             ResourceExhaustedError: there are as many as there may be.
         """
         with self._lock:
-            if self.inside >= self.limit:
+            if self.active >= self.limit:
                 raise ResourceExhaustedError(
-                    f"the worker serves {self.inside} readers of other processes at once, which is its limit",
+                    f"the worker serves {self.active} readers of other processes at once, which is its limit",
                     did="this reader was refused; the others read on",
                     hint="allow more: dsnb.start(max_readers=...), WorkerConfig(max_readers=...), "
                     "`dsnb worker --max-readers`; or close iterators that nobody reads, or share one among threads",
                 )
-            self.inside += 1
+            self.active += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let a reader out."""
         with self._lock:
-            self.inside -= 1
+            self.active -= 1
 
     def __enter__(self) -> Admission:
-        self.enter()
+        self.acquire()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.leave()
+        self.release()

@@ -18,20 +18,20 @@ from typing import Final
 import grpc
 
 from dsnb.dataclass import dataclass
-from dsnb.elements.compression import CODECS, NONE, installed, missing
+from dsnb.elements.compression import CODECS, NONE, installed_codecs, missing_codec_error
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.grpc_errors import as_read_error
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import until_broken
-from dsnb.wire.status import end_of_read
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.wire.transfer.admission import Admission
-from dsnb.wire.transfer.choice import Choice
-from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart, together
-from dsnb.wire.transfer.handover import Endpoint, Link, Opening, Piece, Reading, Sink
-from dsnb.wire.transfer.load import SMALL_BYTES, Load
+from dsnb.wire.transfer.coalescing import SMALL_BYTES, Coalescer
+from dsnb.wire.transfer.compression_policy import CompressionPolicy
+from dsnb.wire.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, join_messages, split_messages
+from dsnb.wire.transfer.protocol import Endpoint, FrameSlice, LinkStats, OpenRequest, ReadHandle, Sink
 
 _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 """How gRPC names peers of this host."""
@@ -39,22 +39,22 @@ _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 # ---- the worker's end
 
 
-class _Word(Enum):
-    LOOK = "what the reader said may let go what waits for it"
+class _Signal(Enum):
+    RECHECK = "what the reader said may let go what waits for it"
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Batch:
     """Messages that go together, how many small elements are in them, and since when the first one waits (ns)."""
 
     messages: list[bytes] = field(default_factory=list)
     nbytes: int = 0
     count: int = 0
-    since: int = 0
+    first_at_ns: int = 0
 
     def add(self, message: bytes) -> None:
         if not self.messages:
-            self.since = perf_counter_ns()
+            self.first_at_ns = perf_counter_ns()
         self.messages.append(message)
         self.nbytes += len(message)
 
@@ -66,74 +66,74 @@ class _Waiting:
 class _StreamSink(Sink):
     """Queues what a task delivers, for the thread that sends it."""
 
-    def __init__(self, choice: Choice, link: Link, received: int = 0) -> None:
-        self._choice = choice
-        self._link = link
-        link.compression = choice.why
-        self.items: SimpleQueue[Piece | frame_pb2.ReadReply | Exception | _Word | None] = SimpleQueue()
-        self._load = Load(received)
-        self._loading = threading.Lock()  # over the load, and whether the sender waits for news of it
-        self._holding = False
+    def __init__(self, compression: CompressionPolicy, link_stats: LinkStats, received: int = 0) -> None:
+        self._compression = compression
+        self._link_stats = link_stats
+        link_stats.compression = compression.why
+        self.items: SimpleQueue[FrameSlice | frame_pb2.ReadReply | Exception | _Signal | None] = SimpleQueue()
+        self._coalescer = Coalescer(received)
+        self._coalescer_lock = threading.Lock()  # over the load, and whether the sender waits for news of it
+        self._is_holding = False
 
-    def send(self, encoder: PieceEncoder) -> Iterator[bytes]:
+    def send(self, encoder: FrameSliceEncoder) -> Iterator[bytes]:
         """What is to be sent, to its end; each message is timed until the next is asked for."""
-        waiting = _Waiting()
+        waiting = _Batch()
         while (item := self._next(waiting)) is not None:
             if isinstance(item, Exception):
                 if waiting.messages:
-                    yield from self._give(waiting)
+                    yield from self._flush(waiting)
                 raise item
-            count = item.count if isinstance(item, Piece) else 0
-            small = isinstance(item, _Word) or (isinstance(item, Piece) and item.nbytes < SMALL_BYTES)
+            count = item.count if isinstance(item, FrameSlice) else 0
+            small = isinstance(item, _Signal) or (isinstance(item, FrameSlice) and item.nbytes < SMALL_BYTES)
             waiting.count += count if small else 0
-            for message in _messages(encoder, item):
+            for message in _encode(encoder, item):
                 waiting.add(message)
-                if not small and self._is_all(waiting, small=False):
-                    yield from self._give(waiting)
+                if not small and self._should_flush(waiting, small=False):
+                    yield from self._flush(waiting)
             if not small:
-                self._load.sends_large(count)
-            elif waiting.messages and self._is_all(waiting, small=True) and not self._patience(waiting):
-                yield from self._give(waiting)
+                self._coalescer.record_large_send(count)
+            elif waiting.messages and self._should_flush(waiting, small=True) and not self._hold_seconds(waiting):
+                yield from self._flush(waiting)
 
-    def _next(self, waiting: _Waiting) -> Piece | frame_pb2.ReadReply | Exception | _Word | None:
+    def _next(self, waiting: _Batch) -> FrameSlice | frame_pb2.ReadReply | Exception | _Signal | None:
         """The next item; what waits may be held for a time."""
         try:
-            return self.items.get(timeout=(self._patience(waiting) or 0.001) if waiting.messages else None)
+            return self.items.get(timeout=(self._hold_seconds(waiting) or 0.001) if waiting.messages else None)
         except Empty:
-            return _Word.LOOK
+            return _Signal.RECHECK
 
-    def _is_all(self, waiting: _Waiting, *, small: bool) -> bool:
+    def _should_flush(self, waiting: _Batch, *, small: bool) -> bool:
         """Whether nothing is there that should go together with what waits."""
-        return self.items.empty() or waiting.nbytes >= self._load.most_bytes(small=small)
+        return self.items.empty() or waiting.nbytes >= self._coalescer.max_bytes(small=small)
 
-    def _patience(self, waiting: _Waiting) -> float:
+    def _hold_seconds(self, waiting: _Batch) -> float:
         """Seconds that messages may wait for more; a word of the reader's ends that."""
-        with self._loading:
-            seconds = self._load.patience(waiting.nbytes, waiting.since / 1e9, perf_counter_ns() / 1e9)
-            self._holding = seconds > 0
+        with self._coalescer_lock:
+            seconds = self._coalescer.hold_seconds(waiting.nbytes, waiting.first_at_ns / 1e9, perf_counter_ns() / 1e9)
+            self._is_holding = seconds > 0
         return seconds
 
-    def _give(self, waiting: _Waiting) -> Iterator[bytes]:
+    def _flush(self, waiting: _Batch) -> Iterator[bytes]:
         began, nbytes = perf_counter_ns(), waiting.nbytes
-        with self._loading:
-            self._load.sends(waiting.count, began / 1e9)
-        yield together(waiting.messages)
+        with self._coalescer_lock:
+            self._coalescer.record_send(waiting.count, began / 1e9)
+        yield join_messages(waiting.messages)
         seconds = (perf_counter_ns() - began) / 1e9
-        self._choice.note_sent(nbytes, seconds)
-        self._load.note(nbytes, seconds)
-        self._link.compression = self._choice.why
+        self._compression.record_sent(nbytes, seconds)
+        self._coalescer.record_send_time(nbytes, seconds)
+        self._link_stats.compression = self._compression.why
         waiting.clear()
 
-    def heard(self, received: int, consumed: int) -> None:
+    def record_acknowledgement(self, received: int, consumed: int) -> None:
         """Learn what has come to the reader, and to its user; from another thread than the sending one."""
-        with self._loading:
-            self._load.heard(received, consumed, perf_counter_ns() / 1e9)
-            if self._holding:
-                self._holding = False
-                self.items.put(_Word.LOOK)
+        with self._coalescer_lock:
+            self._coalescer.record_acknowledgement(received, consumed, perf_counter_ns() / 1e9)
+            if self._is_holding:
+                self._is_holding = False
+                self.items.put(_Signal.RECHECK)
 
-    def deliver(self, piece: Piece) -> None:
-        self.items.put(piece)
+    def deliver(self, frame_slice: FrameSlice) -> None:
+        self.items.put(frame_slice)
 
     def end(self) -> None:
         self.items.put(frame_pb2.ReadReply(end=True))
@@ -141,8 +141,8 @@ class _StreamSink(Sink):
     def recalled(self, granted: int) -> None:
         self.items.put(frame_pb2.ReadReply(recalled=True, granted=granted))
 
-    def progress(self, whole: int, base: int) -> None:
-        self.items.put(frame_pb2.ReadReply(progress=True, whole=whole, base=base))
+    def progress(self, complete_rounds: int, oldest_round: int) -> None:
+        self.items.put(frame_pb2.ReadReply(progress=True, complete_rounds=complete_rounds, oldest_round=oldest_round))
 
     def fail(self, error: Exception) -> None:
         self.items.put(error)
@@ -159,10 +159,10 @@ class ReadService:
     def __init__(self, endpoint: Endpoint, admission: Admission) -> None:
         self._endpoint = endpoint
         self._admission = admission
-        self._listeners = OnDemandExecutor("dsnb-credit")
+        self._receive_executor = OnDemandExecutor("dsnb-credit")
 
     def stop(self) -> None:
-        self._listeners.shutdown()
+        self._receive_executor.shutdown()
 
     def read(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._admission:
@@ -170,35 +170,37 @@ class ReadService:
 
     def _serve(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(requests)
-        choice = _choice(first, context)
-        opening = Opening.of_request(first, "grpc")
-        sink = _StreamSink(choice, opening.link, opening.received)
+        choice = _compression_policy(first, context)
+        opening = OpenRequest.from_message(first, "grpc")
+        sink = _StreamSink(choice, opening.link_stats, opening.received)
         reading = self._endpoint.open(opening, sink)
         context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
-        self._listeners.submit(_listen, requests, reading, sink)
-        encoder = PieceEncoder(first.task_id, keep=bool(first.trainer_id), choice=choice, checksum=first.checksum)
+        self._receive_executor.submit(_receive_requests, requests, reading, sink)
+        encoder = FrameSliceEncoder(
+            first.task_id, keep=bool(first.trainer_id), compression=choice, checksum=first.checksum
+        )
         yield from sink.send(encoder)
 
 
-def _messages(encoder: PieceEncoder, item: Piece | frame_pb2.ReadReply | _Word) -> Iterable[bytes]:
-    if isinstance(item, Piece):
+def _encode(encoder: FrameSliceEncoder, item: FrameSlice | frame_pb2.ReadReply | _Signal) -> Iterable[bytes]:
+    if isinstance(item, FrameSlice):
         return encoder.encode(item)
-    return () if isinstance(item, _Word) else (encoder.notice(item),)
+    return () if isinstance(item, _Signal) else (encoder.encode_notice(item),)
 
 
-def _choice(request: ReadRequest, context: grpc.ServicerContext) -> Choice:
+def _compression_policy(request: ReadRequest, context: grpc.ServicerContext) -> CompressionPolicy:
     """What this reader's frames are compressed with.
 
     Raises:
         FailedPreconditionError: a codec was named that is not installed here.
     """
-    if request.compression in CODECS and request.compression not in installed():
-        raise missing(request.compression, "at the worker")
-    usable = [name for name in installed() if name in request.codecs]
-    return Choice(request.compression or NONE, usable, same_host=context.peer().startswith(_SAME_HOST))
+    if request.compression in CODECS and request.compression not in installed_codecs():
+        raise missing_codec_error(request.compression, "at the worker")
+    usable = [name for name in installed_codecs() if name in request.codecs]
+    return CompressionPolicy(request.compression or NONE, usable, same_host=context.peer().startswith(_SAME_HOST))
 
 
-def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink) -> None:
+def _receive_requests(requests: Iterator[ReadRequest], handle: ReadHandle, sink: _StreamSink) -> None:
     """Pass a reader's messages on until it leaves or its connection breaks.
 
     A connection that breaks is no leaving: what was sent and not consumed waits for the client to come back, until the
@@ -207,14 +209,14 @@ def _listen(requests: Iterator[ReadRequest], reading: Reading, sink: _StreamSink
     try:
         for request in until_broken(requests):
             if request.leave:
-                reading.leave(request.consumed)
+                handle.leave(request.consumed)
                 break
             if request.recall:
-                reading.recall()
+                handle.recall()
             else:
-                reading.credit(request.granted, request.consumed, request.max_bytes, request.received, request.taken)
+                handle.credit(request.granted, request.consumed, request.max_bytes, request.received, request.dequeued)
                 # Afterwards, so that what the credit lets go leaves together with what waits.
-                sink.heard(request.received, max(request.consumed, request.taken))
+                sink.record_acknowledgement(request.received, max(request.consumed, request.dequeued))
     except Exception as error:  # noqa: BLE001 - a bug: the reader must not wait for what it will not get
         sink.fail(error)
     sink.items.put(None)
@@ -235,31 +237,31 @@ class GrpcEndpoint:
     def __init__(self, address: str, token: str, worker_uid: str) -> None:
         self._key = address, token, worker_uid
 
-    def open(self, opening: Opening, sink: Sink) -> Reading:
-        return _GrpcReading(open_channel(*self._key), opening, sink)
+    def open(self, open_request: OpenRequest, sink: Sink) -> ReadHandle:
+        return _GrpcReadHandle(open_channel(*self._key), open_request, sink)
 
 
-class _GrpcReading(Reading):
+class _GrpcReadHandle(ReadHandle):
     """One read over a stream, with a thread that takes the replies. One that breaks is over; its sink learns of it."""
 
-    def __init__(self, channel: Channel, opening: Opening, sink: Sink) -> None:
+    def __init__(self, channel: Channel, open_request: OpenRequest, sink: Sink) -> None:
         self._channel = channel
         self._sink = sink
-        self._checksum = opening.checksum
+        self._checksum = open_request.checksum
         self._left = threading.Event()
         self._requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
-        self._requests.put(opening.request())
+        self._requests.put(open_request.to_message())
         try:
             self._call = channel.stream(READ, _until_none(self._requests))
         except BaseException:
             channel.close()
             raise
-        self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{opening.task_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{open_request.task_id}", daemon=True)
         self._thread.start()
 
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, dequeued: int = 0) -> None:
         self._requests.put(
-            ReadRequest(granted=granted, consumed=consumed, max_bytes=max_bytes, received=received, taken=taken)
+            ReadRequest(granted=granted, consumed=consumed, max_bytes=max_bytes, received=received, dequeued=dequeued)
         )
 
     def recall(self) -> None:
@@ -281,9 +283,9 @@ class _GrpcReading(Reading):
     def _run(self) -> None:
         error: Exception = UnavailableError(f"{self._channel.address} ended the read")
         try:
-            self._take()
+            self._receive()
         except DsnbError as failed:
-            error = end_of_read(failed)
+            error = as_read_error(failed)
         finally:
             self._requests.put(None)
             self._call.cancel()
@@ -291,16 +293,16 @@ class _GrpcReading(Reading):
         if not self._left.is_set():
             self._sink.fail(error)
 
-    def _take(self) -> None:
-        decoder = PieceDecoder(checksum=self._checksum)
-        for message in chain.from_iterable(map(apart, self._call)):
+    def _receive(self) -> None:
+        decoder = FrameSliceDecoder(checksum=self._checksum)
+        for message in chain.from_iterable(map(split_messages, self._call)):
             item = decoder.feed(message)
-            if isinstance(item, Piece):
+            if isinstance(item, FrameSlice):
                 self._sink.deliver(item)
             elif item is not None and item.end:
                 self._sink.end()
             elif item is not None and item.progress:
-                self._sink.progress(item.whole, item.base)
+                self._sink.progress(item.complete_rounds, item.oldest_round)
             elif item is not None and item.recalled:
                 self._sink.recalled(item.granted)
 

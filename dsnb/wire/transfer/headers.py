@@ -13,31 +13,31 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.columns import Layout, check_layouts, column_from, lay_out
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
-from dsnb.elements.structure import Structure, from_json, to_json
+from dsnb.elements.structure import Structure, structure_from_json, structure_to_json
 from dsnb.errors import DataLossError, FailedPreconditionError
-from dsnb.limits import explained
+from dsnb.system_limits import limit_error
 from dsnb.wire.proto import frame_pb2
-from dsnb.wire.transfer.handover import Piece
+from dsnb.wire.transfer.protocol import FrameSlice
 
-Body = np.ndarray[Any, np.dtype[np.uint8]]
+ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
-_FORMS = 64
+_CACHED_HEADERS = 64
 """Heads that are kept: most elements of a task are of a few forms."""
-_USUAL_BYTES = 4096
+_MAX_CACHED_HEADER_BYTES = 4096
 """Longer heads are not kept: an error's, for instance."""
 
 
-def header_of(task_id: str, piece: Piece, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
+def header_of(task_id: str, frame_slice: FrameSlice, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
     """The header of a piece whose body is laid out so."""
     header = frame_pb2.FrameHeader(
         task_id=task_id,
-        incarnation=piece.incarnation,
-        first=piece.index,
-        count=piece.count,
-        structure=to_json(piece.frame.structure),
+        incarnation=frame_slice.incarnation,
+        first=frame_slice.index,
+        count=frame_slice.count,
+        structure=structure_to_json(frame_slice.frame.structure),
         columns=_columns(layouts),
     )
-    failure = piece.frame.failure
+    failure = frame_slice.frame.failure
     if failure is not None:
         header.failure.kind, header.failure.message = failure.kind, failure.message
         header.failure.traceback, header.failure.pickled = failure.traceback, failure.pickled
@@ -52,15 +52,19 @@ def _columns(layouts: Sequence[Layout]) -> list[frame_pb2.Column]:
     ]
 
 
-def check(head: frame_pb2.ReadReply) -> None:
+def check_header(message: frame_pb2.ReadReply) -> None:
     """Find damage before memory is asked for: what the header says must fit together."""
-    header = head.header
-    leaves = 0 if header.HasField("failure") else from_json(header.structure).leaves
-    if not header.count or len(header.columns) != leaves or check_layouts(_layouts(header), header.count) != head.total:
-        raise damaged()
+    header = message.header
+    leaves = 0 if header.HasField("failure") else structure_from_json(header.structure).leaves
+    if (
+        not header.count
+        or len(header.columns) != leaves
+        or check_layouts(_layouts(header), header.count) != message.total
+    ):
+        raise damaged_message_error()
 
 
-def damaged(how: str = "") -> DataLossError:
+def damaged_message_error(how: str = "") -> DataLossError:
     """What is raised for a message that is not what a worker sends."""
     return DataLossError("a damaged message arrived" + (f": {how}" if how else ""), did="the read was broken off")
 
@@ -69,42 +73,44 @@ def _layouts(header: frame_pb2.FrameHeader) -> list[Layout]:
     return [Layout(c.dtype, tuple(c.shape), c.ragged, c.offset, c.nbytes) for c in header.columns]
 
 
-def _form(header: frame_pb2.FrameHeader, total: int) -> _Form:
+def _parse(header: frame_pb2.FrameHeader, total: int) -> _ParsedHeader:
     failure = None
     if header.HasField("failure"):
         f = header.failure
         failure = Failure(f.kind, f.message, f.traceback, f.pickled, tuple(f.notes))
-    structure = from_json(header.structure)
-    return _Form(structure, _layouts(header), header.count, header.incarnation, total, failure)
+    structure = structure_from_json(header.structure)
+    return _ParsedHeader(structure, _layouts(header), header.count, header.incarnation, total, failure)
 
 
-def piece_of(header: frame_pb2.FrameHeader, body: Body) -> Piece:
+def frame_slice_of(header: frame_pb2.FrameHeader, body: ByteArray) -> FrameSlice:
     """The piece that a header and its body make."""
-    return _form(header, len(body)).piece(header.first, body)
+    return _parse(header, len(body)).frame_slice(header.first, body)
 
 
-class Described(NamedTuple):
+class EncodedSlice(NamedTuple):
     """A piece for a transfer that carries its body apart: what it is, how its body lies, and the body's buffers."""
 
-    head: bytes
+    header: bytes
     layouts: Sequence[Layout]
     buffers: list[Any]
     nbytes: int
 
 
-def describe(task_id: str, piece: Piece) -> Described:
+def encode_slice(task_id: str, frame_slice: FrameSlice) -> EncodedSlice:
     """Take a piece apart. Its place is not in the head, so that the heads of pieces of one form are the same."""
-    frame = piece.frame
-    layouts, buffers, total = lay_out(frame.columns, piece.start, piece.start + piece.count)
+    frame = frame_slice.frame
+    layouts, buffers, total = lay_out(frame.columns, frame_slice.start, frame_slice.start + frame_slice.count)
     if frame.failure is not None:
-        reply = frame_pb2.ReadReply(header=header_of(task_id, replace(piece, index=0), layouts), total=total)
-        return Described(reply.SerializeToString(), layouts, buffers, total)
-    head = _usual_head(task_id, piece.incarnation, piece.count, to_json(frame.structure), tuple(layouts), total)
-    return Described(head, layouts, buffers, total)
+        reply = frame_pb2.ReadReply(header=header_of(task_id, replace(frame_slice, index=0), layouts), total=total)
+        return EncodedSlice(reply.SerializeToString(), layouts, buffers, total)
+    head = _cached_header(
+        task_id, frame_slice.incarnation, frame_slice.count, structure_to_json(frame.structure), tuple(layouts), total
+    )
+    return EncodedSlice(head, layouts, buffers, total)
 
 
-@lru_cache(maxsize=_FORMS)
-def _usual_head(
+@lru_cache(maxsize=_CACHED_HEADERS)
+def _cached_header(
     task_id: str, incarnation: int, count: int, structure: str, layouts: tuple[Layout, ...], total: int
 ) -> bytes:
     header = frame_pb2.FrameHeader(
@@ -114,7 +120,7 @@ def _usual_head(
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _ParsedHeader:
     """What a head says."""
 
     structure: Structure
@@ -124,12 +130,14 @@ class _Form:
     total: int
     failure: Failure | None
 
-    def piece(self, index: int, body: Body) -> Piece:
+    def frame_slice(self, index: int, body: ByteArray) -> FrameSlice:
         columns = [column_from(layout, body, self.count) for layout in self.layouts]
-        return Piece(Frame(self.structure, columns, self.count, self.failure), index, 0, self.count, self.incarnation)
+        return FrameSlice(
+            Frame(self.structure, columns, self.count, self.failure), index, 0, self.count, self.incarnation
+        )
 
 
-def restore(head: bytes, index: int, body: Body) -> Piece:
+def decode_slice(header: bytes, index: int, body: ByteArray) -> FrameSlice:
     """The piece that `describe` took apart, at its place.
 
     Raises:
@@ -137,20 +145,20 @@ def restore(head: bytes, index: int, body: Body) -> Piece:
         FailedPreconditionError: its elements have a dtype that needs a package which is not here.
     """
     try:
-        form = _usual_form(head) if len(head) < _USUAL_BYTES else _read_form(head)
+        form = _parse_header_cached(header) if len(header) < _MAX_CACHED_HEADER_BYTES else _parse_header(header)
         if form.total != len(body):
-            raise damaged()
-        return form.piece(index, body)
+            raise damaged_message_error()
+        return form.frame_slice(index, body)
     except (DataLossError, FailedPreconditionError):
         raise
     except Exception as error:  # damage can show anywhere in what reads it
-        raise explained(error) or damaged() from error
+        raise limit_error(error) or damaged_message_error() from error
 
 
-def _read_form(head: bytes) -> _Form:
-    reply = frame_pb2.ReadReply.FromString(head)
-    check(reply)
-    return _form(reply.header, reply.total)
+def _parse_header(header: bytes) -> _ParsedHeader:
+    reply = frame_pb2.ReadReply.FromString(header)
+    check_header(reply)
+    return _parse(reply.header, reply.total)
 
 
-_usual_form = lru_cache(maxsize=_FORMS)(_read_form)
+_parse_header_cached = lru_cache(maxsize=_CACHED_HEADERS)(_parse_header)

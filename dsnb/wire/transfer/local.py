@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.wire.transfer.handover import Endpoint
+from dsnb.wire.transfer.protocol import Endpoint
 
 _lock = threading.Lock()
 _endpoints: dict[str, Endpoint] = {}

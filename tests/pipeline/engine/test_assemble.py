@@ -12,14 +12,14 @@ from hypothesis.extra import numpy as arrays
 
 import dsnb
 from dsnb.elements.structure import flatten, structure_of
-from dsnb.pipeline.engine.assemble import TOGETHER, OddElement, batch_of, batches_of, stacked
+from dsnb.pipeline.engine.assemble import MAX_SHARED_BATCH_BYTES, UnbatchableElement, batch_of, batches_of, stack_leaves
 
 
 @given(
     st.integers(1, 4).flatmap(lambda n: arrays.arrays(st.sampled_from(["i8", "f4", ">i2", "?", "M8[s]"]), (n, 2, 3)))
 )
 def test_arrays_are_stacked_as_numpy_does(rows: Any) -> None:
-    array = stacked([row.copy() for row in rows])
+    array = stack_leaves([row.copy() for row in rows])
     np.testing.assert_array_equal(array, np.stack(list(rows)))
     assert array.dtype == rows.dtype
 
@@ -42,7 +42,7 @@ def test_arrays_are_stacked_as_numpy_does(rows: Any) -> None:
     ids=str,
 )
 def test_each_kind_of_leaf_has_its_dtype_and_is_read_only(column: list[Any], dtype: str) -> None:
-    array = stacked(column)
+    array = stack_leaves(column)
     assert array.dtype == np.dtype(dtype)
     assert len(array) == len(column)
     assert not array.flags.writeable
@@ -65,8 +65,8 @@ def test_each_kind_of_leaf_has_its_dtype_and_is_read_only(column: list[Any], dty
     ids=["shape", "scalar", "dtype", "str", "bytes", "mixed text", "text and number", "object", "big int"],
 )
 def test_what_does_not_fit_is_named_with_advice(column: list[Any], index: int, said: str) -> None:
-    with pytest.raises(OddElement) as caught:
-        stacked(column, 10)
+    with pytest.raises(UnbatchableElement) as caught:
+        stack_leaves(column, 10)
     assert caught.value.index == index
     assert said in caught.value.error.what
     assert caught.value.error.hint
@@ -80,7 +80,7 @@ def test_structures_are_batched_leaf_by_leaf() -> None:
 
 
 def test_an_element_of_another_structure_is_named() -> None:
-    with pytest.raises(OddElement) as caught:
+    with pytest.raises(UnbatchableElement) as caught:
         batch_of(structure_of((1, 2)), [(1, 2), (1, 2, 3)], 0)
     assert caught.value.index == 1
     assert "built as (·, ·, ·), the first one as (·, ·)" in caught.value.error.what
@@ -118,7 +118,7 @@ def test_batches_made_together_are_those_made_one_by_one(elements: list[Any]) ->
         [1, 2, 3, 1 << 70],
         [np.timedelta64(1, "s"), np.timedelta64(1, "m"), np.timedelta64(1, "h"), np.timedelta64(1, "s")],
         [np.zeros(2), np.zeros(2), np.zeros(3), np.zeros(2)],
-        [np.zeros(TOGETHER // 16, np.uint8)] * 32,
+        [np.zeros(MAX_SHARED_BATCH_BYTES // 16, np.uint8)] * 32,
     ],
 )
 def test_batches_that_depend_on_what_is_in_them_or_are_large_are_made_one_by_one(elements: list[Any]) -> None:
@@ -127,7 +127,7 @@ def test_batches_that_depend_on_what_is_in_them_or_are_large_are_made_one_by_one
 
 def test_a_kept_batch_holds_little_more_than_itself() -> None:
     batches = dsnb.Dataset.range(100_000).map(lambda x: x + 1).batch(16)
-    assert max(root_of(batch).nbytes for batch in batches) <= TOGETHER
+    assert max(root_of(batch).nbytes for batch in batches) <= MAX_SHARED_BATCH_BYTES
 
 
 def root_of(array: Any) -> Any:

@@ -33,9 +33,9 @@ def test_one_processor_leaves_computing_serial() -> None:
 
 
 def test_a_trial_needs_some_time_and_some_calls() -> None:
-    assert not trial(1000, 1, 1).enough
-    assert not trial(1, 100, 100).enough
-    assert trial(10, 50, 50).enough
+    assert not trial(1000, 1, 1).is_conclusive
+    assert not trial(1, 100, 100).is_conclusive
+    assert trial(10, 50, 50).is_conclusive
 
 
 def test_threads_are_kept_only_if_they_gain() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsnb.errors import UserCodeError
-from dsnb.pipeline.engine.calls import UserFunction, call_once, segments
+from dsnb.pipeline.engine.calls import UserFunction, call_in_segments, call_once
 from tests.pipeline.driving import failing_at, plain
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - the test needs an untyped one
@@ -18,7 +18,7 @@ Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - the test needs an unty
 
 def called(function: Any, run: list[Any], *, keep: bool = True) -> tuple[list[Any], BaseException | None]:
     out: list[Any] = []
-    failure = UserFunction(function, "map(f)", keep=keep).extend(out, run)
+    failure = UserFunction(function, "map(f)", keep_results=keep).extend(out, run)
     return out, failure
 
 
@@ -76,7 +76,7 @@ def test_a_function_that_begins_to_return_buffers_after_scalars_is_still_copied(
         buffer[0] = x
         return x if x == 0 else buffer
 
-    function = UserFunction(moody, "map(moody)", keep=True)
+    function = UserFunction(moody, "map(moody)", keep_results=True)
     out: list[Any] = []
     for x in range(4):
         function.extend(out, [x])
@@ -84,12 +84,12 @@ def test_a_function_that_begins_to_return_buffers_after_scalars_is_still_copied(
 
 
 def test_segments_hold_errors_at_their_places() -> None:
-    found = segments(UserFunction(failing_at(0, 3, 4), "map(f)", keep=True), list(range(6)))
+    found = call_in_segments(UserFunction(failing_at(0, 3, 4), "map(f)", keep_results=True), list(range(6)))
     assert [plain(part) for part in found] == ["RuntimeError", [1, 2], "RuntimeError", "RuntimeError", [5]]
 
 
 def test_call_once_gives_the_result_or_raises() -> None:
-    function = UserFunction(failing_at(1), "map(f)", keep=True)
+    function = UserFunction(failing_at(1), "map(f)", keep_results=True)
     assert call_once(function, 2) == 2
     with pytest.raises(RuntimeError, match="1 is bad"):
         call_once(function, 1)

@@ -12,7 +12,7 @@ import pytest
 
 from dsnb.errors import CancelledError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.engine.in_place import CallsInPlace
+from dsnb.pipeline.engine.in_place import InlineCalls
 from dsnb.pipeline.engine.stage import Run, Stage
 from tests.pipeline.driving import context, drain, failing_at, plain, run
 from tests.support.waiting import wait_for
@@ -45,7 +45,7 @@ class Bench:
 
     def __init__(self, dataset: Dataset) -> None:
         self.stage: Stage = dataset.operation.build(context(prompt=True))
-        self.in_place = self.stage.call_in_place()
+        self.in_place = self.stage.enable_inline_calls()
         self._puller = ThreadPoolExecutor(1)
 
     def pull(self, want: int = 1000) -> Future[Run]:
@@ -102,9 +102,9 @@ def test_what_a_pull_has_so_far_is_taken_once(bench: Make, name: str) -> None:
     held = Held(30, 31)
     one = bench(PIPELINES[name](held))
     before, first = one.pull_until(held, 30)
-    early = one.stage.early()
+    early = one.stage.take_partial_run()
     assert before + plain(early) == list(range(30))
-    assert one.stage.early() == []
+    assert one.stage.take_partial_run() == []
     held.doors[30].set()
     assert plain(list(first.result(30.0))) == [30], "the pull ends with the call that was being made"
     assert one.stage.elements == 31
@@ -119,13 +119,13 @@ def test_a_pull_that_was_taken_whole_goes_on_with_a_single_call(bench: Make, nam
     """It is looked at once: what a longer run had would wait for the run's slowest call."""
     held, taken = Held(), list[Any]()
     one = bench(PIPELINES[name](held))
-    calls: CallsInPlace = one.stage._in_place  # type: ignore[attr-defined]
+    calls: InlineCalls = one.stage._in_place  # type: ignore[attr-defined]
     extend = calls._extend
 
     def looked_at_in_the_last_moment(out: list[Any], left: list[Any]) -> BaseException | None:
         failure = extend(out, left)
         if not taken:
-            taken.extend(one.stage.early() or ())
+            taken.extend(one.stage.take_partial_run() or ())
         return failure
 
     calls._extend = looked_at_in_the_last_moment
@@ -148,7 +148,7 @@ def test_a_pull_goes_on_where_everything_it_made_was_taken(bench: Make) -> None:
     one = bench(Dataset.range(6).map(failing_in_the_end))
     first = one.pull()
     wait_for(lambda: held.at(3), what="the call that fails")
-    assert plain(one.stage.early()) == [0, 1, 2]
+    assert plain(one.stage.take_partial_run()) == [0, 1, 2]
     held.doors[3].set()
     with pytest.raises(ValueError, match="3"):
         first.result(30.0)
@@ -167,7 +167,7 @@ def test_what_was_taken_does_not_change_when_its_buffer_is_used_again(bench: Mak
     assert len(one.pull(100).result(30.0)) == 100
     second = one.pull()
     wait_for(lambda: held.at(120), what="the call that takes long")
-    taken = one.stage.early()
+    taken = one.stage.take_partial_run()
     before = [int(row[0]) for row in taken]
     held.doors[120].set()
     second.result(30.0)
@@ -214,5 +214,5 @@ def test_a_stage_that_calls_nothing_last_tells_nothing(bench: Make) -> None:
     held = Held()
     one = bench(Dataset.range(6).map(held).batch(3))
     assert not one.in_place
-    assert one.stage.early() == []
+    assert one.stage.take_partial_run() == []
     assert plain(one.rest()) == [[0, 1, 2], [3, 4, 5]]

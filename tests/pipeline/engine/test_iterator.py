@@ -55,7 +55,7 @@ def test_the_longest_run_is_an_argument() -> None:
             wants.append(want)
             return super().produce(want)
 
-    assert len(list(ElementIterator(Noting(100), most=4))) == 100
+    assert len(list(ElementIterator(Noting(100), max_run_length=4))) == 100
     assert max(wants) == 4
 
 
@@ -226,7 +226,7 @@ class Withdrawn(Stage):
 def test_elements_that_belong_to_another_reader_by_now_are_left_out_and_reading_goes_on(
     at: int, look: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_NS", 0)  # each element is told of
+    monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_LOOP_NS", 0)  # each element is told of
     stage = Withdrawn(at, look)
     got = list(ElementIterator(stage))
     assert got[:at] == list(range(at))

@@ -11,7 +11,7 @@ import pytest
 from dsnb.errors import CancelledError
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.stage import Run, Stage
-from tests.support.leaks import is_told
+from tests.support.leaks import was_reported
 from tests.support.waiting import wait_for
 
 
@@ -46,7 +46,7 @@ class Counting(Stage):
 def threads() -> list[str]:
     """The names of our threads, without those of earlier tests that failed."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("dsnb-")]
-    return [thread.name for thread in ours if not is_told(thread)]
+    return [thread.name for thread in ours if not was_reported(thread)]
 
 
 def taken(ahead: LookAhead, want: int = 3) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsnb.pipeline.engine.ownership import all_immutable, is_immutable, owned
+from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, is_immutable
 
 Pair = namedtuple("Pair", ["image", "label"])  # noqa: PYI024 - the test needs an untyped one
 
@@ -25,7 +25,7 @@ def address(array: np.ndarray[Any, Any]) -> int:
 
 
 def made(function: Callable[[int], Any], count: int = 3) -> list[Any]:
-    return list(owned(map(function, range(count))))
+    return list(ensure_owned(map(function, range(count))))
 
 
 def test_one_buffer_returned_again_and_again_gives_distinct_elements() -> None:
@@ -160,7 +160,7 @@ def test_what_a_function_is_given_and_returns_is_copied() -> None:
     """It may have kept it, as for the next element."""
     given = [np.arange(4), np.arange(4, 8)]
     for function in (lambda x: x, lambda x: x[1:], lambda x: (x, x)):
-        for element, array in zip(owned(map(function, given)), given, strict=True):
+        for element, array in zip(ensure_owned(map(function, given)), given, strict=True):
             mine = element if isinstance(element, tuple) else (element,)
             assert not any(np.shares_memory(leaf, array) for leaf in mine)
             assert len(mine) == 1 or not np.shares_memory(*mine)
@@ -200,12 +200,12 @@ def test_what_a_generator_yields_is_copied_before_it_goes_on() -> None:
             buffer[0] = x
             yield {"x": buffer}
 
-    assert [float(element["x"][0]) for element in owned(generate())] == [0, 1, 2]
+    assert [float(element["x"][0]) for element in ensure_owned(generate())] == [0, 1, 2]
 
 
 def test_something_that_is_no_element_goes_through_as_it_is() -> None:
     image = object()
-    assert next(owned(iter([image]))) is image
+    assert next(ensure_owned(iter([image]))) is image
 
 
 @pytest.mark.parametrize("value", [1, 2.0, True, "a", b"a", None, np.float32(1), (1, ("a", np.int64(2)))], ids=repr)

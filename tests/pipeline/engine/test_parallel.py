@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 
 def pool(stage: Counting, function: Any, count: int = 3, *, ordered: bool = True) -> ParallelCalls:
-    return ParallelCalls(stage, UserFunction(function, "map(f)", keep=True), count, ordered=ordered)
+    return ParallelCalls(stage, UserFunction(function, "map(f)", keep_results=True), count, ordered=ordered)
 
 
 def taken(calls: ParallelCalls) -> list[Any]:
@@ -79,7 +79,7 @@ def test_few_elements_are_asked_for_ahead_of_a_slow_function() -> None:
     wait_for(lambda: stage.given == 2, what="each thread to have its first element")
     gate.set()
     reader.join(30)
-    wait_for(lambda: calls.held()[0] > 0, what="results")
+    wait_for(lambda: calls.buffered_and_capacity()[0] > 0, what="results")
     assert stage.given < 1000
     calls.close_stage()
 
@@ -128,9 +128,9 @@ def test_work_is_counted_over_all_threads() -> None:
 def test_no_more_is_said_to_lie_ready_than_there_is_room_for() -> None:
     """Runs that were long because the function was quick are still there when it has become slow."""
     calls = pool(Counting(10_000), lambda x: x)
-    while calls.held()[0] < 200:
+    while calls.buffered_and_capacity()[0] < 200:
         assert len(calls.take(1)) == 1
-    calls._pace.want = 1
-    ready, room = calls.held()
+    calls._run_length.want = 1
+    ready, room = calls.buffered_and_capacity()
     assert 0 < ready <= room
     calls.close_stage()

@@ -12,12 +12,19 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.pipeline.engine.resume_point import START, Marks, ResumePoint, from_text, needs_forgotten, to_text
+from dsnb.pipeline.engine.resume_point import (
+    START,
+    ResumablePositions,
+    ResumePoint,
+    from_text,
+    needs_released_splits,
+    to_text,
+)
 from dsnb.pipeline.engine.stage import Stage, repeated_seconds
 from dsnb.pipeline.operation import BuildContext
-from dsnb.pipeline.operations.with_options import built
+from dsnb.pipeline.operations.with_options import build_pipeline
 from dsnb.pipeline.splits import split_providers
-from dsnb.wire.messages import SplitRun, SplitsReply, SplitsRequest
+from dsnb.wire.messages import SplitRange, SplitsReply, SplitsRequest
 from dsnb.worker.splits import DispatcherFeed
 
 
@@ -26,12 +33,12 @@ class Splits:
     """Hands out splits as a dispatcher does, in runs of a few, and remembers what the task was given."""
 
     counts: list[int]
-    runs: list[SplitRun] = field(default_factory=list)
+    runs: list[SplitRange] = field(default_factory=list)
     next: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.next = [[0, 0] for _ in self.counts]
-        self._given: dict[tuple[int, int, int], SplitRun] = {}
+        self._given: dict[tuple[int, int, int], SplitRange] = {}
         self.random = random.Random(7)
 
     def ask(self, request: SplitsRequest) -> SplitsReply:
@@ -45,13 +52,13 @@ class Splits:
             place[:] = [request.repetition + 1, 0]
             return SplitsReply(done=True)
         end = place[1] = min(count, first + self.random.randint(1, 5))
-        self.runs.append(SplitRun(provider=request.provider, repetition=request.repetition, first=first, end=end))
+        self.runs.append(SplitRange(provider=request.provider, repetition=request.repetition, first=first, end=end))
         return SplitsReply(first=first, end=end)
 
     def forget(self, point: ResumePoint) -> None:
         """Do as the dispatcher does with the splits that are behind for good."""
         for source in point.sources():
-            left = source.splits
+            left = source.finished_splits
             kept = []
             for run in self.runs:
                 if run.provider != source.provider:
@@ -68,7 +75,7 @@ class Splits:
 
 def build(dataset: dsnb.Dataset, splits: Splits | None) -> Stage:
     feed = DispatcherFeed("t", len(splits.counts), splits.ask, splits.runs) if splits else None
-    return built(dataset.operation, BuildContext(entropy=5, splits=feed))
+    return build_pipeline(dataset.operation, BuildContext(entropy=5, splits=feed))
 
 
 def pull(stage: Stage, count: int, rng: random.Random) -> list[Any]:
@@ -177,7 +184,7 @@ def check(dataset: dsnb.Dataset, seed: int, *, with_splits: bool) -> None:
             got += pull(stage, rng.randint(1, 25), rng)
             count = rng.randint(count, len(got))
             newer = from_text(to_text(stage.resume_point(count)))
-            if not needs_forgotten(newer, point):
+            if not needs_released_splits(newer, point):
                 point, at = newer, count
         assert got == expected[base : base + len(got)]
         stage.close()
@@ -228,22 +235,27 @@ def test_a_shuffle_begins_at_the_start_and_says_what_that_costs() -> None:
     stage = build(dsnb.Dataset.range(100).map(lambda x: x).shuffle(10), Splits([100]))
     pull(stage, 50, random.Random(0))
     point = stage.resume_point(40)
-    assert (point.skip, next(point.sources()).splits) == (40, 0)
+    assert (point.skip, next(point.sources()).finished_splits) == (40, 0)
     assert 0 < repeated_seconds(stage, point) <= stage.spent_ns / 1e9
     stage.close()
 
 
 def test_marks_are_bounded_and_the_newest_is_kept() -> None:
-    marks = Marks()
+    marks = ResumablePositions()
     for number in range(50_000):
         marks.add(number, 2 * number, 0)
-    found = marks.before(30_000)
+    found = marks.last_before(30_000)
     assert found is not None
     assert 20_000 < found[0] <= 30_000
-    assert marks.before(10**9) == (49_999, 99_998, 0)
+    assert marks.last_before(10**9) == (49_999, 99_998, 0)
 
 
 def test_a_point_travels_as_text() -> None:
-    point = ResumePoint(skip=2, at=1, exhaustive=True, inputs=(ResumePoint(provider=1, repetition=2, splits=3), START))
+    point = ResumePoint(
+        skip=2,
+        counter=1,
+        skip_one_by_one=True,
+        inputs=(ResumePoint(provider=1, repetition=2, finished_splits=3), START),
+    )
     assert from_text(to_text(point)) == point
     assert to_text(START) == "{}"

@@ -151,7 +151,7 @@ def test_counters_carry_on_over_all_inputs() -> None:
 
     first, second = used(), used()
     before = [report.elements for report in reports(second)]
-    second.carry_on(first)
+    second.continue_counters(first)
     assert before == [2, 2]
     assert [report.elements for report in reports(second)] == [4, 4]
 

@@ -18,7 +18,7 @@ from dsnb.errors import CacheWarning, CancelledError, FailedPreconditionError, I
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import restore, serialise
 from dsnb.pipeline.operation import BuildContext
-from dsnb.pipeline.operations.cache import Cache, begin_of
+from dsnb.pipeline.operations.cache import Cache, recording_start
 from tests.pipeline.driving import context, drain, outcomes
 from tests.support.waiting import wait_for
 
@@ -615,7 +615,7 @@ def test_who_was_stopped_while_evicting_a_recording_holds_nobody_up(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list(squares(calls).cache(tmp_path / "cache"))
-    monkeypatch.setattr("dsnb.cache.shelf._EVICTION_S", 0.1)
+    monkeypatch.setattr("dsnb.cache.recording_directory._EVICTION_S", 0.1)
     (lock,) = (tmp_path / "cache").glob("*/lock")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -658,7 +658,7 @@ def read_only() -> Any:
     import errno
     from contextlib import contextmanager
 
-    from dsnb.cache.faults import hooked
+    from dsnb.cache.failpoints import failpoint_hook
 
     @contextmanager
     def refused(folder: Path) -> Iterator[None]:
@@ -666,7 +666,7 @@ def read_only() -> Any:
             if when == "before":
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-        with hooked(hook):
+        with failpoint_hook(hook):
             yield
 
     return refused
@@ -680,7 +680,7 @@ def read_only() -> Any:
 def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path: Path, step: str, number: int) -> None:
     import errno
 
-    from dsnb.cache.faults import hooked
+    from dsnb.cache.failpoints import failpoint_hook
 
     left = [number]
 
@@ -691,7 +691,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     ds = squares(calls).cache(tmp_path / "cache", chunk_bytes=5 * 58)
-    with hooked(hook), pytest.warns(CacheWarning, match="No space left on device"):
+    with failpoint_hook(hook), pytest.warns(CacheWarning, match="No space left on device"):
         check(list(ds))
     assert calls.count == N
     check(list(ds))
@@ -704,7 +704,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path:
 def test_a_disk_that_fails_at_any_moment_stops_no_pass(calls: Calls, tmp_path: Path, rate: float) -> None:
     import errno
 
-    from dsnb.cache.faults import hooked
+    from dsnb.cache.failpoints import failpoint_hook
 
     def failing(seed: int) -> Callable[[str, str], None]:
         draw = random.Random(seed)
@@ -718,7 +718,7 @@ def test_a_disk_that_fails_at_any_moment_stops_no_pass(calls: Calls, tmp_path: P
 
     for seed in range(15):
         ds = squares(calls).cache(tmp_path / f"{seed}-{rate}", chunk_bytes=5 * 58)
-        with hooked(failing(seed)):
+        with failpoint_hook(failing(seed)):
             for _ in range(3):
                 before = calls.count
                 check(list(ds))
@@ -738,6 +738,6 @@ def test_a_stage_that_is_drained_twice_stays_at_its_end(calls: Calls, where: str
 def test_a_recording_knows_that_its_order_is_free_where_the_options_of_the_pipeline_say_so() -> None:
     def said(deterministic: bool, calls: int) -> bool:
         data = Dataset.range(3).map(lambda x: x, calls)
-        return begin_of(data.operation, BuildContext(entropy=0, deterministic=deterministic)).repeatable
+        return recording_start(data.operation, BuildContext(entropy=0, deterministic=deterministic)).repeatable
 
     assert [said(True, 2), said(False, 2), said(False, 1)] == [True, False, True]

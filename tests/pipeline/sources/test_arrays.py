@@ -9,11 +9,19 @@ import pytest
 
 from dsnb.elements.spec import BYTES, STR, TensorSpec
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.sources.arrays import COPIED_BYTES, array_of, column_of, read_only, row_spec, taken_apart, tensor_of
+from dsnb.pipeline.sources.arrays import (
+    MAX_COPIED_BYTES,
+    array_of,
+    column_of,
+    flatten_input,
+    read_only,
+    row_spec,
+    tensor_of,
+)
 
 
 def test_lists_are_leaves_and_tuples_and_dicts_are_structure() -> None:
-    structure, leaves = taken_apart({"a": [1, 2], "b": ([3], 4)}, "tensors")
+    structure, leaves = flatten_input({"a": [1, 2], "b": ([3], 4)}, "tensors")
     assert str(structure) == "{'a': ·, 'b': (·, ·)}"
     assert leaves == [[1, 2], [3], 4]
 
@@ -26,7 +34,7 @@ def test_small_arrays_are_copied() -> None:
 
 
 def test_large_arrays_are_looked_at_and_not_copied() -> None:
-    mine = np.zeros(COPIED_BYTES + 1, np.uint8)
+    mine = np.zeros(MAX_COPIED_BYTES + 1, np.uint8)
     assert np.shares_memory(array_of(mine, "tensors"), mine)
 
 

@@ -15,11 +15,11 @@ from hypothesis.extra import numpy as arrays
 
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.spec import dtype_from_text, dtype_to_text, spec_from_json, spec_of, spec_to_json
-from dsnb.elements.structure import from_json, structure_of, to_json
-from dsnb.pipeline.engine.leaving import Outlet
-from dsnb.wire.transfer.encoding import PieceEncoder
-from dsnb.wire.transfer.handover import Piece
-from tests.wire.transfer.test_encoding import decoded, meaning
+from dsnb.elements.structure import structure_from_json, structure_of, structure_to_json
+from dsnb.pipeline.engine.to_numpy import NumpyConverter
+from dsnb.wire.transfer.frame_codec import FrameSliceEncoder
+from dsnb.wire.transfer.protocol import FrameSlice
+from tests.wire.transfer.test_frame_codec import decoded, meaning
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - what users have
 
@@ -152,11 +152,11 @@ def test_any_run_of_elements_comes_out_as_it_went_in(data: st.DataObject) -> Non
             assert isinstance(frame, Frame), frame
             schema = schema or frame.schema
             for start, stop in cut(data, frame.count):
-                messages = list(PieceEncoder("task").encode(Piece(frame, start, start, stop - start, 1)))
+                messages = list(FrameSliceEncoder("task").encode(FrameSlice(frame, start, start, stop - start, 1)))
                 came += decoded(messages).elements()
     assert len(came) == len(run)
     assert all(map(same, run, came))
-    (here, failure, rest) = Outlet().convert(run)
+    (here, failure, rest) = NumpyConverter().convert(run)
     assert (failure, rest) == (None, [])
     assert all(map(same, came, here)), "the same as without a service"
 
@@ -166,7 +166,7 @@ def test_any_run_of_elements_comes_out_as_it_went_in(data: st.DataObject) -> Non
 def test_any_spec_and_structure_travels_as_text(data: st.DataObject) -> None:
     element = made(shape_of(data))
     assert spec_from_json(spec_to_json(spec_of(element))) == spec_of(element)
-    assert from_json(to_json(structure_of(element))) == structure_of(element)
+    assert structure_from_json(structure_to_json(structure_of(element))) == structure_of(element)
 
 
 @given(DTYPES)

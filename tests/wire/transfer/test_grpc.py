@@ -29,10 +29,10 @@ from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer.admission import Admission
-from dsnb.wire.transfer.choice import Choice
-from dsnb.wire.transfer.encoding import PieceDecoder, PieceEncoder, apart
+from dsnb.wire.transfer.compression_policy import CompressionPolicy
+from dsnb.wire.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, split_messages
 from dsnb.wire.transfer.grpc import GrpcEndpoint, ReadService, _StreamSink
-from dsnb.wire.transfer.handover import Link, Opening, Piece, Reading, Sink
+from dsnb.wire.transfer.protocol import FrameSlice, LinkStats, OpenRequest, ReadHandle, Sink
 from tests.support.proxy import poor_link
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, serving
@@ -44,12 +44,12 @@ class Worker:
     """An endpoint that keeps what its readers say, and lets the test deliver."""
 
     def __init__(self) -> None:
-        self.openings: list[Opening] = []
+        self.openings: list[OpenRequest] = []
         self.sinks: list[Sink] = []
         self.said: list[tuple[Any, ...]] = []
         self.refusal: Exception | None = None
 
-    def open(self, opening: Opening, sink: Sink) -> Reading:
+    def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
         if self.refusal is not None:
             raise self.refusal
         self.openings.append(opening)
@@ -81,13 +81,13 @@ class Reader(Sink):
     """A sink that keeps what it gets, with the reading that fills it."""
 
     def __init__(self, target: str, token: str = TOKEN, uid: str = UID, **opening: Any) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[FrameSlice] = []
         self.notices: list[Any] = []
         self.errors: list[Exception] = []
         fields = {"task_id": "t", "client_id": "c", "trainer_id": "", "max_bytes": 1 << 20, **opening}
-        self.reading: Any = GrpcEndpoint(target, token, uid).open(Opening(**fields), self)
+        self.reading: Any = GrpcEndpoint(target, token, uid).open(OpenRequest(**fields), self)
 
-    def deliver(self, piece: Piece) -> None:
+    def deliver(self, piece: FrameSlice) -> None:
         self.pieces.append(piece)
 
     def end(self) -> None:
@@ -140,10 +140,10 @@ def served(worker: Worker, max_streams: int = 100, port: int = 0) -> Iterator[Gr
     service.stop()
 
 
-def piece_of(run: Any, index: int = 0) -> Piece:
+def piece_of(run: Any, index: int = 0) -> FrameSlice:
     (frame,) = frames_of(run, None)
     assert isinstance(frame, Frame)
-    return Piece(frame, index, 0, frame.count, 1)
+    return FrameSlice(frame, index, 0, frame.count, 1)
 
 
 def test_what_a_reader_says_when_it_opens_arrives(server: GrpcServer, worker: Worker) -> None:
@@ -151,7 +151,7 @@ def test_what_a_reader_says_when_it_opens_arrives(server: GrpcServer, worker: Wo
             "consumed": 3}  # fmt: skip
     with reading(address(server), **told):
         worker.sink()
-    assert worker.openings == [Opening(**told)]
+    assert worker.openings == [OpenRequest(**told)]
 
 
 def test_pieces_and_notices_arrive_in_order(server: GrpcServer, worker: Worker) -> None:
@@ -173,7 +173,7 @@ def test_pieces_and_notices_arrive_in_order(server: GrpcServer, worker: Worker) 
 def test_an_error_in_an_elements_place_arrives_as_a_piece(server: GrpcServer, worker: Worker) -> None:
     with reading(address(server)) as reader:
         failure = failure_of(ValueError("bad \udcff row"))
-        worker.sink().deliver(Piece(Frame.of_failure(failure), 0, 0, 1, 1))
+        worker.sink().deliver(FrameSlice(Frame.of_failure(failure), 0, 0, 1, 1))
         worker.sink().deliver(piece_of([7], 1))
         wait_for(lambda: len(reader.pieces) == 2, what="both pieces")
         with pytest.raises(ValueError, match="bad"):
@@ -372,7 +372,7 @@ def test_auto_over_a_slow_link_compresses_what_gets_much_smaller_and_nothing_els
     server: GrpcServer, worker: Worker, noisy: bool
 ) -> None:
     """At 8 MB/s both are certain on any machine; the first frames go as they are, for the link is not known."""
-    chance, rows, frames = np.random.default_rng(0), list[Any](), list[Piece]()
+    chance, rows, frames = np.random.default_rng(0), list[Any](), list[FrameSlice]()
 
     def used() -> list[str]:
         return [codec for piece in frames for codec, _ in piece.frame.encoded or {}]
@@ -409,7 +409,7 @@ def test_a_codec_that_is_missing_at_the_worker_says_so(
 
 
 def test_a_frame_that_is_damaged_on_its_way_is_an_error_and_no_wrong_array() -> None:
-    (message,) = PieceEncoder("t", checksum=True).encode(piece_of([np.arange(100)]))
+    (message,) = FrameSliceEncoder("t", checksum=True).encode(piece_of([np.arange(100)]))
     damaged = bytearray(message)
     damaged[-9] ^= 1
 
@@ -435,14 +435,14 @@ def sent(rows: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[byt
         return now
 
     monkeypatch.setattr("dsnb.wire.transfer.grpc.perf_counter_ns", clock)
-    sink = _StreamSink(Choice("NONE", [], same_host=True), Link(transfer="grpc"))
+    sink = _StreamSink(CompressionPolicy("NONE", [], same_host=True), LinkStats(transfer="grpc"))
     for row in range(rows):
         sink.deliver(piece_of([np.full(1 << 17, row)], row))
     sink.end()
     sink.fail(NotFoundError("gone"))
     messages: list[bytes] = []
     with pytest.raises(NotFoundError):  # noqa: PT012 - behind all that waited before it
-        for message in sink.send(PieceEncoder("t")):
+        for message in sink.send(FrameSliceEncoder("t")):
             messages.append(message)
             now += int(seconds * 1e9)
     return messages
@@ -450,9 +450,9 @@ def sent(rows: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[byt
 
 def came(messages: list[bytes]) -> list[Any]:
     """What a reader gets of them: the first number of each element, and what else is told."""
-    decoder = PieceDecoder()
-    items = [decoder.feed(one) for message in messages for one in apart(message)]
-    return [item.elements()[0][0] if isinstance(item, Piece) else item and item.end for item in items]
+    decoder = FrameSliceDecoder()
+    items = [decoder.feed(one) for message in messages for one in split_messages(message)]
+    return [item.elements()[0][0] if isinstance(item, FrameSlice) else item and item.end for item in items]
 
 
 def test_what_waits_for_a_reader_that_shares_its_interpreter_with_a_busy_loop_goes_together(

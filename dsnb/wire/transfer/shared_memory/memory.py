@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.elements.columns import bytes_of, few
+from dsnb.elements.columns import bytes_of, coalesce_buffers
 from dsnb.wire import forks
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
@@ -57,7 +57,7 @@ class ConsumedPage:
             self.descriptor = -1
 
 
-class Memory:
+class SharedMemory:
     """A worker's memory, mapped for writing.
 
     Args:
@@ -85,9 +85,9 @@ class Memory:
             raise
         # A process that user code forks off must not keep the memory when this one is gone.
         self._map.madvise(mmap.MADV_DONTFORK)
-        forks.keep_from_children(self._file)
-        forks.keep_from_children(self.descriptor)
-        self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
+        forks.register_fd(self._file)
+        forks.register_fd(self.descriptor)
+        self._bytes: ByteArray = np.frombuffer(self._map, np.uint8)
         self._view = memoryview(self._map).toreadonly()
         self._address = address(self._bytes)
 
@@ -107,7 +107,7 @@ class Memory:
         if not len(to):
             return  # it was closed meanwhile
         place = 0
-        for buffer in few(buffers):
+        for buffer in coalesce_buffers(buffers):
             part = np.frombuffer(bytes_of(buffer), np.uint8)
             to[place : place + len(part)] = part
             place += len(part)
@@ -122,19 +122,19 @@ class Memory:
                 to[:] = part
             place += len(part)
 
-    def root(self, at: int, nbytes: int) -> Bytes:
+    def base_array(self, at: int, nbytes: int) -> ByteArray:
         """A piece, as an array that all views of it have for their base."""
         return np.frombuffer(self._view, np.uint8, nbytes, at)
 
-    def sheet(self, at: int, nbytes: int) -> Bytes:
+    def writable_view(self, at: int, nbytes: int) -> ByteArray:
         """A piece to be laid out in, as such a root that can be written to; of no bytes if the memory was closed."""
         return np.frombuffer(self._bytes.data, np.uint8, nbytes, at) if len(self._bytes) else self._bytes
 
-    def place_of(self, array: Bytes) -> int:
+    def offset_of(self, array: ByteArray) -> int:
         """Where an array lies in the memory; a number outside of it if it does not."""
         return address(array) - self._address
 
-    def forget(self) -> None:
+    def release_pages(self) -> None:
         """Give all pages back to the system; they are reserved anew when they are needed."""
         if self.reserved:
             with suppress(OSError):
@@ -144,29 +144,29 @@ class Memory:
     def close(self) -> None:
         """Let go of it; readers keep what they look at."""
         for descriptor in (self._file, self.descriptor):
-            forks.leave_to_children(descriptor)
+            forks.unregister_fd(descriptor)
             os.close(descriptor)
         self._bytes, self._view = np.empty(0, np.uint8), memoryview(b"")
         with suppress(BufferError):  # a frame lies there, or is being written at this moment; it goes with its last use
             self._map.close()
 
 
-def address(array: Bytes) -> int:
+def address(array: ByteArray) -> int:
     """Where an array lies in this process."""
     return int(array.__array_interface__["data"][0])
 
 
-class _View(weakref.ref[Bytes]):
+class _TrackedView(weakref.ref[ByteArray]):
     """Tells when the last view of a piece is gone."""
 
-    __slots__ = ("at", "gone", "nbytes", "number")
+    __slots__ = ("at", "nbytes", "number", "on_released")
     at: int
     nbytes: int
     number: int
-    gone: Callable[[int, int], None]
+    on_released: Callable[[int, int], None]
 
 
-class Mapping:
+class PrivateMapping:
     """A reader's own look at a memory: what is written there is the reader's alone.
 
     Args:
@@ -179,7 +179,7 @@ class Mapping:
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
-        self._views: dict[int, _View] = {}
+        self._views: dict[int, _TrackedView] = {}
         self._numbers = count()
         mapped = mmap.mmap(
             descriptor, size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
@@ -187,36 +187,36 @@ class Mapping:
         self._map = mapped
         self._view = memoryview(mapped).toreadonly()  # so NumPy cannot be talked into writing
         self._address = address(np.frombuffer(self._view, np.uint8))
-        self._pages = _page_table()
-        self._close_pages = weakref.finalize(self, os.close, self._pages) if self._pages >= 0 else None
-        _note_mapping(self)
+        self._pagemap_fd = _open_pagemap()
+        self._pagemap_finalizer = weakref.finalize(self, os.close, self._pagemap_fd) if self._pagemap_fd >= 0 else None
+        _register_mapping(self)
 
-    def root(self, at: int, nbytes: int) -> Bytes:
+    def base_array(self, at: int, nbytes: int) -> ByteArray:
         """A piece, as an array that all views of it have for their base."""
         return np.frombuffer(self._view, np.uint8, nbytes, at)
 
-    def view(self, at: int, nbytes: int, gone: Callable[[int, int], None]) -> Bytes:
+    def tracked_array(self, at: int, nbytes: int, on_released: Callable[[int, int], None]) -> ByteArray:
         """A piece as such a root; `gone(at, nbytes)` is called when the last view of it is gone.
 
         That is in any thread, in the midst of anything: it must wait for nobody.
         """
-        root = self.root(at, nbytes)
-        view = _View(root, self._released)
-        view.at, view.nbytes, view.number, view.gone = at, nbytes, next(self._numbers), gone
+        root = self.base_array(at, nbytes)
+        view = _TrackedView(root, self._on_view_dead)
+        view.at, view.nbytes, view.number, view.on_released = at, nbytes, next(self._numbers), on_released
         self._views[view.number] = view
         return root
 
-    def _released(self, view: weakref.ref[Bytes]) -> None:
-        if isinstance(view, _View) and not sys.is_finalizing():
+    def _on_view_dead(self, view: weakref.ref[ByteArray]) -> None:
+        if isinstance(view, _TrackedView) and not sys.is_finalizing():
             del self._views[view.number]
-            view.gone(view.at, view.nbytes)
+            view.on_released(view.at, view.nbytes)
 
     @property
-    def looked_at(self) -> bool:
+    def has_views(self) -> bool:
         """Whether there are views."""
         return bool(self._views)
 
-    def own_views(self) -> None:
+    def privatize_views(self) -> None:
         """Have all pages of its views be this process's own, as if they had been written to."""
         for view in list(self._views.values()):
             first = view.at + -view.at % mmap.PAGESIZE
@@ -224,54 +224,56 @@ class Mapping:
                 bytes_ = np.frombuffer(self._map, np.uint8)[start:stop:step]
                 np.bitwise_or(bytes_, 0, out=bytes_)
 
-    def clean(self, at: int, nbytes: int) -> None:
+    def discard_private_pages(self, at: int, nbytes: int) -> None:
         """Drop the pages of a piece that were written to, and have become this process's own."""
-        if self._written(at, nbytes):
+        if self._has_private_pages(at, nbytes):
             self._map.madvise(mmap.MADV_DONTNEED, at, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
 
-    def _written(self, at: int, nbytes: int) -> bool:
+    def _has_private_pages(self, at: int, nbytes: int) -> bool:
         """Whether a piece has such pages; True where the system does not tell."""
-        if self._pages < 0:
+        if self._pagemap_fd < 0:
             return True
         first, end = (self._address + at) // mmap.PAGESIZE, -(-(self._address + at + nbytes) // mmap.PAGESIZE)
         try:
-            entries = np.frombuffer(os.pread(self._pages, 8 * (end - first), 8 * first), np.uint64)
+            entries = np.frombuffer(os.pread(self._pagemap_fd, 8 * (end - first), 8 * first), np.uint64)
         except OSError:
             return True
-        return len(entries) != end - first or bool((((entries & _THERE) != 0) & ((entries & _SHARED) == 0)).any())
+        return len(entries) != end - first or bool(
+            (((entries & _PAGE_PRESENT) != 0) & ((entries & _PAGE_SHARED) == 0)).any()
+        )
 
-    def rest(self) -> None:
+    def close_pagemap(self) -> None:
         """Let go of what is only there for speed: nothing new will be looked at."""
-        self._pages = -1
-        if self._close_pages is not None:
-            self._close_pages()
+        self._pagemap_fd = -1
+        if self._pagemap_finalizer is not None:
+            self._pagemap_finalizer()
 
 
 # From the kernel's pagemap.rst: a page is in memory or swapped out; it belongs to a file or is shared.
-_THERE = np.uint64(3 << 62)
-_SHARED = np.uint64(1 << 61)
+_PAGE_PRESENT = np.uint64(3 << 62)
+_PAGE_SHARED = np.uint64(1 << 61)
 
 
-_mappings: dict[int, weakref.ref[Mapping]] = {}
-_hooks = count()
+_mappings: dict[int, weakref.ref[PrivateMapping]] = {}
+_fork_hooks = count()
 
 
-def _note_mapping(mapping: Mapping) -> None:
+def _register_mapping(mapping: PrivateMapping) -> None:
     """Let a forked child keep what this process looks at: the memory may be written to again when it is done here."""
-    if not next(_hooks):
-        os.register_at_fork(before=_own_all_views)
+    if not next(_fork_hooks):
+        os.register_at_fork(before=_privatize_all_views)
     number = id(mapping)
     _mappings[number] = weakref.ref(mapping, lambda _: _mappings.pop(number, None))
 
 
-def _own_all_views() -> None:
+def _privatize_all_views() -> None:
     for known in list(_mappings.values()):
         mapping = known()
         if mapping is not None:
-            mapping.own_views()
+            mapping.privatize_views()
 
 
-def _page_table() -> int:
+def _open_pagemap() -> int:
     """This process's page table to read from; -1 where it is hidden."""
     try:
         return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.wire.ears import Ears
+from dsnb.wire.poller import Poller
 from dsnb.wire.security import Guard
 from dsnb.wire.transfer.admission import Admission
-from dsnb.wire.transfer.handover import Opening
-from dsnb.wire.transfer.shared_memory import views
-from dsnb.wire.transfer.shared_memory.endpoint import SharedMemoryEndpoint
+from dsnb.wire.transfer.protocol import OpenRequest
+from dsnb.wire.transfer.shared_memory import client_connection
+from dsnb.wire.transfer.shared_memory.client import SharedMemoryEndpoint
 from dsnb.wire.transfer.shared_memory.pool import Pool
-from dsnb.wire.transfer.shared_memory.service import SharedMemoryService
+from dsnb.wire.transfer.shared_memory.server import SharedMemoryServer
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN
 from tests.wire.transfer.test_grpc import Reader, Worker
@@ -35,7 +35,7 @@ class Door:
     def __init__(self, size: int = SIZE, limit: int = 10) -> None:
         self.worker = Worker()
         self.uid = f"test-{next(_uids)}"
-        self.service = SharedMemoryService(self.worker, Guard(TOKEN, self.uid), size, Admission(limit))
+        self.service = SharedMemoryServer(self.worker, Guard(TOKEN, self.uid), size, Admission(limit))
         self.service.start(self.uid)
 
     @property
@@ -65,7 +65,7 @@ class SharedReader(Reader):
         self.notices = []
         self.errors = []
         fields = {"task_id": "t", "client_id": "c", "trainer_id": "", "max_bytes": 1 << 20, **opening}
-        self.reading: Any = SharedMemoryEndpoint(uid, token).open(Opening(**fields), self)
+        self.reading: Any = SharedMemoryEndpoint(uid, token).open(OpenRequest(**fields), self)
 
     def progress(self, whole: int, base: int) -> None:
         self.notices.append(("progress", whole, base))
@@ -81,16 +81,16 @@ class ListeningReader(SharedReader):
     """A reader that has no thread: it hears what has come when it looks."""
 
     def __init__(self, uid: str, **opening: Any) -> None:
-        self._ears = Ears()
+        self._ears = Poller()
         super().__init__(uid, **opening)
 
     @property
-    def ears(self) -> Ears:
+    def ears(self) -> Poller:
         return self._ears
 
     def look(self) -> bool:
         """Hear what has come; whether there is a piece now."""
-        self.ears.hear()
+        self.ears.dispatch()
         return bool(self.pieces)
 
     def take(self) -> Any:
@@ -119,4 +119,4 @@ def data(seed: int, nbytes: int = BIG) -> np.ndarray:
 
 def lines() -> int:
     """Sockets to workers that this process has open."""
-    return len(views.lines)
+    return len(client_connection.connections)

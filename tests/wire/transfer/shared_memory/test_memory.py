@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from dsnb.wire.transfer.shared_memory import memory as module
-from dsnb.wire.transfer.shared_memory.memory import Mapping, Memory
-from tests.support.processes import python
-from tests.support.transfers import scribble
+from dsnb.wire.transfer.shared_memory.memory import PrivateMapping, SharedMemory
+from tests.support.processes import python_process
+from tests.support.transfers import overwrite_memory
 
 PAGE = mmap.PAGESIZE
 SIZE = 16 * PAGE
@@ -48,22 +48,22 @@ def room_for(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def memory() -> Iterator[Memory]:
-    made = Memory(SIZE)
+def memory() -> Iterator[SharedMemory]:
+    made = SharedMemory(SIZE)
     yield made
     made.close()
 
 
-def filled(memory: Memory, at: int, nbytes: int, seed: int = 0) -> np.ndarray:
+def filled(memory: SharedMemory, at: int, nbytes: int, seed: int = 0) -> np.ndarray:
     data = np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
     memory.reserve(at + nbytes)
     memory.write(at, [data[: nbytes // 3], data[nbytes // 3 :].tobytes()], nbytes)
     return data
 
 
-def test_a_reader_sees_what_was_written_and_cannot_be_talked_into_writing(memory: Memory) -> None:
+def test_a_reader_sees_what_was_written_and_cannot_be_talked_into_writing(memory: SharedMemory) -> None:
     data = filled(memory, PAGE, 3 * PAGE + 5)
-    root = Mapping(memory.descriptor, SIZE).root(PAGE, 3 * PAGE + 5)
+    root = PrivateMapping(memory.descriptor, SIZE).base_array(PAGE, 3 * PAGE + 5)
     assert np.array_equal(root, data)
     with pytest.raises(ValueError, match="read-only"):
         root[0] = 1
@@ -71,25 +71,27 @@ def test_a_reader_sees_what_was_written_and_cannot_be_talked_into_writing(memory
         root.flags.writeable = True
 
 
-def test_what_is_written_all_the_same_reaches_nobody_else_and_is_dropped_before_the_next_frame(memory: Memory) -> None:
+def test_what_is_written_all_the_same_reaches_nobody_else_and_is_dropped_before_the_next_frame(
+    memory: SharedMemory,
+) -> None:
     data = filled(memory, 0, 4 * PAGE)
-    mine, other = Mapping(memory.descriptor, SIZE), Mapping(memory.descriptor, SIZE)
-    root = mine.root(0, 4 * PAGE)
-    scribble(root[PAGE : PAGE + 10])
+    mine, other = PrivateMapping(memory.descriptor, SIZE), PrivateMapping(memory.descriptor, SIZE)
+    root = mine.base_array(0, 4 * PAGE)
+    overwrite_memory(root[PAGE : PAGE + 10])
     assert list(root[PAGE : PAGE + 10]) == [0xEE] * 10
-    assert np.array_equal(other.root(0, 4 * PAGE), data)
+    assert np.array_equal(other.base_array(0, 4 * PAGE), data)
     later = filled(memory, 0, 4 * PAGE, seed=1)
     assert not np.array_equal(root, later), "this is the danger: pages that were written to show old data"
-    mine.clean(0, 4 * PAGE)
+    mine.discard_private_pages(0, 4 * PAGE)
     assert np.array_equal(root, later)
 
 
-def test_pages_beside_a_piece_keep_what_was_written_to_them(memory: Memory) -> None:
+def test_pages_beside_a_piece_keep_what_was_written_to_them(memory: SharedMemory) -> None:
     filled(memory, 0, 3 * PAGE)
-    mapping = Mapping(memory.descriptor, SIZE)
-    scribble(mapping.root(0, 3 * PAGE))
-    mapping.clean(PAGE, 10)
-    after = mapping.root(0, 3 * PAGE)
+    mapping = PrivateMapping(memory.descriptor, SIZE)
+    overwrite_memory(mapping.base_array(0, 3 * PAGE))
+    mapping.discard_private_pages(PAGE, 10)
+    after = mapping.base_array(0, 3 * PAGE)
     assert [int(after[page * PAGE]) == 0xEE for page in range(3)] == [True, False, True]
 
 
@@ -116,24 +118,24 @@ os.wait()
 print("READY", flush=True)
 input()
 """  # fmt: skip
-    with python(code) as other:
-        assert other.line("CHILD").split()[1:] == ["1"]
+    with python_process(code) as other:
+        assert other.wait_for_line("CHILD").split()[1:] == ["1"]
 
 
-def test_only_pages_that_were_written_to_are_dropped(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_pages_that_were_written_to_are_dropped(memory: SharedMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(memory, 0, 4 * PAGE)
-    mapping = Mapping(memory.descriptor, SIZE)
-    root = mapping.root(0, 4 * PAGE)
+    mapping = PrivateMapping(memory.descriptor, SIZE)
+    root = mapping.base_array(0, 4 * PAGE)
     assert root.sum() > 0
-    assert not mapping._written(0, 4 * PAGE)
-    scribble(root[3 * PAGE : 3 * PAGE + 1])
-    assert [mapping._written(page * PAGE, PAGE) for page in range(4)] == [False, False, False, True]
-    monkeypatch.setattr(module, "_page_table", lambda: -1)  # a system that hides it
-    assert Mapping(memory.descriptor, SIZE)._written(0, PAGE)
+    assert not mapping._has_private_pages(0, 4 * PAGE)
+    overwrite_memory(root[3 * PAGE : 3 * PAGE + 1])
+    assert [mapping._has_private_pages(page * PAGE, PAGE) for page in range(4)] == [False, False, False, True]
+    monkeypatch.setattr(module, "_open_pagemap", lambda: -1)  # a system that hides it
+    assert PrivateMapping(memory.descriptor, SIZE)._has_private_pages(0, PAGE)
 
 
 def test_a_host_that_is_short_refuses_instead_of_killing_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Memory(SIZE)
+    memory = SharedMemory(SIZE)
     try:
         with room_for(4 * PAGE, monkeypatch):
             memory.reserve(4 * PAGE)
@@ -146,10 +148,10 @@ def test_a_host_that_is_short_refuses_instead_of_killing_the_writer(monkeypatch:
 
 def test_a_memory_that_cannot_be_made_leaves_nothing() -> None:
     with file_size_limit(PAGE), pytest.raises(OSError, match="File too large"):
-        Memory(SIZE)
+        SharedMemory(SIZE)
 
 
-def test_a_reader_can_neither_shorten_it_nor_write_to_it(memory: Memory) -> None:
+def test_a_reader_can_neither_shorten_it_nor_write_to_it(memory: SharedMemory) -> None:
     with pytest.raises(OSError, match=r"Invalid argument|Permission"):
         os.ftruncate(memory.descriptor, 0)
     with pytest.raises(OSError, match="Permission denied"):
@@ -158,18 +160,18 @@ def test_a_reader_can_neither_shorten_it_nor_write_to_it(memory: Memory) -> None
         os.truncate(f"/proc/self/fd/{memory.descriptor}", PAGE)
 
 
-def test_pages_that_are_given_back_take_no_memory(memory: Memory) -> None:
+def test_pages_that_are_given_back_take_no_memory(memory: SharedMemory) -> None:
     filled(memory, 0, 8 * PAGE)
     assert os.fstat(memory.descriptor).st_blocks * 512 >= 8 * PAGE
-    memory.forget()
+    memory.release_pages()
     assert os.fstat(memory.descriptor).st_blocks == 0
     data = filled(memory, 0, 2 * PAGE)
-    assert np.array_equal(Mapping(memory.descriptor, SIZE).root(0, 2 * PAGE), data)
+    assert np.array_equal(PrivateMapping(memory.descriptor, SIZE).base_array(0, 2 * PAGE), data)
 
 
 def test_views_outlive_the_memory_and_its_maker() -> None:
-    memory = Memory(SIZE)
+    memory = SharedMemory(SIZE)
     data = filled(memory, 0, 2 * PAGE)
-    root = Mapping(memory.descriptor, SIZE).root(0, 2 * PAGE)
+    root = PrivateMapping(memory.descriptor, SIZE).base_array(0, 2 * PAGE)
     memory.close()
     assert np.array_equal(root, data)

@@ -1,0 +1,196 @@
+"""Which files were opened while something was made, and in which state: after a change it is out of date.
+
+Sources of datasets note what they open in the `OpenedFiles` of the run that they belong to. `notes` are kept with what
+was made in the run, and `first_change` looks at the files again before it is used.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, Literal
+
+import xxhash
+
+FileComparison = Literal["change", "content", "strict", "pattern"]
+"""What a file is known by: size and time of its last change; its content; all that the system tells of it. Or what a
+pattern of paths is known by: the files that match it."""
+
+FileState = tuple[FileComparison, str, str]
+"""By what it is known, its path, and its state in words."""
+
+_MISSING: Final = "not there"
+_CHANGED_WHILE_READ: Final = "changed while it was read"
+_PIECE: Final = 1 << 20
+
+
+class OpenedFiles:
+    """The files that were opened, each as it was then. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: dict[str, os.stat_result | None] = {}
+        self._not_yet_taken: set[str] = set()
+        self._changed_while_read: set[str] = set()
+        self._other_states: dict[tuple[FileComparison, str], str] = {}
+
+    def add(self, path: str, found: os.stat_result | None) -> None:
+        """Note a file that was opened.
+
+        Args:
+            path: The file.
+            found: What the system tells of the open file; None for one that is not there.
+        """
+        path = os.path.abspath(path)
+        with self._lock:
+            if path not in self._opened:
+                self._opened[path] = found
+                self._not_yet_taken.add(path)
+            elif not _is_same(self._opened[path], found):
+                self._changed_while_read.add(path)
+                self._not_yet_taken.add(path)
+
+    def add_pattern(self, pattern: str, found: Sequence[str]) -> None:
+        """Note which files a pattern matched."""
+        self.add_states([("pattern", pattern, _describe_matches(found))])
+
+    def add_states(self, states: Iterable[FileState]) -> None:
+        """Take over what was noted when something was made that is used now."""
+        with self._lock:
+            for comparison, name, state in states:
+                if self._other_states.setdefault((comparison, name), state) != state:
+                    self._other_states[comparison, name] = _CHANGED_WHILE_READ
+
+    def states(self, comparison: FileComparison) -> tuple[FileState, ...]:
+        """All that was noted, sorted; a file that has changed since it was opened is in no state that can come again.
+
+        Args:
+            comparison: What the files that were opened are to be known by.
+        """
+        with self._lock:
+            opened, others = dict(self._opened), dict(self._other_states)
+        states: list[FileState] = [(kind, name, state) for (kind, name), state in others.items()]
+        states += [(comparison, path, self._state(path, found, comparison)) for path, found in opened.items()]
+        return tuple(sorted(states))
+
+    def take_new_states(self, comparison: FileComparison) -> tuple[FileState, ...]:
+        """What was noted since the last call, as `notes` gives it."""
+        with self._lock:
+            opened = {path: self._opened[path] for path in self._not_yet_taken}
+            others, self._other_states = self._other_states, {}
+            self._not_yet_taken.clear()
+        states: list[FileState] = [(kind, name, state) for (kind, name), state in others.items()]
+        states += [(comparison, path, self._state(path, found, comparison)) for path, found in opened.items()]
+        return tuple(sorted(states))
+
+    def _state(self, path: str, opened: os.stat_result | None, comparison: FileComparison) -> str:
+        changed = path in self._changed_while_read or not _is_same(opened, _stat(path))
+        return _CHANGED_WHILE_READ if changed else _describe_state(comparison, opened, path)
+
+    def forget_removed(self) -> None:
+        """Forget the files that are not there any more: what was made has made and removed them itself."""
+        with self._lock:
+            self._opened = {path: found for path, found in self._opened.items() if found is None or _stat(path)}
+
+
+_current: ContextVar[OpenedFiles | None] = ContextVar("dsnb_opened_files", default=None)
+
+
+def current_opened_files() -> OpenedFiles | None:
+    """Where this thread notes the files that datasets open; None where nobody asks."""
+    return _current.get()
+
+
+@contextmanager
+def track_opened_files(files: OpenedFiles | None) -> Iterator[None]:
+    """Note in `files` what the datasets open that this thread begins to iterate while the block runs."""
+    token = _current.set(files)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def add_file_states(states: Iterable[FileState]) -> None:
+    """Note what was read for something that this thread uses now, if somebody asks."""
+    files = current_opened_files()
+    if files is not None:
+        files.add_states(states)
+
+
+def file_states(paths: Iterable[str], comparison: FileComparison) -> tuple[FileState, ...]:
+    """The states of files now."""
+    return tuple((comparison, path, _describe_state(comparison, _stat(path), path)) for path in paths)
+
+
+def first_change(states: Iterable[FileState]) -> str:
+    """The first of some files that is not as it was noted, in words; empty if all are."""
+    for comparison, name, state in states:
+        now = (
+            _describe_matches(glob_files(name))
+            if comparison == "pattern"
+            else _describe_state(comparison, _stat(name), name)
+        )
+        if now != state:
+            return _describe_change(comparison, name, state, now)
+    return ""
+
+
+def glob_files(pattern: str) -> list[str]:
+    """The files that a pattern matches, sorted."""
+    return sorted(glob.glob(pattern, recursive=True))
+
+
+def _describe_change(comparison: FileComparison, name: str, state: str, now: str) -> str:
+    if comparison == "pattern":
+        return f"the files that match {name}: {state.partition(' (')[0]} are now {now.partition(' (')[0]}, or others"
+    if state == _CHANGED_WHILE_READ:
+        return f"the file {name} {_CHANGED_WHILE_READ}"
+    if now == _MISSING:
+        return f"the file {name} is not there any more"
+    return f"the file {name} is new" if state == _MISSING else f"the file {name} has changed since it was read"
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
+    """Whether two looks at a path found the same file, with nothing written to it between them."""
+    if one is None or other is None:
+        return one is other
+    return os.path.samestat(one, other) and (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
+
+
+def _describe_state(comparison: FileComparison, found: os.stat_result | None, path: str) -> str:
+    if found is None:
+        return _MISSING
+    size = f"{found.st_size} bytes"
+    if comparison == "content":
+        return f"{size}, content {_hash_file(path)}"
+    changed = f"{size}, changed at {found.st_mtime_ns}"
+    # A file that was copied with its times, or set back to them, has another inode or another time of this kind.
+    return f"{changed} and {found.st_ctime_ns}, inode {found.st_ino}" if comparison == "strict" else changed
+
+
+def _describe_matches(found: Sequence[str]) -> str:
+    digest = xxhash.xxh3_64_hexdigest("\0".join(found).encode("utf-8", "surrogateescape"))
+    return f"{len(found)} ({digest})"
+
+
+def _hash_file(path: str) -> str:
+    digest = xxhash.xxh3_128()
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+    except OSError:
+        return _MISSING
+    return digest.hexdigest()

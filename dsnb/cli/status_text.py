@@ -1,0 +1,90 @@
+"""A snapshot of a service as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dsnb.monitor.formatting import format_bytes, format_duration, plural
+from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus, WorkerStatus
+
+MAX_EVENTS = 5
+"""How many of the newest events are shown."""
+
+
+def status_text(snapshot: Snapshot) -> str:
+    """The whole service: workers, jobs, and what happened lately."""
+    lines = [f"{snapshot.service} at {snapshot.target}, up {format_duration(snapshot.time - snapshot.started)}"]
+    lines += ["", plural(len(snapshot.workers), "worker"), *worker_lines(snapshot.workers)]
+    for job in snapshot.jobs:
+        lines += ["", *job_lines(job)]
+    if not snapshot.jobs:
+        lines += ["", "no jobs"]
+    lines += older_jobs_lines(snapshot)
+    if snapshot.events:
+        lines.append("")
+    for event in snapshot.events[-MAX_EVENTS:]:
+        lines.append(f"{event.level}: {event.text} ({format_duration(snapshot.time - event.time)} ago)")
+    return "\n".join(lines)
+
+
+def older_jobs_lines(snapshot: Snapshot) -> list[str]:
+    """A line for the jobs that are no longer shown one by one, if there are any."""
+    if snapshot.older is None or not snapshot.older.jobs:
+        return []
+    sums = snapshot.older
+    lost = f", {plural(sums.lost_splits, 'split')} lost" if sums.lost_splits else ""
+    return ["", f"and {plural(sums.jobs, 'older job')}: {sums.produced:,} produced, {sums.consumed:,} consumed{lost}"]
+
+
+def worker_lines(found: Sequence[WorkerStatus]) -> list[str]:
+    """A line for each worker."""
+    header = ["name", "address", "state", "tasks", "produced", "sent", "cache"]
+    rows = [
+        [
+            worker.name,
+            worker.address,
+            worker.state,
+            f"{worker.tasks}",
+            f"{worker.produced:,}",
+            f"{worker.sent_elements:,}",
+            f"{format_bytes(worker.cache_bytes)} of {format_bytes(worker.capacity_bytes)}",
+        ]
+        for worker in found
+    ]
+    return table(header, rows)
+
+
+def job_lines(job: JobStatus) -> Iterator[str]:
+    """One job: what it is, its splits, a line for each trainer."""
+    yield f"job {job.name}: {job.mode}, iteration {job.iteration}, {job.state}"
+    yield f"  {job.pipeline}"
+    yield f"  {job.produced:,} elements produced, {job.consumed:,} consumed"
+    yield from split_lines(job)
+    for shard in job.shards:
+        yield f"  shard {shard.shard} of {len(job.shards)}: {shard.state}{shard.worker and f' on {shard.worker}'}"
+    header = ["trainer" if job.cached else "client", "elements", "hits", "misses", "lag", "skipped", "lost"]
+    yield from table(header, list(map(trainer_row, job.trainers)))
+
+
+def split_lines(job: JobStatus) -> Iterator[str]:
+    """A line for each source whose splits a job hands out."""
+    for split in job.splits:
+        lost = f", {split.lost} lost" if split.lost else ""
+        yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
+
+
+def trainer_row(trainer: TrainerStatus) -> list[str]:
+    """The cells of one trainer."""
+    counts = (trainer.elements, trainer.hits, trainer.misses, trainer.lag, trainer.skipped, trainer.lost)
+    return [trainer.trainer_id, *(f"{count:,}" for count in counts)]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with columns as wide as they need to be; empty without rows."""
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return [
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in (header, *rows)
+    ]

@@ -1,0 +1,210 @@
+"""What a page may ask of the service: each request once at a time, with a deadline, and its outcome for all to see.
+
+Theory of operation. A request is plain data (a verb and whom it concerns). `ask` hands it to a thread that makes one
+call with a deadline, and returns at once: a page must never wait for a service. While it is under way the same request,
+from whichever tab, is the same request. Its outcome (what the service confirmed, or its error) is kept for some seconds
+so that every page can show it. The verbs themselves are those of `monitor.controls`, idempotent at the service: to
+drain a worker that drains changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from dsnb.dataclass import dataclass
+from dsnb.errors import DsnbError
+from dsnb.monitor.controls import Controls, describe_caller
+from dsnb.monitor.formatting import as_sentence, format_duration
+from dsnb.monitor.snapshot import Snapshot
+
+DEADLINE_S = 5.0
+OUTCOME_SHOWN_S = 10.0
+"""How long the outcome of a request stands on the pages."""
+
+MAX_OUTCOMES = 4
+"""Outcomes that are kept, and requests that may be under way at once."""
+
+Subject = tuple[tuple[str, str], ...]
+AddressLookup = Callable[[], tuple[str, str | None]]
+"""Gives the target and the token of the service, None to have it looked up; raises `DsnbError` if it is not found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked: a verb of `ACTIONS`, and whom it concerns, as in `(("job", "train"),)`."""
+
+    action: str
+    subject: Subject = ()
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Whom it concerns, by kind."""
+        return dict(self.subject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One thing that can be asked.
+
+    Attributes:
+        call: Has it done, and gives the service's word for what is so now.
+        pending_text: What is said meanwhile; `{job}` and the like stand for the names of the target.
+        done_text: What is said when the service has confirmed it.
+        needs_confirmation: Whether it cannot be taken back, so that it is asked for twice.
+    """
+
+    call: Callable[[Controls, Mapping[str, str]], str]
+    pending_text: str
+    done_text: str
+    needs_confirmation: bool = False
+
+
+ACTIONS: Mapping[str, Action] = {
+    "pause": Action(
+        call=lambda c, n: c.pause(n["job"]), pending_text="pausing {job}", done_text="the job {job} is {word}"
+    ),
+    "resume": Action(
+        call=lambda c, n: c.resume(n["job"]), pending_text="resuming {job}", done_text="the job {job} is {word}"
+    ),
+    "cancel": Action(
+        call=lambda c, n: c.cancel(n["job"]),
+        pending_text="cancelling {job}",
+        done_text="the job {job} is {word}",
+        needs_confirmation=True,
+    ),
+    "evict": Action(
+        call=lambda c, n: c.evict(n["job"], n["trainer"]),
+        pending_text="sending {trainer} away from {job}",
+        done_text="the trainer {trainer} is {word} from {job}, and nothing is kept for it",
+        needs_confirmation=True,
+    ),
+    "drain": Action(
+        call=lambda c, n: c.drain(n["worker"]),
+        pending_text="draining {worker}",
+        done_text="the worker {worker} is {word}",
+    ),
+    "remove": Action(
+        call=lambda c, n: c.remove(n["worker"]),
+        pending_text="removing {worker}",
+        done_text="the worker {worker} is {word}",
+        needs_confirmation=True,
+    ),
+    "scale": Action(
+        call=lambda c, n: c.scale(int(n["workers"])),
+        pending_text="scaling to {workers} workers",
+        done_text="there are {word}",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a request ended, or that it has not yet.
+
+    Attributes:
+        state: "pending", "done" or "failed".
+        changed_at: When it began or ended, by the monotonic clock.
+    """
+
+    request: Request
+    state: str
+    text: str
+    changed_at: float
+
+
+class RequestRunner:
+    """Asks the service for what pages want, one call for each request however often it is clicked.
+
+    Args:
+        look_up_address: Where the service is; asked for each request, so one that came back elsewhere is found.
+
+    Example:
+        >>> requests = Requests(lambda: ("grpc://127.0.0.1:5050", "token"))
+        >>> requests.ask(Request("evict", (("job", "train"), ("trainer", "a"))))
+        >>> requests.outcomes()
+    """
+
+    def __init__(self, look_up_address: AddressLookup) -> None:
+        self._look_up_address = look_up_address
+        self._lock = threading.Lock()
+        self._outcomes: dict[Request, Outcome] = {}
+        self._threads: dict[Request, threading.Thread] = {}
+
+    def submit(self, request: Request) -> bool:
+        """Begin with a request; False if it is under way already, is unknown, or too many others are."""
+        action = ACTIONS.get(request.action)
+        with self._lock:
+            if action is None or request in self._threads or len(self._threads) >= MAX_OUTCOMES:
+                return False
+            self._record_outcome(request, "pending", _format_text(action.pending_text, request))
+            thread = threading.Thread(
+                target=self._run, args=(request, action), name="dsnb-dashboard-control", daemon=True
+            )
+            self._threads[request] = thread
+            thread.start()
+        return True
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What is under way, and what ended in the last seconds; the newest last."""
+        now = time.monotonic()
+        with self._lock:
+            return tuple(
+                o for o in self._outcomes.values() if o.state == "pending" or now - o.changed_at < OUTCOME_SHOWN_S
+            )
+
+    def stop(self) -> None:
+        """Wait for what is under way, which its deadline bounds."""
+        with self._lock:
+            threads = list(self._threads.values())
+        for thread in threads:
+            thread.join(DEADLINE_S + 1)
+
+    def _run(self, request: Request, action: Action) -> None:
+        began = time.monotonic()
+        try:
+            state_now = self._call(request, action)
+            took = format_duration(time.monotonic() - began)
+            state, text = (
+                "done",
+                f"{_format_text(action.done_text, request, state_now)}, confirmed by the service in {took}",
+            )
+        except DsnbError as error:
+            state, text = "failed", " ".join(as_sentence(part) for part in (error.what, error.hint) if part)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the person who clicked must hear of it
+            state, text = "failed", as_sentence(f"{type(error).__name__}: {error}")
+        with self._lock:
+            self._threads.pop(request, None)
+            self._record_outcome(request, state, text)
+
+    def _call(self, request: Request, action: Action) -> str:
+        target, token = self._look_up_address()
+        controls = Controls(target, token, requested_by=describe_caller("the dashboard"), timeout=DEADLINE_S)
+        return action.call(controls, request.names)
+
+    def _record_outcome(self, request: Request, state: str, text: str) -> None:
+        self._outcomes.pop(request, None)  # so that it comes last
+        self._outcomes[request] = Outcome(request=request, state=state, text=text, changed_at=time.monotonic())
+        ended = [known for known, outcome in self._outcomes.items() if outcome.state != "pending"]
+        for known in ended[:-MAX_OUTCOMES]:
+            del self._outcomes[known]
+
+
+def _format_text(text: str, request: Request, state: str = "") -> str:
+    return text.format_map({**request.names, "word": state})
+
+
+def subject_exists(snapshot: Snapshot | None, request: Request) -> bool:
+    """Whether what a request concerns is there: a page's words are not trusted."""
+    if snapshot is None:
+        return False
+    names = request.names
+    job = snapshot.job(names["job"]) if "job" in names else None
+    if "job" in names and job is None:
+        return False
+    if "trainer" in names and (job is None or job.trainer(names["trainer"]) is None):
+        return False
+    if "workers" in names and not (snapshot.scalable and names["workers"].isdecimal()):
+        return False
+    return "worker" not in names or any(worker.name == names["worker"] for worker in snapshot.workers)

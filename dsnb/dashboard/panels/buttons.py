@@ -1,0 +1,68 @@
+"""Buttons that ask the service for something, and what became of it.
+
+A page that may only look has no buttons. A grave one must be pressed twice within a few seconds; one whose request is
+under way says so and cannot be pressed.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dsnb.dashboard.control_requests import ACTIONS, Request
+from dsnb.dashboard.markup import Html, join, tag
+from dsnb.dashboard.view import View
+from dsnb.monitor.formatting import as_sentence
+
+_TOOLTIPS = {
+    "evict": "send {trainer} away: keep nothing for it any longer, and let nobody wait for it",
+    "pause": "pause {job}: its workers produce nothing until it is resumed",
+    "resume": "resume {job}",
+    "cancel": "cancel {job}: its readers get an error",
+    "drain": "drain {worker}: it finishes what it has and gets nothing new",
+    "remove": "remove {worker} at once: what it has in hand is lost, and its readers are told",
+    "scale": "have {workers} workers",
+}
+
+
+def button(view: View, action: str, label: str, **names: str) -> Html | None:
+    """A button for one request; None where the page may not ask."""
+    if not view.control.allowed or action not in ACTIONS:
+        return None
+    request = Request(action, tuple(names.items()))
+    pending, unconfirmed = request in view.control.pending, request == view.control.unconfirmed
+    return tag(
+        "button",
+        "…" if pending else "really?" if unconfirmed else label,
+        type="button",
+        class_="act armed" if unconfirmed else "act",
+        disabled=pending,
+        title=_TOOLTIPS[action].format_map(names),
+        aria_label=_TOOLTIPS[action].format_map(names),
+        data_do=action,
+        data_target=json.dumps(names),
+    )
+
+
+def buttons(*found: Html | None) -> Html:
+    """Several side by side; nothing where there are none."""
+    there = [one for one in found if one is not None]
+    return tag("span", *there, class_="acts") if there else Html("")
+
+
+def notices(view: View) -> Html:
+    """What was asked for on this page or another, and what the service said to it."""
+    return join(
+        *(
+            tag(
+                "p",
+                tag("i"),
+                as_sentence(outcome.text) if outcome.state != "pending" else f"{outcome.text} …",
+                class_=f"notice {outcome.state}",
+                role="status",
+                data_state=outcome.state,
+                data_verb=outcome.request.action,
+                data_key=f"{outcome.request.action}{outcome.request.subject}",
+            )
+            for outcome in view.control.outcomes
+        )
+    )

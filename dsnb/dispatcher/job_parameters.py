@@ -1,0 +1,80 @@
+"""What a job is asked for under a name: whether a client that comes means the same job, and what differs if not."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.records import DatasetRegistered
+from dsnb.dispatcher.state import Job
+from dsnb.errors import InvalidArgumentError
+
+_ENABLED_TEXT = {True: "<enabled>", False: "<disabled>"}
+
+
+def check(core: Context, job: Job, event: e.Join) -> str:
+    """Compare a job's parameters with those of a client that wants to join it.
+
+    Returns:
+        What is different about the pipeline, where the job is to be replaced: nobody reads it, and nothing else
+        differs. Empty where the client may join.
+
+    Raises:
+        InvalidArgumentError: naming all that differ.
+    """
+    differ = _parameter_differences(job, event)
+    pipeline = _pipeline_difference(core, job, event)
+    if pipeline and not differ and not job.clients:
+        return pipeline
+    if differ or pipeline:
+        all_that_differ = [*differ, f"Existing dataset: <{job.dataset_id}>; got <{event.dataset_id}>: {pipeline}"]
+        raise InvalidArgumentError(
+            f"Tried to create job with name {job.name}, but found an existing job with different parameters: "
+            + ". ".join(all_that_differ if pipeline else differ),
+            did=f"the existing job goes on unchanged; {len(job.clients)} client(s) read it",
+            hint="use the same parameters, another job_name, or drop the old job when nobody reads it: "
+            f"svc.forget({job.name!r})",
+        )
+    return ""
+
+
+def _parameter_differences(job: Job, event: e.Join) -> list[str]:
+    differ = []
+    if job.mode != event.mode:
+        differ.append(f"Existing processing mode: <{job.mode}>; got <{event.mode}>")
+    if job.num_consumers != event.num_consumers:
+        differ.append(f"Existing num_consumers: <{job.num_consumers or None}>; got <{event.num_consumers or None}>")
+    if job.cached != event.cached:
+        differ.append(f"Existing cross-trainer cache: {_ENABLED_TEXT[job.cached]}; got {_ENABLED_TEXT[event.cached]}")
+    if job.target_workers != event.target_workers:
+        differ.append(f"Existing target workers: <{job.target_workers}>; got <{event.target_workers}>")
+    if job.cached and event.cached and job.compression != event.compression:
+        differ.append(f"Data type mismatch: existing compression <{job.compression}>; got <{event.compression}>")
+    return differ
+
+
+def _pipeline_difference(core: Context, job: Job, event: e.Join) -> str:
+    if job.dataset_id == event.dataset_id:
+        return ""
+    before, after = core.state.datasets[job.dataset_id], core.state.datasets[event.dataset_id]
+    return difference(before, after) or "the same pipeline, registered under two ids"
+
+
+def difference(before: DatasetRegistered, after: DatasetRegistered | e.RegisterDataset) -> str:
+    """In what two pipelines differ, in words; empty if they are the same, compression included."""
+    if not before.fingerprint or not after.fingerprint:
+        return first_difference(before.pipeline, after.pipeline, "cannot be compared")
+    if before.fingerprint != after.fingerprint:
+        return first_difference(before.pipeline, after.pipeline)
+    if before.compression != after.compression:
+        return f"the same pipeline with compression {after.compression}, before it was {before.compression}"
+    return ""
+
+
+def first_difference(before: str, after: str, otherwise: str = "differs") -> str:
+    """What is different about the descriptions of two pipelines; of some value inside, if these are equal."""
+    for old, new in zip_longest(before.split(" | "), after.split(" | ")):
+        if old != new:
+            return f"the first operation that differs is {new or 'the end'}, before it was {old or 'the end'}"
+    return f"a function or value inside {after} {otherwise}"

@@ -1,0 +1,463 @@
+"""The shell around the core: one lock, the journal, and the queues by which workers and clients hear of decisions."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher.blobs import BlobStore
+from dsnb.dispatcher.cached_iterations import is_endless
+from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.jobs import known_job
+from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.positions import entropy_of, start_position_of
+from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancelled, JobForgotten, Record, TaskLost
+from dsnb.dispatcher.runs import RecordedLoss as KnownLoss
+from dsnb.dispatcher.state import Iteration, Task
+from dsnb.dispatcher.statistics import Statistics
+from dsnb.dispatcher.status import snapshot
+from dsnb.dispatcher.timeline import SplitHistory
+from dsnb.dispatcher.worker_pool import WorkerPool
+from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
+from dsnb.monitor.snapshot import EventStatus, Snapshot
+from dsnb.wire.messages import (
+    ClientRelease,
+    ClientReport,
+    ClientUpdate,
+    Loss,
+    TaskInfo,
+    TaskOrder,
+    TaskReport,
+    TrainerEviction,
+    TrainerPosition,
+    WorkerOrder,
+    WorkerReport,
+)
+from dsnb.wire.schedule import RoundsUpdate
+
+Message = TypeVar("Message")
+
+_log = logging.getLogger(__name__)
+
+_MAX_EVENTS = 200
+_REPORT_TIMEOUT_S = 0.25
+_CONNECT_TIMEOUT_S = 0.1
+"""How long a status waits for readers that were let in and have not opened their control streams yet."""
+
+
+class Outbox(Generic[Message]):
+    """What waits to be sent on one control stream, and up to which number its other side has answered.
+
+    An error ends the stream with it, None without one.
+    """
+
+    def __init__(self) -> None:
+        self.messages: SimpleQueue[Message | Exception | None] = SimpleQueue()
+        self.answered_seq = 0
+
+
+class Dispatcher:
+    """Takes events from all threads, one at a time, and sees to what follows.
+
+    Args:
+        config: Times and limits.
+        journal: What was decided before, and where decisions are kept; None for a new service in memory.
+        blobs: What registered pipelines hold; None for the memory.
+    """
+
+    def __init__(
+        self, config: DispatcherConfig, journal: Journal | None = None, blobs: BlobStore | None = None
+    ) -> None:
+        self.config = config
+        self.journal = journal or Journal()
+        self.core = Core(config, self.journal.load(), now=time.monotonic())
+        self.blobs = blobs or BlobStore()
+        self.statistics = Statistics()
+        self.split_history = SplitHistory(self.core.state)
+        self._uncommitted: e.Decision | None = None
+        self.target = ""
+        self.worker_pool: WorkerPool | None = None
+        self.draining = False
+        """Whether nobody may begin to read any more."""
+        self.worker_outboxes: dict[str, Outbox[WorkerOrder]] = {}
+        self.client_outboxes: dict[str, Outbox[ClientUpdate]] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._events: deque[EventStatus] = deque(maxlen=_MAX_EVENTS)
+        self._reported_bugs: set[tuple[str, type]] = set()
+        self._started_at = time.time()
+        self._snapshot_seq = 0
+        self._report_seq = 0
+        self._restore()
+        self.handle(e.DispatcherStarts(instance=secrets.token_hex(8)))
+
+    def _restore(self) -> None:
+        """Expect those again that the journal knows of, and let blobs go that were left behind."""
+        for task in self.core.state.tasks.values():
+            self.statistics.register_task(task.task_id, task.job)
+        for client in self.core.state.clients.values():
+            if not client.cancelled_by:
+                self.statistics.client_joined(client.client_id, client.job, client.trainer_id)
+        self.drop_unused_blobs()
+
+    # ---- decisions
+
+    def handle(self, event: e.Event) -> Any:
+        """Decide, keep the records, carry out the instructions, and answer.
+
+        Raises:
+            DsnbError: what the core says of the caller's mistake.
+            Exception: a mistake of dsnb's own.
+        """
+        with self._changed:
+            self._commit()
+            self._uncommitted = decision = self.core.handle(event, time.monotonic())
+            self._commit()
+            if decision.bug is not None:
+                self.report_bug(decision.bug, "coordinated reads")
+        if decision.error is not None:
+            raise decision.error
+        return decision.reply
+
+    def _commit(self) -> None:
+        """See to what follows from a decision. Where its records cannot be kept nobody hears of it, until they can."""
+        if self._uncommitted is None:
+            return
+        self.journal.append(self._uncommitted.records)
+        decision, self._uncommitted = self._uncommitted, None
+        self.split_history.apply(decision.records, time.time())
+        if self.journal.needs_compaction:
+            self._compact()
+        if any(isinstance(record, DatasetDropped) for record in decision.records):
+            self.drop_unused_blobs()
+        self._archive(decision.records)
+        for away in [one for one in decision.instructions if isinstance(one, e.DisconnectWorker)]:
+            if away.worker in self.worker_outboxes:
+                self.worker_outboxes[away.worker].messages.put(FailedPreconditionError(away.reason, did="it ended"))
+        # First: what a worker produced that was started again is counted before its tasks are the new one's.
+        self._forget_gone()
+        for instruction in decision.instructions:
+            self._carry_out(instruction)
+        self._changed.notify_all()
+
+    def _archive(self, records: Iterable[Record]) -> None:
+        """Drop from the ledger what the state no longer keeps of archived and dropped jobs."""
+        for record in records:
+            if isinstance(record, IterationArchived) and (job := self.core.state.jobs.get(record.job)) and job.archived:
+                self.statistics.archive(record.job)
+            elif isinstance(record, JobForgotten | JobCancelled):
+                self.statistics.forget_archived(record.name)
+
+    def _compact(self) -> None:
+        with suppress(UnavailableError):  # the records are kept, and it is tried again
+            self.journal.compact(self.core.state)
+
+    def drop_unused_blobs(self) -> None:
+        """Drop the blobs that no dataset uses."""
+        datasets = self.core.state.datasets.values()
+        self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
+
+    def close(self) -> None:
+        """Let the journal go. What is decided from now on is kept nowhere, and refused."""
+        with self._changed:
+            self._compact()
+            self.journal.close()
+
+    def _carry_out(self, instruction: e.Instruction) -> None:
+        match instruction:
+            case e.StartTask() | e.UpdateTask():  # a worker that has the task takes over what has changed
+                task = self.core.state.tasks.get(instruction.task_id)
+                if task is not None:
+                    first = task.takeover_position.first_index if task.takeover_position is not None else 0
+                    self.statistics.register_task(task.task_id, task.job, first)
+                    self._send_order(instruction.worker, WorkerOrder(start=(self.task_order(task),)))
+            case e.DropTask():
+                if not self._send_order(instruction.worker, WorkerOrder(drop=(instruction.task_id,))):
+                    self.statistics.task_gone(instruction.task_id)
+            case e.SendDrainOrder():
+                self._send_order(instruction.worker, WorkerOrder(drain=True))
+            case e.NotifyCancelled():
+                if (outbox := self.client_outboxes.get(instruction.client_id)) is not None:
+                    outbox.messages.put(ClientUpdate(has_state=True, cancelled_by=instruction.cancelled_by))
+            case e.ReleaseClient():
+                release = ClientRelease(
+                    client_id=instruction.client_id, number=instruction.number, died=instruction.died
+                )
+                self._send_order(instruction.worker, WorkerOrder(releases=(release,)))
+            case e.RequestReport():
+                self._send_order(instruction.worker, WorkerOrder(report_seq=max(1, self._report_seq)))
+            case e.NotifyClients():
+                self._notify_clients(
+                    instruction.job, instruction.iteration, self.client_update(instruction.job, instruction.iteration)
+                )
+            case e.NotifyLoss():
+                losses = (_loss_message(instruction.loss),)
+                self._notify_clients(instruction.job, instruction.iteration, ClientUpdate(losses=losses))
+            case e.Announce():
+                self._events.append(EventStatus(time=time.time(), level=instruction.level, text=instruction.text))
+
+    def _send_order(self, worker: str, order: WorkerOrder) -> bool:
+        outbox = self.worker_outboxes.get(worker)
+        if outbox is not None:
+            outbox.messages.put(order)
+        return outbox is not None
+
+    def _notify_clients(self, job: str, number: int, update: ClientUpdate) -> None:
+        known = self.core.state.jobs.get(job)
+        iteration = known.iterations.get(number) if known else None
+        for client in iteration.clients if iteration else ():
+            outbox = self.client_outboxes.get(client)
+            if outbox is not None:
+                outbox.messages.put(update)
+
+    def _notify_trainer(self, job: str, trainer_id: str, update: ClientUpdate) -> None:
+        for client in self.core.state.clients.values():
+            if (client.job, client.trainer_id) == (job, trainer_id) and client.client_id in self.client_outboxes:
+                self.client_outboxes[client.client_id].messages.put(update)
+
+    def _forget_gone(self) -> None:
+        """Let go of what belongs to workers, clients and jobs that the state no longer has."""
+        state = self.core.state
+        for uid in self.worker_outboxes.keys() - state.workers.keys():
+            self.worker_outboxes.pop(uid).messages.put(None)
+        for uid in self.statistics.workers.keys() - state.workers.keys():
+            self.statistics.worker_gone(uid)
+        for client in self.client_outboxes.keys() - state.clients.keys():
+            self.client_outboxes.pop(client).messages.put(None)
+        self.statistics.retain_only(state.jobs.keys(), state.clients.keys())
+
+    def worker_died(self, uid: str, exit_reason: str) -> None:
+        """A worker's owner saw it die."""
+        with self._changed:
+            self.handle(e.WorkerLeaves(uid=uid, exit_reason=exit_reason + self.statistics.last_produced(uid)))
+
+    def evict_trainer(self, job_name: str, trainer_id: str) -> None:
+        """Have the workers keep nothing for a trainer any longer.
+
+        Raises:
+            NotFoundError: there is no such job, or it has no such trainer.
+        """
+        with self._changed:
+            job = known_job(self.core, job_name)
+            known = self.statistics.job(job.name).trainer_ids()
+            if trainer_id not in known:
+                raise NotFoundError(
+                    f"the job {job.name!r} has no trainer {trainer_id!r}",
+                    did="nothing was changed",
+                    hint=f"{did_you_mean(trainer_id, known)}its trainers are {', '.join(map(repr, known)) or 'none yet'}",
+                )
+            for task in [self.core.state.tasks[t] for i in job.iterations.values() for t in i.tasks]:
+                eviction = TrainerEviction(task_id=task.task_id, trainer_id=trainer_id)
+                self._send_order(task.worker, WorkerOrder(evict_trainers=(eviction,)))
+            self.announce(f"trainer {trainer_id!r} of job {job.name!r} was sent away", "info")
+
+    def report_bug(self, bug: Exception, where: str) -> None:
+        """Tell of a mistake of dsnb's own that is nothing to any caller; of one that comes again and again, once."""
+        with self._changed:
+            if (where, type(bug)) not in self._reported_bugs:
+                self._reported_bugs.add((where, type(bug)))
+                text = f"a bug of dsnb in {where}: {type(bug).__name__}: {bug}; please report it with the log"
+                _log.error("%s", text, exc_info=bug)
+                self.announce(text, "warning")
+
+    def announce(self, text: str, level: str) -> None:
+        """Add a line to the events that people read."""
+        with self._changed:
+            self._carry_out(e.Announce(level=level, text=text))
+
+    # ---- what is told
+
+    def task_order(self, task: Task) -> TaskOrder:
+        job = self.core.state.jobs[task.job]
+        iteration = job.iterations[task.iteration]
+        return TaskOrder(
+            task_id=task.task_id,
+            dataset_id=job.dataset_id,
+            job_name=job.name,
+            iteration=task.iteration,
+            incarnation=task.incarnation,
+            mode=job.mode,
+            cached=job.cached,
+            num_providers=len(iteration.providers),
+            num_shards=len(iteration.shards),
+            shard=max(0, task.shard),
+            entropy=entropy_of(iteration, task),
+            position=start_position_of(iteration, task),
+            endless=is_endless(self.core, job),
+            paused=bool(job.paused_by),
+            num_consumers=job.num_consumers,
+            definition=self.core.state.datasets[job.dataset_id].definition,
+        )
+
+    def task_infos(self, job: str, iteration: int) -> tuple[TaskInfo, ...]:
+        """An iteration's tasks, as its clients hear of them."""
+        state = self.core.state
+        # A trainer that joins late may begin with elements that all others are done with.
+        past = not state.jobs[job].cached
+        return tuple(
+            TaskInfo(
+                task_id=task.task_id,
+                worker=state.worker_name(task),
+                worker_uid=task.worker,
+                address=state.workers[task.worker].address if task.unassignment is None else "",
+                incarnation=task.incarnation,
+                ended=task.ended,
+                unassigned=task.unassignment is not None,
+                needed_from=task.resume_position.index if task.resume_position is not None and past else 0,
+                sequence_incarnation=task.sequence_incarnation,
+            )
+            for task in map(state.tasks.__getitem__, state.iteration(job, iteration).tasks)
+        )
+
+    def client_update(self, job: str, number: int, losses_received: int | None = None) -> ClientUpdate:
+        """How an iteration is now; for one who has heard of so many of its losses, with the others."""
+        known = self.core.state.jobs.get(job)
+        iteration = known.iterations.get(number) if known else None
+        if known is None or iteration is None:
+            return ClientUpdate()
+        new_losses = () if losses_received is None else iteration.losses[losses_received:]
+        losses = tuple(map(_loss_message, new_losses))
+        tasks = self.task_infos(job, number)
+        rounds = _rounds_update(iteration)
+        return ClientUpdate(
+            has_state=True, tasks=tasks, finished=iteration.finished, losses=losses, rounds=rounds,
+            paused=bool(known.paused_by),
+        )  # fmt: skip
+
+    def locked(self) -> threading.Condition:
+        """The lock, for looks at several tables at once."""
+        return self._changed
+
+    def close_streams(self) -> None:
+        """End all control streams."""
+        with self._changed:
+            for worker in self.worker_outboxes.values():
+                worker.messages.put(None)
+            for client in self.client_outboxes.values():
+                client.messages.put(None)
+
+    # ---- reports
+
+    def worker_reported(self, report: WorkerReport) -> None:
+        progress = {task.task_id: _progress(task) for task in report.tasks}
+        clients = frozenset(client for task in report.tasks for client in task.clients)
+        partial = tuple(task.task_id for task in report.tasks if task.partial)
+        with self._changed:
+            for job, trainer_id in self.statistics.worker_reported(report):
+                self.announce(
+                    f"trainer {trainer_id!r} of job {job!r} begins to lose data: it fell out of the window; "
+                    'CrossTrainerCache(on_lag="wait") or "spill" loses nothing, a larger window gives it more time',
+                    "warning",
+                )
+                self._notify_trainer(job, trainer_id, ClientUpdate(skipping=True))
+            self.handle(
+                e.WorkerReported(
+                    uid=report.uid,
+                    ended=report.ended,
+                    progress=progress,
+                    clients=clients,
+                    partial=partial,
+                    last_release=report.last_release,
+                )
+            )
+            outbox = self.worker_outboxes.get(report.uid)
+            if outbox is not None:
+                outbox.answered_seq = max(outbox.answered_seq, report.seq)
+
+    def client_reported(self, report: ClientReport) -> None:
+        with self._changed:
+            client = self.core.state.clients.get(report.client_id)
+            if client is not None:
+                self.statistics.client_reported(report, client.job)
+                outbox = self.client_outboxes.get(report.client_id)
+                if outbox is not None:
+                    outbox.answered_seq = max(outbox.answered_seq, report.seq)
+            if report.consumer is not None:
+                self.handle(e.ConsumerReported(client_id=report.client_id, report=report.consumer))
+            if report.holdings and not report.leaving:
+                self.handle(e.HoldingsReported(client_id=report.client_id, holdings=report.holdings))
+            leaving = e.ClientLeaves(client_id=report.client_id, holdings=report.holdings)
+            self.handle(leaving if report.leaving else e.ClientHeartbeat(client_id=report.client_id))
+
+    def collect_reports(self) -> None:
+        """Have everybody report now, and wait a moment for it: a status is as fresh as it can be."""
+        with self._changed:
+            self._changed.wait_for(self._all_clients_connected, _CONNECT_TIMEOUT_S)
+            self._report_seq += 1
+            number = self._report_seq
+            clients, workers = list(self.client_outboxes.values()), list(self.worker_outboxes.values())
+            for client in clients:
+                client.messages.put(ClientUpdate(report_seq=number))
+            # Clients first: their report also tells the workers what was consumed.
+            self._changed.wait_for(lambda: all(c.answered_seq >= number for c in clients), _REPORT_TIMEOUT_S)
+            for worker in workers:
+                worker.messages.put(WorkerOrder(report_seq=number))
+            self._changed.wait_for(lambda: all(w.answered_seq >= number for w in workers), _REPORT_TIMEOUT_S)
+
+    def _all_clients_connected(self) -> bool:
+        return all(
+            known.cancelled_by or known.client_id in self.client_outboxes for known in self.core.state.clients.values()
+        )
+
+    def status(self) -> Snapshot:
+        """A fresh snapshot."""
+        self.collect_reports()
+        with self._changed:
+            self.core.now = time.monotonic()
+            self._snapshot_seq += 1
+            return snapshot(
+                self.core,
+                self.statistics,
+                self._events,
+                self.worker_pool,
+                self.split_history,
+                seq=self._snapshot_seq,
+                time=time.time(),
+                service=self.config.name,
+                target=self.target,
+                started=self._started_at,
+            )
+
+
+def _loss_message(known: KnownLoss | TaskLost) -> Loss:
+    return Loss(
+        task_id=known.task_id,
+        worker=known.worker,
+        splits=known.splits,
+        reason=known.reason,
+        elements=known.elements,
+        trainer_id=known.trainer_id,
+        restarts=known.restarts,
+    )
+
+
+def _progress(task: TaskReport) -> e.Progress:
+    return e.Progress(
+        incarnation=task.incarnation,
+        splits_done=task.splits_done,
+        resume_position=task.resume_position,
+        trainers=tuple(
+            TrainerPosition(trainer_id=trainer.trainer_id, offset=trainer.offset, consumed=trainer.consumed_beyond)
+            for trainer in task.trainers
+        ),
+        exhausted=task.exhausted,
+        sent={link.client_id: link.sent for link in task.links},
+        missing_elements=task.missing_elements,
+        repeated=task.repeated,
+    )
+
+
+def _rounds_update(iteration: Iteration) -> RoundsUpdate | None:
+    rounds = iteration.rounds
+    if rounds is None:
+        return None
+    halt = rounds.halt_count if rounds.halted else 0
+    return RoundsUpdate(halt=halt, schedules=tuple(rounds.schedules), dropped=rounds.dropped)

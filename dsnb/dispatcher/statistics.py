@@ -1,0 +1,232 @@
+"""What workers and clients reported, added up for each job: the part of a status that is counted, not decided.
+
+A task or client that is gone is folded into its job's totals with its last report, so counters only grow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import field, replace
+
+from dsnb.dataclass import dataclass
+from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
+
+_MAX_LISTED_CLIENTS = 16
+"""Readers without a trainer id that stay listed after they left: each pass of a plain loop is one."""
+
+
+@dataclass(slots=True)
+class TrainerTotals:
+    """What one trainer did, as far as it is over."""
+
+    elements: int = 0
+    wait_ns: int = 0
+    decode_ns: int = 0
+    active_ns: int = 0
+    lost: int = 0
+    hits: int = 0
+    misses: int = 0
+    skipped: int = 0
+    spilled: int = 0
+
+    def add_client(self, report: ClientReport) -> None:
+        self.elements += report.elements
+        self.wait_ns += report.wait_ns
+        self.decode_ns += report.decode_ns
+        self.active_ns += report.active_ns
+        self.lost += report.lost
+
+
+@dataclass(slots=True)
+class JobTotals:
+    """What the tasks and clients of a job did, as far as they are gone, and the last words of those that are there."""
+
+    produced: int = 0
+    unlisted_consumed: int = 0
+    """Elements that readers without a trainer id consumed who are no longer listed one by one."""
+    trainers: dict[str, TrainerTotals] = field(default_factory=dict)
+    stages: dict[tuple[int, int, str], StageReport] = field(default_factory=dict)
+    """What the stages of tasks that are gone did, by place in the pipeline, depth and name."""
+    tasks: dict[str, TaskReport] = field(default_factory=dict)
+    first_indices: dict[str, int] = field(default_factory=dict)
+    """Where each task began; what is before was produced by a worker that had it before."""
+    clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
+    skipping_trainers: set[str] = field(default_factory=set)
+    """Trainers that have missed elements."""
+    former_clients: deque[str] = field(default_factory=deque)
+    """Readers without a trainer id who left, the newest last."""
+
+    def all_produced(self) -> int:
+        """How many elements all tasks produced, those that are gone too."""
+        return self.produced + sum(map(self.produced_by, self.tasks.values()))
+
+    def produced_by(self, task: TaskReport) -> int:
+        """How many elements the worker produced that has a task now."""
+        return max(0, task.head - self.first_indices.get(task.task_id, 0))
+
+    def newly_skipping(self, task: TaskReport) -> list[str]:
+        """The trainers that missed elements of a task, and none of the job before."""
+        new = [t.trainer_id for t in task.trainers if t.skipped and t.trainer_id not in self.skipping_trainers]
+        self.skipping_trainers.update(new)
+        return new
+
+    def trainer(self, trainer_id: str) -> TrainerTotals:
+        return self.trainers.setdefault(trainer_id, TrainerTotals())
+
+    def trainer_ids(self) -> list[str]:
+        """All trainers, in the order in which they came; without the cache, clients stand for themselves."""
+        reading = [trainer_id for trainer_id, _ in self.clients.values()]
+        in_tasks = [t.trainer_id for task in self.tasks.values() for t in task.trainers if t.trainer_id]
+        return list(dict.fromkeys([*self.trainers, *in_tasks, *reading]))
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedTotals:
+    """What is kept of the reports of an archived job."""
+
+    produced: int = 0
+    consumed: int = 0
+
+
+class Statistics:
+    """The reports of one service. Not thread-safe: used under the dispatcher's lock."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerReport] = {}
+        self._jobs: dict[str, JobTotals] = {}
+        self._archived: dict[str, ArchivedTotals] = {}
+        self._job_of_task: dict[str, str] = {}
+
+    def job(self, name: str) -> JobTotals:
+        if name not in self._jobs:
+            before = self._archived.pop(name, ArchivedTotals())
+            self._jobs[name] = JobTotals(produced=before.produced, unlisted_consumed=before.consumed)
+        return self._jobs[name]
+
+    def archive(self, name: str) -> None:
+        """Keep only the sums of a job that has no task and no client."""
+        totals = self._jobs.pop(name, None)
+        if totals is not None:
+            consumed = totals.unlisted_consumed + sum(trainer.elements for trainer in totals.trainers.values())
+            self._archived[name] = ArchivedTotals(totals.produced, consumed)
+
+    def archived_totals(self, name: str) -> ArchivedTotals:
+        """What is known of an archived job."""
+        return self._archived.get(name, ArchivedTotals())
+
+    def forget_archived(self, name: str) -> None:
+        """Forget the sums of a job that is gone."""
+        self._archived.pop(name, None)
+
+    def register_task(self, task_id: str, job: str, first_index: int = 0) -> None:
+        """Learn which job a task belongs to, and the number of the first element that its worker produces."""
+        self._job_of_task[task_id] = job
+        self.job(job).first_indices[task_id] = first_index
+
+    def worker_reported(self, report: WorkerReport) -> list[tuple[str, str]]:
+        """Take a report in; the trainers, each with its job, that have begun to miss elements."""
+        self.workers[report.uid] = report
+        skipping = []
+        for task in report.tasks:
+            job = self._job_of_task.get(task.task_id)
+            if job is not None:
+                self.job(job).tasks[task.task_id] = task
+                skipping += [(job, trainer_id) for trainer_id in self.job(job).newly_skipping(task)]
+                if task.state == "dropped":
+                    self.task_gone(task.task_id)
+        return skipping
+
+    def worker_gone(self, uid: str) -> None:
+        """A worker will not report again: its tasks count with what they last said."""
+        report = self.workers.pop(uid, None)
+        for task in report.tasks if report else ():
+            self.task_gone(task.task_id)
+
+    def last_produced(self, uid: str) -> str:
+        """Where a worker's tasks stood in its last report, as the end of a sentence; empty if it had none."""
+        report = self.workers.get(uid)
+        positions = [
+            f"element {task.head - 1:,} of job {self._job_of_task[task.task_id]!r}"
+            for task in (report.tasks if report else ())
+            if task.head and task.task_id in self._job_of_task
+        ]
+        return f"; the last that it reported was {', '.join(positions)}" if positions else ""
+
+    def task_gone(self, task_id: str) -> None:
+        """Fold a task into its job's totals."""
+        job = self._job_of_task.pop(task_id, None)
+        if job is None:
+            return
+        totals = self.job(job)
+        report = totals.tasks.pop(task_id, None)
+        if report is None:
+            return
+        totals.produced += totals.produced_by(report)
+        totals.first_indices.pop(task_id, None)
+        for trainer in report.trainers:
+            if trainer.trainer_id:
+                total = totals.trainer(trainer.trainer_id)
+                total.hits += trainer.hits
+                total.misses += trainer.misses
+                total.skipped += trainer.skipped
+                total.spilled += trainer.spilled
+        for key, stage in _keyed_stages(report):
+            # What a stage held is gone with it; what it did stays counted.
+            totals.stages[key] = _sum_stages(
+                [totals.stages.get(key), replace(stage, buffered=0, capacity=0, threads=0)]
+            )
+
+    def client_joined(self, client_id: str, job: str, trainer_id: str) -> None:
+        self.job(job).clients[client_id] = (trainer_id or client_id, ClientReport(client_id=client_id))
+
+    def client_reported(self, report: ClientReport, job: str) -> None:
+        clients = self.job(job).clients
+        if report.client_id in clients:
+            clients[report.client_id] = (clients[report.client_id][0], report)
+
+    def retain_only(self, jobs: Collection[str], clients: Collection[str]) -> None:
+        """Forget all jobs but these, and fold all clients but these into their trainers' totals."""
+        for name in self._jobs.keys() - jobs:
+            del self._jobs[name]
+            for task_id in [task for task, job in self._job_of_task.items() if job == name]:
+                del self._job_of_task[task_id]
+        for totals in self._jobs.values():
+            for client_id in totals.clients.keys() - clients:
+                trainer_id, report = totals.clients.pop(client_id)
+                totals.trainer(trainer_id).add_client(report)
+                if trainer_id == client_id:
+                    totals.former_clients.append(client_id)
+            while len(totals.former_clients) > _MAX_LISTED_CLIENTS:
+                totals.unlisted_consumed += totals.trainers.pop(totals.former_clients.popleft()).elements
+
+
+def stages_of(totals: JobTotals) -> list[StageReport]:
+    """A job's stages, summed over its tasks, the last operation first."""
+    reports: dict[tuple[int, int, str], list[StageReport]] = {}
+    for task in totals.tasks.values():
+        for key, stage in _keyed_stages(task):
+            reports.setdefault(key, []).append(stage)
+    if not reports:
+        return [totals.stages[key] for key in sorted(totals.stages)]
+    return [_sum_stages([*stages, totals.stages.get(key)]) for key, stages in sorted(reports.items())]
+
+
+def _keyed_stages(task: TaskReport) -> Iterator[tuple[tuple[int, int, str], StageReport]]:
+    """Each stage with what it is told apart by: two may have one name, as the sides of `zip(ds, ds)`."""
+    for index, stage in enumerate(task.stages):
+        yield (index, stage.depth, stage.name), stage
+
+
+def _sum_stages(reports: Iterable[StageReport | None]) -> StageReport:
+    there = [report for report in reports if report is not None]
+    return StageReport(
+        name=there[0].name,
+        depth=there[0].depth,
+        elements=sum(r.elements for r in there),
+        busy_ns=sum(r.busy_ns for r in there),
+        wait_ns=sum(r.wait_ns for r in there),
+        buffered=sum(r.buffered for r in there),
+        capacity=sum(r.capacity for r in there),
+        threads=sum(r.threads for r in there),
+    )

@@ -1,0 +1,95 @@
+"""What a function reaches: its closure, its defaults, and the globals that it really reads.
+
+Fingerprints, pickles and the search for what cannot be pickled all ask this, so that they agree on it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Iterator
+from types import CellType, FunctionType, ModuleType
+from typing import Any, Literal
+
+from dsnb.dataclass import dataclass
+from dsnb.elements.bytecode import all_reads
+from dsnb.elements.usercode import is_user_module, namespace
+
+VariableKind = Literal["closure", "default", "global"]
+_MISSING = object()
+_SINGLEDISPATCH_CODE = vars(functools)["singledispatch"](len).__code__
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A value that a function reaches.
+
+    Attributes:
+        kind: By which way.
+        name: What the function calls it: "scale", or "helpers.prep" where it goes through a module of the user's.
+        value: What it is now; a module of the user's only where it cannot be seen what of it is wanted.
+        module_lookups: The user's modules on the way, each with the name that was asked of it.
+    """
+
+    kind: VariableKind
+    name: str
+    value: Any
+    module_lookups: tuple[tuple[ModuleType, str], ...] = ()
+
+
+def variables(function: FunctionType) -> list[Variable]:
+    """All that a function and the functions nested in it reach: closure, defaults, globals, in this order."""
+    return [*_closure(function), *_defaults(function), *_globals(function)]
+
+
+def singledispatch_registry(function: FunctionType) -> dict[type, Any]:
+    """The functions behind one of `functools.singledispatch`, by class; empty for any other function."""
+    if function.__code__ is not _SINGLEDISPATCH_CODE:
+        return {}
+    return dict(function.registry)  # type: ignore[attr-defined]
+
+
+def cell_value(cell: CellType) -> tuple[Any, ...]:
+    """What a closure cell holds, in a tuple; an empty one while the variable is not assigned yet."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+def _closure(function: FunctionType) -> Iterator[Variable]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for value in cell_value(cell):
+            yield Variable("closure", name, value)
+
+
+def _defaults(function: FunctionType) -> Iterator[Variable]:
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount][-len(values) :] if values else ()
+    for name, value in zip(names, values, strict=True):
+        yield Variable("default", name, value)
+    for name, value in sorted((function.__kwdefaults__ or {}).items()):
+        yield Variable("default", name, value)
+
+
+def _globals(function: FunctionType) -> Iterator[Variable]:
+    found = set()
+    for first, *names in all_reads(function.__code__):
+        # A built-in function, or a name that is not there (yet): its name is in the code.
+        if first in function.__globals__ and not _is_builtin(first, function.__globals__[first]):
+            variable = _follow(first, function.__globals__[first], names)
+            if variable.name not in found:
+                found.add(variable.name)
+                yield variable
+
+
+def _is_builtin(name: str, value: Any) -> bool:
+    return value is vars(builtins).get(name, _MISSING)
+
+
+def _follow(name: str, value: Any, names: list[str]) -> Variable:
+    lookups = []
+    while names and isinstance(value, ModuleType) and is_user_module(value) and names[0] in namespace(value):
+        lookups.append((value, names[0]))
+        name, value, names = f"{name}.{names[0]}", namespace(value)[names[0]], names[1:]
+    return Variable("global", name, value, tuple(lookups))

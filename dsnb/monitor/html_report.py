@@ -1,0 +1,194 @@
+"""One self-contained page about a run: verdicts, throughput, trainers, splits, workers, events. A pure function.
+
+Nothing of it is asked of a network: pictures are SVG in the page, colours follow the reader's light or dark setting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import pairwise
+
+from dsnb.monitor.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    format_share,
+    html_table,
+    natural_sort_key,
+)
+from dsnb.monitor.rates import rates
+from dsnb.monitor.snapshot import GrantStatus, JobStatus, Snapshot
+from dsnb.monitor.verdict import Verdict
+
+_WIDTH, _HEIGHT, _ROW_HEIGHT = 900, 180, 22
+_MAX_POINTS = 400
+_SVG_ATTRIBUTES = 'preserveAspectRatio="none" role="img"'
+_STYLE = """
+:root{--ink:#1c2733;--soft:#667585;--line:#d8dfe6;--back:#fff;--card:#f5f7f9;--made:#3b6ea8;--used:#e0762f;--good:#2e8b57;
+--warn:#b7791f;--bad:#c0392b}
+@media (prefers-color-scheme:dark){:root{--ink:#e4e9ee;--soft:#93a1af;--line:#33404d;--back:#12181f;--card:#1b242d;
+--made:#6fa3dc;--used:#f0935a;--good:#5fbf8f;--warn:#e0b050;--bad:#ef7a6d}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back);max-width:960px;margin:2rem auto;
+padding:0 1rem}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.3rem 0}.soft{color:var(--soft)}
+.verdict{background:var(--card);border-left:4px solid var(--good);padding:.6rem .9rem;margin:.5rem 0;border-radius:4px}
+.verdict.warn{border-color:var(--warn)}.verdict.bad{border-color:var(--bad)}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th{text-align:left;color:var(--soft);font-weight:500}
+td,th{padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);white-space:nowrap}
+td:last-child{white-space:normal}
+svg{width:100%;display:block}svg *{vector-effect:non-scaling-stroke}.plot{height:180px}
+.ends,.splits{color:var(--soft);font-size:.8rem}.ends{display:flex;justify-content:space-between}
+.splits{display:grid;grid-template-columns:max-content 1fr;gap:2px .6rem;align-items:center}.splits svg{height:18px}
+.made{stroke:var(--made);fill:none;stroke-width:1.8}.used{stroke:var(--used);fill:none;stroke-width:1.8}
+.axis{stroke:var(--line)}rect{stroke:var(--back)}.done{fill:var(--made)}.lost{fill:var(--bad)}.hand{fill:var(--used)}.dropped{fill:var(--line)}
+.key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 1em}
+"""
+
+
+def render_html_report(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict]) -> str:
+    """The page, as HTML.
+
+    Args:
+        snapshots: Of one service, the oldest first; at least one.
+        verdicts: What is said of it in the end.
+    """
+    last = snapshots[-1]
+    parts = [
+        f"<h1>{escape(last.service)}</h1>",
+        _time_range(snapshots),
+        *(_verdict(one) for one in verdicts),
+        *(part for job in _latest_jobs(snapshots) for part in _job(job, snapshots)),
+        _workers(last),
+        _events(last),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>dsnb run of {escape(last.service)}</title><style>{_STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _latest_jobs(snapshots: Sequence[Snapshot]) -> list[JobStatus]:
+    """Each job as it was last seen."""
+    return list({job.name: job for snapshot in snapshots for job in snapshot.jobs}.values())
+
+
+def _time_range(snapshots: Sequence[Snapshot]) -> str:
+    first, last = snapshots[0].time, snapshots[-1].time
+    between = f"{_date_time(first)} to {_date_time(last)}, {format_duration(last - first)}"
+    return f'<p class="soft">{between}; {len(snapshots)} snapshots</p>'
+
+
+def _verdict(one: Verdict) -> str:
+    return f'<div class="verdict {escape(one.level)}">{escape(one.text)} <b>{escape(one.remedy)}</b></div>'
+
+
+def _job(job: JobStatus, snapshots: Sequence[Snapshot]) -> Iterable[str]:
+    yield f"<h2>Job {escape(job.name)}</h2>"
+    yield f'<p><code>{escape(job.pipeline)}</code></p><p class="soft">{job.mode}, pass {job.iteration}, {job.state}: '
+    yield f"{format_count(job.produced)} elements produced, {format_count(job.consumed)} consumed</p>"
+    yield _throughput(job.name, snapshots)
+    rows = [
+        [
+            trainer.trainer_id,
+            format_count(trainer.elements),
+            format_share(trainer.wait_ns / trainer.active_ns if trainer.active_ns else None),
+            format_share(trainer.decode_ns / trainer.active_ns if trainer.active_ns else None),
+            format_duration(trainer.active_ns / 1e9),
+            format_count(trainer.lag),
+            format_count(trainer.skipped),
+            format_count(trainer.lost),
+        ]
+        for trainer in job.trainers
+    ]
+    header = ["trainer" if job.cached else "client", "elements", "waited", "decoded", "of", "behind", "skipped", "lost"]
+    yield _table(header, rows)
+    if job.grants:
+        yield _split_timeline(job.grants)
+
+
+def _throughput(job: str, snapshots: Sequence[Snapshot]) -> str:
+    """Elements a second, made and used, over time."""
+    step = max(1, len(snapshots) // _MAX_POINTS)
+    points = [(after.time, rates(before, after).job(job)) for before, after in pairwise(snapshots[::step])]
+    if len(points) < 2:
+        return ""
+    first, last = points[0][0], points[-1][0]
+    max_rate = max(1.0, *(max(its.produced, its.consumed) for _, its in points))
+
+    def line(kind: str, values: Iterable[float]) -> str:
+        coordinates = (
+            f"{(at - first) / max(1e-9, last - first) * _WIDTH:.1f},{_HEIGHT - value / max_rate * (_HEIGHT - 20):.1f}"
+            for (at, _), value in zip(points, values, strict=True)
+        )
+        return f'<polyline class="{kind}" points="{" ".join(coordinates)}"/>'
+
+    return (
+        f'<p><span class="key" style="background:var(--made);margin-left:0"></span>produced'
+        f'<span class="key" style="background:var(--used)"></span>consumed, at most {format_rate(max_rate)}</p>'
+        f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" {_SVG_ATTRIBUTES} aria-label="throughput">'
+        f'<line class="axis" x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>'
+        f"{line('made', (its.produced for _, its in points))}{line('used', (its.consumed for _, its in points))}</svg>"
+        f'<div class="ends"><span>{_date_time(first)}</span><span>{_date_time(last)}</span></div>'
+    )
+
+
+def _split_timeline(grants: Sequence[GrantStatus]) -> str:
+    """The newest runs of splits on an axis of time, a row for each worker."""
+    workers = sorted({grant.worker for grant in grants}, key=natural_sort_key)
+    first = min(grant.granted_at for grant in grants)
+    last = max(max(grant.ended_at, grant.granted_at) for grant in grants)
+    rows = "".join(
+        f"<span>{escape(worker)}</span>{_grant_bars([grant for grant in grants if grant.worker == worker], first, last)}"
+        for worker in workers
+    )
+    return f'<p>The newest splits, by worker</p><div class="splits">{rows}</div>'
+
+
+def _grant_bars(grants: Sequence[GrantStatus], first: float, last: float) -> str:
+    """One worker's runs of splits, as bars that fit any width; words are no part of the picture, which is stretched."""
+    scale = _WIDTH / max(1e-9, last - first)
+    bars = []
+    for grant in grants:
+        until, kind = grant.ended_at or last, {"in hand": "hand"}.get(grant.state, grant.state)
+        words = f"splits {grant.first} to {grant.end - 1} on {grant.worker}: {grant.state}, {format_duration(until - grant.granted_at)}"
+        bars.append(
+            f'<rect class="{kind}" x="{(grant.granted_at - first) * scale:.1f}" y="0" '
+            f'width="{max(1.5, (until - grant.granted_at) * scale - 1):.1f}" height="{_ROW_HEIGHT}">'
+            f"<title>{escape(words)}</title></rect>"
+        )
+    return f'<svg viewBox="0 0 {_WIDTH} {_ROW_HEIGHT}" {_SVG_ATTRIBUTES} aria-label="splits">{"".join(bars)}</svg>'
+
+
+def _workers(last: Snapshot) -> str:
+    rows = [
+        [
+            w.name,
+            w.state,
+            w.isolation,
+            format_count(w.produced),
+            format_bytes(w.sent_bytes),
+            format_bytes(w.cache_bytes),
+            format_bytes(w.rss_bytes),
+        ]
+        for w in last.workers
+    ]
+    return "<h2>Workers</h2>" + _table(["worker", "state", "runs as", "produced", "sent", "cache", "memory"], rows)
+
+
+def _events(last: Snapshot) -> str:
+    rows = [[_date_time(event.time), event.level, event.text] for event in reversed(last.events)]
+    return "<h2>Events</h2>" + _table(["time", "", ""], rows)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f'<div class="wide">{html_table(header, rows)}</div>' if rows else '<p class="soft">none</p>'
+
+
+def _date_time(epoch: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))

@@ -1,0 +1,183 @@
+"""Gathering elements until they fill a batch: what `batch` and `padded_batch` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from dsnb.elements.copying import copy_rows, copy_run_length
+from dsnb.elements.structure import Structure, structure_of
+from dsnb.pipeline.engine.assemble import UnbatchableElement
+from dsnb.pipeline.engine.calls import concat_as_list
+from dsnb.pipeline.engine.resume_point import ResumePoint
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, as_list
+
+Assemble = Callable[[Structure, list[Any], int], Any]
+"""Makes one element of several; gets their structure and the number of the first; raises `UnbatchableElement`."""
+AssembleMany = Callable[[Structure, list[Any], int], Run | None]
+"""Makes several small elements at once, so many of each; None where they are better made one by one."""
+
+
+class BatchStage(Stage):
+    """Gathers runs until they fill a batch.
+
+    An element that does not go with the others is left out and its error raised in the batch's place; what was gathered
+    stays, and an error from further up leaves it as it is too.
+
+    Args:
+        name: The operation's.
+        source: The input.
+        size: Elements of a batch.
+        drop_remainder: Whether a last, smaller batch is left out.
+        assemble: Makes a batch.
+        assemble_many: Makes several batches at once; then rows of one array make batches as they are, too.
+        copied_later: Whether such batches may be views of what the input lends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Stage,
+        size: int,
+        drop_remainder: bool,
+        assemble: Assemble,
+        *,
+        assemble_many: AssembleMany | None = None,
+        copied_later: bool = False,
+    ) -> None:
+        super().__init__(name, source)
+        self._copied_later = copied_later
+        self._size = size
+        self._drop_remainder = drop_remainder
+        self._assemble = assemble
+        self._assemble_many = assemble_many
+        self._run_length = AdaptiveRunLength()
+        self._held: list[Run] = []
+        self._count = 0
+        self._next_number = 0
+        self._ended = False
+        self._structure: Structure | None = None
+
+    @property
+    def may_share_memory(self) -> bool:
+        """Only batches that are rows of one array, where it may."""
+        return self._copied_later and super().may_share_memory
+
+    def skip(self, count: int) -> int:
+        """As many of the input's as a batch has, as long as nothing is gathered and no element failed."""
+        if self._count or self._failure is not None:
+            return super().skip(count)
+        skipped = self.inputs[0].skip(count * self._size)
+        self._next_number += skipped
+        full, rest = divmod(skipped, self._size)
+        return full + (rest > 0 and not self._drop_remainder)
+
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
+        """As many of the input's as a batch has."""
+        return ((self.inputs[0], count * self._size),)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        """As many of the input's as a batch has; an error leaves no count to go by."""
+        if self._had_errors or self._start_point.skip:
+            return super().resume_point(count)
+        return self.resume_point_of_inputs(count * self._size)
+
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
+        """As many of the input's as a batch has; an error came in the place of one."""
+        listener = self.inputs[0].track_consumption(buffered=True)
+        return None if listener is None else _BatchConsumptionListener(listener, self._size)
+
+    def produce(self, want: int) -> Run:
+        """The next batches."""
+        while self._count < self._size and not self._ended:
+            # Paced, so that a slow function can be cancelled before the batch is full.
+            began = perf_counter_ns()
+            run = self.inputs[0].pull(self._next_want(want))
+            self._run_length.note(perf_counter_ns() - began)
+            self._ended = not len(run)
+            if not self._ended:
+                self._held.append(run)
+                self._count += len(run)
+        size = min(self._size, self._count)
+        if not size or (self._drop_remainder and size < self._size):
+            return []
+        return self._cut(size, min(want, self._count // size))
+
+    def _next_want(self, want: int) -> int:
+        """How many elements to ask for: up to the end of a batch where there are so many, so that nothing is left over.
+
+        What is left over would have to be copied together with the next run.
+        """
+        wanted = min(self._run_length.want, want * self._size - self._count)
+        return wanted - max(0, wanted - (self._size - self._count)) % self._size
+
+    def _cut(self, size: int, batches: int) -> Run:
+        lent = len(self._held) == 1 and not self._copied_later and super().may_share_memory
+        held = _concat_runs(self._held)
+        if isinstance(held, np.ndarray) and lent:
+            batches = copy_run_length(size * held[:1].nbytes, batches)
+        taken = size * batches
+        if isinstance(held, np.ndarray) and self._assemble_many is not None:
+            self._keep_rest(held[taken:], taken)
+            run = held[:taken].reshape(batches, size, *held.shape[1:])
+            if lent:
+                return copy_rows(run)
+            run.flags.writeable = False
+            return run
+        return self._assemble_batches(as_list(held), size, batches)
+
+    def _assemble_batches(self, held: list[Any], size: int, batches: int) -> Run:
+        if self._structure is None:
+            self._structure = structure_of(held[0])
+        if self._assemble_many is not None and batches > 1:
+            made = self._assemble_many(self._structure, held[: size * batches], size)
+            if made is not None:
+                self._keep_rest(held[size * len(made) :], size * len(made))
+                return made
+        out: list[Any] = []
+        for first in range(0, size * batches, size):
+            try:
+                out.append(self._assemble(self._structure, held[first : first + size], self._next_number + first))
+            except UnbatchableElement as odd:
+                rest = held[first:]
+                del rest[odd.index]
+                self._keep_rest(rest, first + 1)
+                error = odd.error
+                break
+        else:
+            self._keep_rest(held[size * batches :], size * batches)
+            return out
+        return self.fail_after(error, out)
+
+    def _keep_rest(self, rest: Run, used: int) -> None:
+        self._held = [rest] if len(rest) else []
+        self._count = len(rest)
+        self._next_number += used
+
+
+class _BatchConsumptionListener(ConsumptionListener):
+    """Tells of elements where batches are consumed."""
+
+    def __init__(self, listener: ConsumptionListener, size: int) -> None:
+        self._listener = listener
+        self._size = size
+
+    def consumed(self, elements: int, errors: int) -> None:
+        self._listener.consumed(elements * self._size, errors)
+
+    def may_consume(self) -> bool:
+        return self._listener.may_consume()
+
+
+def _concat_runs(runs: list[Run]) -> Run:
+    """Runs as one: an array if all are arrays of equal rows."""
+    if len(runs) == 1:
+        return runs[0]
+    arrays = [run for run in runs if isinstance(run, np.ndarray)]
+    if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return concat_as_list(runs)

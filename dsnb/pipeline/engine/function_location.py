@@ -1,0 +1,66 @@
+"""What a user's function is called and where it was written, in words for reports and errors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from dsnb.elements.tracebacks import format_location, format_note
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name that the user gave a function.
+
+    Example:
+        >>> function_name(functools.partial(len)), function_name(lambda x: x)
+        ('len', '<lambda>')
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def location_of(function: Callable[..., Any], failure: BaseException | None = None) -> str:
+    """Where a function was written, as `cell 3 line 2` or `/path/module.py:12`; empty for one written in C.
+
+    Args:
+        function: The user's function.
+        failure: An error that left it; then the line is the one that was running.
+    """
+    code = _code_of(function)
+    if code is None:
+        return ""
+    return format_location(code.co_filename, _failing_line(code, failure) or code.co_firstlineno)
+
+
+def add_location_note(failure: BaseException, operation: str, function: Callable[..., Any]) -> None:
+    """Note on an error which operation called which function when it happened; once for each place."""
+    # What stands for control flow has been nowhere yet.
+    where = location_of(function, failure if failure.__traceback__ is not None else failure.__cause__)
+    note = f"in {operation}, {where}" if where else f"in {operation}"
+    # A user may raise one and the same exception object again and again.
+    known = getattr(failure, "__notes__", ())
+    if note not in known and format_note(note) not in known:
+        failure.add_note(note)
+
+
+def _code_of(function: Callable[..., Any]) -> CodeType | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    for candidate in (function, getattr(function, "__func__", None), vars(type(function)).get("__call__")):
+        code = getattr(candidate, "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None
+
+
+def _failing_line(code: CodeType, failure: BaseException | None) -> int | None:
+    if failure is None:
+        return None
+    lines = [line for frame, line in traceback.walk_tb(failure.__traceback__) if frame.f_code is code]
+    return lines[-1] if lines else None

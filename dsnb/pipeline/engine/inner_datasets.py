@@ -1,0 +1,60 @@
+"""Datasets that a user's function makes while the pipeline runs: what `flat_map` and `interleave` read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dsnb.cache.opened_files import track_opened_files
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.calls import UserFunction, call_once
+from dsnb.pipeline.engine.stage import Stage, as_list
+from dsnb.pipeline.operation import BuildContext, Operation
+
+
+class InnerDatasets:
+    """The stages of the datasets that a function makes of a stage's elements, one by one.
+
+    Each is read whole, never split, and is a pass of its own: shuffles in them draw anew.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], source: Stage, context: BuildContext) -> None:
+        self._function = UserFunction(function, name, keep_results=False)
+        self._source = source
+        self._context = context.inner()
+        self.count = 0
+        """How many datasets were made."""
+
+    def begin_at(self, count: int) -> None:
+        """Go on as if so many had been made."""
+        self.count = count
+
+    def next(self) -> Stage | None:
+        """The stage of the next dataset; None at the end of the input.
+
+        Raises:
+            Exception: the error of the input or of the function; the next call goes on with the next element.
+        """
+        run = as_list(self._source.pull(1))
+        if not run:
+            return None
+        number, self.count = self.count, self.count + 1
+        with track_opened_files(self._context.opened_files):
+            operation = self._operation(call_once(self._function, run[0]))
+        stage = operation.build(self._context.in_iteration(number))
+        try:
+            stage.start()
+        except BaseException:
+            stage.close()
+            raise
+        return stage
+
+    def _operation(self, made: Any) -> Operation:
+        operation = getattr(made, "operation", None)
+        if isinstance(operation, Operation):
+            return operation
+        raise InvalidArgumentError(
+            f"the function of {self._function.operation} returned {type(made).__name__}, not a Dataset",
+            did="the element was left out; reading goes on with the next",
+            hint="return a dsnb.Dataset, for instance Dataset.from_tensor_slices(values)",
+        )

@@ -1,0 +1,168 @@
+"""Making NumPy of what leaves a pipeline.
+
+Inside, elements are what user code made: a Python int stays one, since the next function may want it. Where elements
+leave, Python's numbers become NumPy scalars, arrays become read-only, text stays text; a run at a time, because a NumPy
+scalar that is made by itself costs ten times one that comes out of an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+
+from dsnb.elements.columns import plain_array
+from dsnb.elements.copying import IMMUTABLE
+from dsnb.elements.leaf_errors import invalid_leaf_error
+from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, elements_of, structure_of
+from dsnb.errors import InvalidArgumentError
+from dsnb.pipeline.engine.stage import Run, as_list
+from dsnb.pipeline.operation import Operation
+
+_PYTHON_NUMBERS: Final[dict[type, type[np.generic]]] = {
+    int: np.int64,
+    float: np.float64,
+    bool: np.bool_,
+    complex: np.complex128,
+}
+_DTYPE: Final = attrgetter("dtype")
+_HAS_OBJECT: Final = attrgetter("hasobject")
+_DID: Final = "the element was left out; reading goes on with the next"
+_ARRAY_TYPES: Final = {np.ndarray}
+_UNCHANGED_TYPES: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
+
+
+class NumpyConverter:
+    """Turns runs into lists of NumPy elements, all of the structure of the first one.
+
+    Args:
+        writable: Whether arrays are copies that the reader may write to; else they are read-only.
+
+    Example:
+        >>> Outlet().convert([1, 2])[0]
+        [np.int64(1), np.int64(2)]
+    """
+
+    def __init__(self, *, writable: bool = False) -> None:
+        self._structure: Structure | None = None
+        self._writable = writable
+
+    def fresh_copy(self) -> NumpyConverter:
+        """One for other elements."""
+        return NumpyConverter(writable=self._writable)
+
+    def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
+        """The elements up to the first that cannot be one, its error, and what comes after it."""
+        try:
+            return self._convert_all(run), None, []
+        except (StructureMismatch, InvalidArgumentError):
+            return self._convert_each(as_list(run))
+
+    def _convert_all(self, run: Run) -> list[Any]:
+        if self._structure is None:
+            self._structure = structure_of(run[0])
+        elements = _to_numpy(run, self._structure)
+        return _copy_arrays(elements, self._structure) if self._writable else elements
+
+    def _convert_each(self, run: list[Any]) -> tuple[list[Any], Exception | None, list[Any]]:
+        out: list[Any] = []
+        for index, element in enumerate(run):
+            try:
+                out += self._convert_all([element])
+            except StructureMismatch:
+                return out, self._mismatch(element), run[index + 1 :]
+            except InvalidArgumentError as error:
+                return out, error, run[index + 1 :]
+        return out, None, []
+
+    def _mismatch(self, element: Any) -> InvalidArgumentError:
+        return mismatch(element, self._structure or LEAF)
+
+
+def _to_numpy(run: Run, structure: Structure) -> list[Any]:
+    elements = _read_only_rows(run) if isinstance(run, np.ndarray) else run
+    if structure is LEAF:
+        if elements is not run or _UNCHANGED_TYPES.issuperset(map(type, elements)):
+            return elements
+        if _ARRAY_TYPES.issuperset(map(type, elements)):
+            return list(_made_read_only(elements))
+    columns = columns_of(structure, elements)
+    converted = [_numpy_leaves(column) for column in columns]
+    if all(new is old for new, old in zip(converted, columns, strict=True)):
+        return elements
+    return list(elements_of(structure, iter(converted), len(elements)))
+
+
+def _copy_arrays(elements: list[Any], structure: Structure) -> list[Any]:
+    """Elements whose arrays belong to nobody else."""
+    columns = [list(map(_copy_leaf, column)) for column in columns_of(structure, elements)]
+    return list(elements_of(structure, iter(columns), len(elements)))
+
+
+def _copy_leaf(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, (np.ndarray, np.void)) else leaf
+
+
+def mismatch(element: Any, structure: Structure) -> InvalidArgumentError:
+    """The error of an element that is built differently from the first."""
+    return InvalidArgumentError(
+        f"an element is built as {structure_of(element)}, the first one as {structure}",
+        did=_DID,
+        hint="return the same structure for every element: the same keys, the same number of fields",
+    )
+
+
+def _read_only_rows(run: np.ndarray[Any, Any]) -> list[Any]:
+    if run.flags.writeable:
+        run = run.view()
+        run.flags.writeable = False
+    return as_list(run)
+
+
+def _numpy_leaves(column: Sequence[Any]) -> Sequence[Any]:
+    kinds = set(map(type, column))
+    if kinds <= _UNCHANGED_TYPES:
+        return column
+    if kinds == {np.ndarray}:
+        return _made_read_only(column)
+    if len(kinds) == 1 and (scalar := _PYTHON_NUMBERS.get(*kinds)) is not None:
+        return list(_array_of(column, scalar))
+    return [numpy_leaf(leaf) for leaf in column]
+
+
+def _made_read_only(column: Sequence[np.ndarray[Any, Any]]) -> Sequence[np.ndarray[Any, Any]]:
+    if any(map(_HAS_OBJECT, set(map(_DTYPE, column)))):
+        raise invalid_leaf_error(next(array for array in column if array.dtype.hasobject))
+    for array in column:
+        array.setflags(write=False)
+    # An array without dimensions is a scalar, as it is when it comes from a service.
+    return column if column[0].ndim else [array[()] for array in column]
+
+
+def _array_of(column: Sequence[Any], scalar: type[np.generic]) -> np.ndarray[Any, Any]:
+    try:
+        return np.array(column, scalar)
+    except OverflowError as error:
+        raise invalid_leaf_error(max(column, key=abs), "it has more than 64 bits") from error
+
+
+def numpy_leaf(leaf: Any) -> Any:
+    """One leaf as NumPy; `str` and `bytes` stay, and so does a dataset in a dataset.
+
+    Raises:
+        InvalidArgumentError: for something that is neither number, text nor array.
+    """
+    kind = type(leaf)
+    if kind in _UNCHANGED_TYPES:
+        return leaf
+    if kind in _PYTHON_NUMBERS:
+        return _array_of([leaf], _PYTHON_NUMBERS[kind])[0]
+    if isinstance(getattr(leaf, "operation", None), Operation):
+        return leaf  # a window, which is a dataset
+    array = plain_array(leaf)
+    if not isinstance(leaf, np.ndarray):
+        array = array.copy()  # memory that somebody else can write to
+    array.flags.writeable = False
+    return array if array.ndim else array[()]

@@ -1,0 +1,106 @@
+"""How a task's pipeline comes to its worker: the definition from the dispatcher, big arrays in pieces or in place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from dsnb.elements.allocation import Allocator
+from dsnb.pipeline.engine.bookmarks import skip_consumed
+from dsnb.pipeline.engine.resume_point import from_text
+from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.graph import restore
+from dsnb.pipeline.operation import BuildContext, SplitFeed
+from dsnb.pipeline.operations.with_options import build_pipeline
+from dsnb.pipeline.sharding import sharded
+from dsnb.pipeline.sources.elements import Elements
+from dsnb.wire import blobs
+from dsnb.wire.channel import Channel
+from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
+from dsnb.wire.methods import GET_BLOB, GET_DATASET
+from dsnb.wire.transfer import local
+from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
+
+_KEPT_BYTES: Final = 4 << 20
+
+
+class DefinitionCache:
+    """The pipelines that this worker ran last, by their digests: the next pass over one need not ask for it again.
+
+    Thread-safe. It keeps no more than a few megabytes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, bytes] = {}
+
+    def get(self, digest: str) -> bytes | None:
+        with self._lock:
+            return self._kept.get(digest)
+
+    def put(self, definition: bytes) -> None:
+        """Keep one, instead of older ones where there is no room."""
+        with self._lock:
+            self._kept[blobs.blob_digest(definition)] = definition
+            while sum(map(len, self._kept.values())) > _KEPT_BYTES:
+                del self._kept[next(iter(self._kept))]
+
+
+def stage_builder(
+    channel: Channel,
+    order: TaskOrder,
+    feed: SplitFeed | None,
+    retry: RetryPolicy,
+    definitions: DefinitionCache,
+    *,
+    copied_later: bool = False,
+) -> Callable[[Allocator], Stage]:
+    """What makes a task's stage, when its first reader comes."""
+
+    def define() -> bytes:
+        known = definitions.get(order.definition)
+        if known is not None:
+            return known
+        wanted = DatasetRequest(dataset_id=order.dataset_id)
+        _, *pieces = retry(lambda: channel.fetch(GET_DATASET, wanted, timeout=ATTEMPT_S))
+        definition = b"".join(piece.definition for piece in pieces)
+        blobs.check_digest(order.definition, definition, "arrived")
+        definitions.put(definition)
+        return definition
+
+    def build(allocate: Allocator) -> Stage:
+        operation = restore(define(), lambda digest: retry(lambda: fetch(channel, digest)))
+        passes, shared = (order.iteration,), order.num_shards > 0
+        context = BuildContext(
+            entropy=order.entropy,
+            iteration_path=passes,
+            splits=feed,
+            low_latency=True,
+            shared_order=shared,
+            allocate=allocate,
+            copied_later=copied_later,
+        )
+        if order.position is not None and order.position.ended:
+            return Elements(run=()).build(replace(context, splits=None))
+        return build_pipeline(sharded(operation, order.mode, order.num_shards, order.shard), context)
+
+    return build
+
+
+def seek_to_position(order: TaskOrder, stage: Stage) -> None:
+    """Leave out what readers of an earlier pass, or of an earlier incarnation of the task, had."""
+    if order.position is not None and order.position.pipeline_position and not order.position.ended:
+        stage.begin_at(from_text(order.position.pipeline_position))
+    elif order.position is not None and order.position.skip and not order.position.ended:
+        skip_consumed(stage, order.position.skip, failed=order.position.skipped_errors)
+
+
+def fetch(channel: Channel, digest: str) -> Any:
+    """A blob's bytes: the dispatcher's own where it lives in this process."""
+    in_place = local.find_blobs(channel.address)
+    if in_place is not None:
+        return memoryview(in_place(digest)).toreadonly()
+    _, data = blobs.join_pieces(channel.replies(GET_BLOB, BlobRequest(digest=digest)))
+    return memoryview(data).toreadonly()  # so that its rows need no protection from writers

@@ -1,0 +1,220 @@
+"""Which pass of finite data a trainer joins, and when that is over."""
+
+from __future__ import annotations
+
+from dsnb.dispatcher import events as e
+from dsnb.wire.messages import EndedTask
+from tests.dispatcher.simulation import CONFIG, Service
+
+
+class Sharing:
+    """A cached job of finite data on two workers, and trainers that read it."""
+
+    def __init__(self, cardinality: int = 100) -> None:
+        self.service = Service()
+        self.service.add_worker("v")
+        self.service.add_worker("w")
+        self.dataset = self.service.register(cardinality=cardinality)
+
+    def join(self, trainer: str, *, whole: bool = True) -> str:
+        client = self.service.join(self.dataset, "job", mode="OFF", cached=True, trainer_id=trainer, whole=whole)
+        return client.client_id
+
+    def number(self, client: str) -> int:
+        return self.service.core.state.clients[client].iteration
+
+    def passes(self) -> dict[int, bool]:
+        """All passes, and whether each is finished."""
+        return {n: it.finished for n, it in self.service.core.state.jobs["job"].iterations.items()}
+
+    def tasks(self, client: str) -> tuple[str, ...]:
+        return tuple(self.service.core.state.iteration("job", self.number(client)).tasks)
+
+    def ended(self, client: str) -> tuple[EndedTask, ...]:
+        return tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in self.tasks(client))
+
+    def end(self, client: str) -> bool:
+        return bool(self.service.call(e.TasksReadToEnd(client_id=client, ended=self.ended(client))))
+
+    def leave(self, client: str) -> None:
+        self.service.close(self.service.clients[client])
+
+    def lose_beginning(self, client: str) -> None:
+        """A worker lets the first elements of a client's pass go."""
+        self.service.call(e.WorkerReported(uid="v", partial=self.tasks(client)[:1]))
+
+
+def test_trainers_join_the_pass_that_is_whole() -> None:
+    job = Sharing()
+    assert [job.number(job.join(name)) for name in "abc"] == [0, 0, 0]
+
+
+def test_who_wants_everything_begins_the_next_pass_when_something_is_gone() -> None:
+    job = Sharing()
+    first = job.join("a")
+    job.lose_beginning(first)
+    assert job.number(job.join("b")) == 1
+    assert job.number(job.join("c", whole=False)) == 1
+    assert job.number(job.join("d")) == 1
+    assert job.passes() == {0: False, 1: False}
+
+
+def test_who_wants_everything_does_not_join_a_pass_of_which_a_part_was_given_up() -> None:
+    job = Sharing()
+    first = job.join("a")
+    job.service.stop(job.service.workers["v"])
+    job.service.hear(job.service.clients[first])
+    assert [loss.worker for loss in job.service.clients[first].losses] == ["w0"]
+    assert job.number(job.join("b")) == 1
+    assert job.number(job.join("a")) == 0
+
+
+def test_a_trainer_that_was_away_learns_what_was_lost_meanwhile() -> None:
+    job = Sharing()
+    service = job.service
+    away, here = (service.clients[job.join(name)] for name in ("away", "here"))
+    service.suspend(away)
+    service.wait(2 * CONFIG.client_timeout_ms / 1000, service.keep_alive)
+    assert away.client_id not in service.clients
+    service.stop(service.workers["v"])
+    service.hear(here)
+    assert [text for text in service.announced if "did not reach trainer 'away'" in text]
+    assert {loss.trainer_id for loss in service.wake(away).losses} == {"away", "here"}
+
+
+def test_who_skips_joins_whatever_is_read() -> None:
+    job = Sharing()
+    job.lose_beginning(job.join("a"))
+    assert job.number(job.join("b", whole=False)) == 0
+
+
+def test_who_comes_back_goes_on_in_its_pass() -> None:
+    job = Sharing()
+    first, other = job.join("a"), job.join("b")
+    job.lose_beginning(first)
+    job.leave(first)
+    assert job.number(job.join("a")) == 0
+    assert job.number(other) == 0
+
+
+def test_a_pass_is_over_when_each_of_its_trainers_has_had_it() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    assert job.end(fast)
+    job.leave(fast)
+    assert job.passes() == {0: False}
+    again = job.join("fast")
+    assert job.number(again) == 1
+    assert job.end(slow)
+    assert job.passes() == {0: True, 1: False}
+    job.leave(slow)
+    assert job.number(job.join("slow")) == 1
+
+
+def test_who_leaves_in_the_middle_does_not_keep_a_pass() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    assert job.end(fast)
+    job.leave(slow)
+    assert job.passes() == {0: True}
+
+
+def test_a_pass_waits_for_a_trainer_whose_reader_was_lost_and_not_for_one_that_left() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    job.service.kill_client(job.service.clients[slow])
+    job.service.wait(5.0, job.service.keep_alive)
+    assert slow not in job.service.core.state.clients
+    assert job.end(fast)
+    job.leave(fast)
+    assert job.passes() == {0: False}
+    again = job.join("slow")
+    assert job.number(again) == 0, "the rest is for it"
+    assert job.end(again)
+    assert job.passes() == {0: True}
+
+
+def test_a_part_is_made_again_from_where_a_trainer_is_whose_reader_was_lost() -> None:
+    service = Service()
+    v = service.add_worker("v")
+    how = {"job_name": "job", "cached": True, "complete_only": True}
+    here = service.join(service.register(20), trainer_id="here", **how)
+    task = service.task(v)
+    service.ask(task, want=8)
+    service.consume(task)
+    service.report(v)
+    known = service.core.state.tasks[task.task_id]
+    assert known.resume_position is not None
+    assert known.resume_position.index > 0
+    late = service.join(service.register(20), trainer_id="late", **how)
+    service.kill_client(late)
+    service.wait(5.0, service.keep_alive)
+    service.add_worker("w")
+    service.stop(v)
+    service.hear(here)
+    assert known.takeover_position is not None
+    assert known.takeover_position.first_index == 0, "the other trainer has had nothing yet"
+
+
+def test_what_a_worker_that_leaves_has_for_a_lost_trainer_is_handed_over() -> None:
+    service = Service()
+    v = service.add_worker("v")
+    how = {"job_name": "job", "trainer_id": "a", "cached": True, "complete_only": True}
+    client = service.join(service.register(20), **how)
+    task = service.task(v)
+    service.ask(task, want=8)
+    service.consume(task, 2)
+    service.report(v)
+    service.drain(v)
+    assert service.ask(task).done, "a worker that is to leave gets no more"
+    task.finish()
+    service.kill_client(client)
+    service.wait(5.0, service.keep_alive)
+    v.obey()
+    service.report(v)
+    assert not v.tasks, "it waits for a reader that may never come"
+    w = service.add_worker("w")
+    service.join(service.register(20), **how)
+    assert service.core.state.tasks[task.task_id].worker == w.uid
+
+
+def test_what_one_reader_of_a_trainer_has_when_another_comes_to_the_end_is_not_lost_with_it() -> None:
+    job = Sharing()
+    first, second = job.join("a"), job.join("a")
+    assert job.end(second), "the rest is on its way to the first"
+    job.leave(second)
+    job.service.kill_client(job.service.clients[first])
+    job.service.wait(5.0, job.service.keep_alive)
+    assert job.passes() == {0: False}
+    assert job.number(job.join("a")) == 0
+
+
+def test_one_who_has_not_had_all_tasks_has_not_ended() -> None:
+    job = Sharing()
+    client = job.join("a")
+    assert not job.service.call(e.TasksReadToEnd(client_id=client, ended=job.ended(client)[:1]))
+    assert job.passes() == {0: False}
+
+
+def test_a_worker_does_not_end_a_pass_that_others_may_join() -> None:
+    job = Sharing()
+    client = job.join("a")
+    job.service.call(e.WorkerReported(uid="v", ended=job.tasks(client)))
+    job.service.call(e.WorkerReported(uid="w", ended=job.tasks(client)))
+    assert job.passes() == {0: False}
+    assert job.number(job.join("b")) == 0
+
+
+def test_endless_data_are_one_pass_whatever_is_gone() -> None:
+    job = Sharing(cardinality=-1)
+    job.lose_beginning(job.join("a"))
+    assert job.number(job.join("b")) == 0
+
+
+def test_what_was_decided_is_in_the_journal() -> None:
+    job = Sharing()
+    fast, slow = job.join("fast"), job.join("slow")
+    job.lose_beginning(slow)
+    job.end(fast)
+    iteration = job.service.core.state.iteration("job", 0)
+    assert (iteration.trainers, iteration.ended_trainers, iteration.closed) == (["fast", "slow"], ["fast"], True)
