@@ -394,7 +394,7 @@ class ReadStage(JobReader):
             return
         for update in updates:
             if update.state:
-                self._tasks.set_tasks(update.tasks)
+                self._tasks.set_tasks(update.tasks, finished=update.finished)
         self._tasks.tend(time.monotonic())
 
     def _next_piece(self) -> bool:
