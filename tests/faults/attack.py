@@ -252,7 +252,7 @@ class Attack:
                 assert "error" not in text.lower(), text
 
     def _await_losses(self, scene: Scene) -> None:
-        """Wait until the dispatcher knows that killed readers are gone; of one without a stream only a time-out tells."""
+        """Wait until the dispatcher knows that killed readers are gone; without a stream, only a time-out tells it."""
         scene.cluster.service.wait_until(
             lambda status: not any(job.clients for job in status.jobs if job.name.endswith(self._job)), END_S
         )
