@@ -404,7 +404,7 @@ class ReadStage(JobReader):
             return
         for update in updates:
             if update.has_state:
-                self._tasks.set_tasks(update.tasks)
+                self._tasks.set_tasks(update.tasks, finished=update.finished)
         self._tasks.maintain(time.monotonic())
 
     def _next_slice(self) -> bool:

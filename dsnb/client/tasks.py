@@ -88,6 +88,7 @@ class TaskTable:
         """Those of tasks that were given up while this reader had elements of them, which nobody else has."""
         self._sinks: dict[str, TaskSink] = {}
         self._closed = False
+        self._finished = False
         transfer_protocol("data_transfer_protocol", options.protocol)  # the dataset may come from another system
 
     def __len__(self) -> int:
@@ -100,8 +101,8 @@ class TaskTable:
 
     @property
     def all_ended(self) -> bool:
-        """Whether each known task has delivered everything; False where none is known."""
-        return bool(self._task_reads) and all(hold.account.ended for hold in self._task_reads.values())
+        """Whether each known task has delivered everything; where none is known, whether the pass is over."""
+        return (bool(self._task_reads) or self._finished) and all(hold.account.ended for hold in self._task_reads.values())
 
     @property
     def any_worker(self) -> bool:
@@ -190,7 +191,7 @@ class TaskTable:
         held = set(self._task_reads)
         for update in updates:
             if update.has_state:
-                self.set_tasks(update.tasks)
+                self.set_tasks(update.tasks, finished=update.finished)
         losses = [loss for update in updates for loss in update.losses if self._concerns(loss, held)]
         self.lost += sum(loss.elements if loss.elements >= 0 else loss.splits for loss in losses)
         for loss in losses:
@@ -204,8 +205,14 @@ class TaskTable:
             return False
         return not self._options.local or loss.task_id in held or loss.task_id in self._task_reads
 
-    def set_tasks(self, tasks: tuple[TaskInfo, ...]) -> None:
-        """Read these tasks and no others; of them only local workers' where that was asked for."""
+    def set_tasks(self, tasks: tuple[TaskInfo, ...], *, finished: bool = False) -> None:
+        """Read these tasks and no others; of them only local workers' where that was asked for.
+
+        Args:
+            tasks: All that the pass has now.
+            finished: Whether the pass is over; the tasks of workers that left since are not among `tasks`.
+        """
+        self._finished = finished
         named = {task.task_id: task for task in tasks if self._may_read(task)}
         for task_id in self._task_reads.keys() - named.keys():
             self._close(task_id)

@@ -147,6 +147,14 @@ def test_nothing_known_is_not_the_end(client: Client) -> None:
     assert not client.tasks.all_ended
 
 
+def test_a_pass_that_is_over_has_ended_also_when_its_workers_have_left(workers: list[Worker], client: Client) -> None:
+    client.tasks.set_tasks((workers[0].info(),))
+    client.tasks.apply_updates([ClientUpdate(has_state=True, tasks=())])
+    assert not client.tasks.all_ended  # another worker may come
+    client.tasks.apply_updates([ClientUpdate(has_state=True, tasks=(), finished=True)])
+    assert client.tasks.all_ended
+
+
 def test_a_task_that_comes_later_is_read_and_one_that_is_gone_is_left(workers: list[Worker], client: Client) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.read(50)

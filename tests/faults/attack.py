@@ -244,11 +244,18 @@ class Attack:
     def _end(self, scene: Scene) -> None:
         scene.go_on()
         scene.ended()
+        self._await_losses(scene)
         for trainer in sorted({reader.trainer for reader in scene.readers if reader.killed}):
             self._read(scene, trainer)  # the others may have ended when they were killed, and then their rest waits
         for end in scene.ended():
             for text in end["warnings"]:
                 assert "error" not in text.lower(), text
+
+    def _await_losses(self, scene: Scene) -> None:
+        """Wait until the dispatcher knows that killed readers are gone; without a stream, only a time-out tells it."""
+        scene.cluster.service.wait_until(
+            lambda status: not any(job.clients for job in status.jobs if job.name.endswith(self._job)), END_S
+        )
 
     # ---- what came, and what was reported
 

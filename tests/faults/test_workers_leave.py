@@ -72,3 +72,17 @@ def test_what_the_only_worker_was_not_given_before_it_left_comes_of_the_next_one
         scene.add_worker()
         assert scene.ended() == [{"errors": [], "warnings": []}]
         assert Counter(reader.got) == dict.fromkeys(range(1_500), 1)
+
+
+def test_a_pass_that_ended_is_over_for_its_reader_when_all_its_workers_are_gone(tmp_path: Path) -> None:
+    with Scene(tmp_path, workers=2, work_dir=tmp_path / "work") as scene:
+        scene.register(dsnb.Dataset.range(1_500).map(paced(0.0005)))
+        reader = scene.read(mode="OFF", job_name="train", transfer="shared_memory", pause_s=0.001)
+        scene.wait_for(reader, 20)
+        scene.workers[1].terminate()  # leaves when its part is read
+        scene.cluster.restart_dispatcher()
+        scene.suspend(scene.workers[0].pid, 6.0)  # is lost, and its part given up
+        end = reader.end()
+        assert end["errors"] == []
+        assert ["worker w0 was lost" in text for text in end["warnings"]] == [True]
+        scene.go_on()
