@@ -288,7 +288,7 @@ class TaskTable:
             task_read.info, protocol, self._token, previous_transfer=task_read.transfer, shared_memory_refusal=refused
         )
         if checked and link.transfer == "local":
-            link.why += "; checksum=True has nothing to check: references are passed"
+            link.reason += "; checksum=True has nothing to check: references are passed"
         task_read.transfer = link.transfer
         before = self._previous_holdings.pop(task_read.info.task_id, TaskHolding())
         opening = OpenRequest(

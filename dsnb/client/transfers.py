@@ -63,12 +63,12 @@ def choose_transfer(
     """
     in_process = local.find(info.worker_uid)
     if protocol == "grpc":
-        return GrpcEndpoint(info.address, token, info.worker_uid), LinkStats(transfer="grpc", why=_REQUESTED)
+        return GrpcEndpoint(info.address, token, info.worker_uid), LinkStats(transfer="grpc", reason=_REQUESTED)
     if protocol == "shared_memory":
-        return SharedMemoryEndpoint(info.worker_uid, token), LinkStats(transfer="shared_memory", why=_REQUESTED)
+        return SharedMemoryEndpoint(info.worker_uid, token), LinkStats(transfer="shared_memory", reason=_REQUESTED)
     if in_process is not None:
         return in_process, LinkStats(
-            transfer="local", why=_REQUESTED if protocol else "client and worker are one process"
+            transfer="local", reason=_REQUESTED if protocol else "client and worker are one process"
         )
     if protocol == "local":
         if previous_transfer == "local":
@@ -76,6 +76,6 @@ def choose_transfer(
         raise transfer_unavailable("local", f"worker {info.worker} lives in another process")
     if shared_memory_refusal or not supported():
         why = shared_memory_refusal or "this system has no shared memory without a name"
-        return GrpcEndpoint(info.address, token, info.worker_uid), LinkStats(transfer="grpc", why=why)
-    link = LinkStats(transfer="shared_memory", why="client and worker are two processes of one host")
+        return GrpcEndpoint(info.address, token, info.worker_uid), LinkStats(transfer="grpc", reason=why)
+    link = LinkStats(transfer="shared_memory", reason="client and worker are two processes of one host")
     return SharedMemoryEndpoint(info.worker_uid, token), link

@@ -34,7 +34,7 @@ def run_action(dispatcher: Dispatcher, request: ControlRequest) -> str:
 
 
 def _job_action(dispatcher: Dispatcher, request: ControlRequest) -> str:
-    return str(dispatcher.handle(_JOB_EVENTS[request.action](name=request.name, by=request.requested_by)))
+    return str(dispatcher.handle(_JOB_EVENTS[request.action](name=request.name, requested_by=request.requested_by)))
 
 
 def _worker_action(dispatcher: Dispatcher, request: ControlRequest) -> str:
@@ -44,7 +44,7 @@ def _worker_action(dispatcher: Dispatcher, request: ControlRequest) -> str:
         worker is not None and dispatcher.worker_pool is not None
     ):  # before it goes, which else would look like its death
         dispatcher.worker_pool.release_worker(worker.uid, at_once=request.action == "remove")
-    return str(dispatcher.handle(_WORKER_EVENTS[request.action](name=request.name, by=request.requested_by)))
+    return str(dispatcher.handle(_WORKER_EVENTS[request.action](name=request.name, requested_by=request.requested_by)))
 
 
 def _scale(dispatcher: Dispatcher, request: ControlRequest) -> str:

@@ -58,7 +58,7 @@ def _fill(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
     fill, content = state
     fill(cls, content)
     if (classes := getattr(_restoring, "classes", None)) is not None:
-        classes.note(cls)
+        classes.add(cls)
 
 
 def _exception(name: tuple[str, str] | None, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:

@@ -35,7 +35,7 @@ class Arena:
     Example:
         >>> import numpy as np
         >>> arena, image = Arena(1 << 22), np.ones(1 << 20, np.uint8)
-        >>> held = arena.hold([image], image.nbytes)
+        >>> held = arena.store([image], image.nbytes)
         >>> mine, yours = held.private(), held.private()
         >>> np.array_equal(mine, image), np.shares_memory(mine, yours)
         (True, False)

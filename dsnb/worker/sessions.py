@@ -46,7 +46,7 @@ class ReaderSession(ReadHandle):
     def count_sent(self, count: int) -> None:
         """Count a piece that is under way from now on; under the task's lock, as the next."""
         self._sent += count
-        self.link.pieces += 1
+        self.link.frame_slices += 1
         self._in_flight_since = self._in_flight_since or time.perf_counter_ns()
 
     def update_consumed(self, count: int) -> None:

@@ -91,7 +91,7 @@ def passings(scene: Alone) -> list[Passing]:
     with stage_folder() as folder:
         # Whatever is imported late is imported here, once, and no thread is started by it.
         list(dataset(folder).operation.inputs[0].build(BuildContext(entropy=0)).pull(1))
-        dataset(folder).operation.shelf().close()
+        dataset(folder).operation.recordings().close()
         (folder / "calls").unlink()
         path = folder / "passings"
         assert prepared(scene, folder) == len(scene.before)

@@ -267,7 +267,7 @@ def test_a_remembered_function_travels_and_finds_its_cache_again(cells: Cells) -
     assert there(2) == 6
     assert ran.calls == 1
     assert there.explain().hit
-    there._given.close()
+    there._cache_argument.close()
 
 
 def test_an_error_is_raised_and_not_remembered(cells: Cells) -> None:
@@ -492,9 +492,9 @@ def test_a_result_that_was_written_by_another_serializer_is_computed_again(cells
     cells.train(2)
     (file,) = (path for path in kept_files(cells) if path.name == "result.json")
     file.write_text('["some kind of later versions", 7]')
-    with cells.cache.store.reading() as index, index.database.change():  # as if it had been written so
+    with cells.cache.store.reading() as index, index.database.transaction():  # as if it had been written so
         folder = file.parent
-        index.database.do(
+        index.database.execute(
             "UPDATE result SET digest = ? WHERE location = ?", hash_folder(str(folder)).digest, folder.name
         )
     with pytest.warns(CacheWarning, match="could not be read from the cache"):

@@ -248,7 +248,7 @@ def test_a_process_stopped_in_a_transaction_lets_others_read(open_cache: Open, m
     code = f"""
 from dsnb.cache.training import LocalTrainingCache
 cache = LocalTrainingCache({str(cache.directory)!r})
-with cache.store.reading() as index, index.database.change():
+with cache.store.reading() as index, index.database.transaction():
     print("READY")
     input()
 """

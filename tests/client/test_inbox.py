@@ -101,7 +101,7 @@ def test_each_kind_of_news_wakes_the_reader() -> None:
         lambda inbox: hold_of(inbox).sink().deliver(piece_of(1)),
         lambda inbox: hold_of(inbox).sink().fail(UnavailableError("gone")),
         lambda inbox: inbox.update(ClientUpdate(has_state=True)),
-        lambda inbox: inbox.refuse(CancelledError("unknown")),
+        lambda inbox: inbox.set_refusal(CancelledError("unknown")),
         Inbox.cancel,
     ):
         inbox = Inbox()

@@ -119,7 +119,7 @@ class World:
 
     def join(self, index: int) -> None:
         """A consumer comes; one that is there already has died without a word."""
-        self.came_again |= index in self.consumers or any(s.came for s in self._standings(index))
+        self.came_again |= index in self.consumers or any(s.ever_joined for s in self._standings(index))
         joined = self.handle(
             e.Join(
                 dataset_id=self.dataset, job_name="job", mode="OFF", cached=False, trainer_id=consumer_name(index),

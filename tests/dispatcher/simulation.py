@@ -70,7 +70,7 @@ class Service(Model):
             "compression": "AUTO",
             "pipeline": name,
             "providers": tuple((f"range({count})", count) for count in counts),
-            "unsplittable": "",
+            "unsplittable_reason": "",
         }
         fields |= changes
         before = len(self.records)

@@ -200,7 +200,7 @@ def test_asking_a_worker_that_is_gone_to_leave_is_no_error(reading: Reading) -> 
 @pytest.mark.parametrize("event", [e.PauseJob, e.ResumeJob, e.CancelJob])
 def test_a_job_that_there_is_not_is_told_with_those_that_are_like_it(reading: Reading, event: Any) -> None:
     with pytest.raises(NotFoundError, match="there is no job 'trian'") as caught:
-        reading.service.call(event(name="trian", by="anna"))
+        reading.service.call(event(name="trian", requested_by="anna"))
     assert caught.value.did == "nothing was changed"
     assert caught.value.hint == "did you mean 'train'? jobs of this service: train"
 
@@ -208,5 +208,5 @@ def test_a_job_that_there_is_not_is_told_with_those_that_are_like_it(reading: Re
 @pytest.mark.parametrize("event", [e.DrainWorker, e.RemoveWorker])
 def test_a_worker_that_there_is_not_is_told_with_those_that_there_are(reading: Reading, event: Any) -> None:
     with pytest.raises(NotFoundError, match="there is no worker 'w7'") as caught:
-        reading.service.call(event(name="w7", by="anna"))
+        reading.service.call(event(name="w7", requested_by="anna"))
     assert caught.value.hint == "workers of this service: w0 (host:w0), w1 (host:w1)"

@@ -305,7 +305,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.datasets) < 4)
     @rule(number=pick)
     def dataset_is_registered(self, number: int) -> None:
-        changes: dict[str, Any] = {"unsplittable": "it cannot be split"} if number % 9 == 8 else {}
+        changes: dict[str, Any] = {"unsplittable_reason": "it cannot be split"} if number % 9 == 8 else {}
         changes |= {"dataset_id": "chosen"} if number % 8 == 7 else {}
         at = number % len(SOURCES)
         with suppress(InvalidArgumentError):  # the chosen id has another pipeline, and somebody reads it
@@ -316,7 +316,7 @@ class CoreMachine(RuleBasedStateMachine):
         trainer = f"trainer {number % 2}" if cached else ""
         self.service.join(
             one(self.datasets, dataset), job, mode[0], cached=cached, trainer_id=trainer,
-            whole=cached and number % 3 > 0, repetition=0 if cached else number // 4 % 2,
+            complete_only=cached and number % 3 > 0, iteration=0 if cached else number // 4 % 2,
         )  # fmt: skip
 
     @precondition(lambda self: self.datasets and len(self.service.clients) < 5)
@@ -332,7 +332,7 @@ class CoreMachine(RuleBasedStateMachine):
         job = one(list(self.service.core.state.jobs.values()), number)
         with suppress(DsnbError):
             self.service.join(
-                job.dataset_id, job.name, job.mode, cached=job.cached, whole=job.cached and number % 3 > 0,
+                job.dataset_id, job.name, job.mode, cached=job.cached, complete_only=job.cached and number % 3 > 0,
                 trainer_id=f"trainer {number % 2}" if job.cached else "",
             )  # fmt: skip
 

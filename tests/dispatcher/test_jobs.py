@@ -47,7 +47,7 @@ def test_each_repetition_is_a_pass_of_its_own() -> None:
     service = Service()
     worker = service.add_worker("w")
     dataset = service.register(20)
-    first, second = service.join(dataset, "train"), service.join(dataset, "train", repetition=1)
+    first, second = service.join(dataset, "train"), service.join(dataset, "train", iteration=1)
     service.finish(worker, service.task(worker, 0))
     assert first.finished
     assert not second.finished
@@ -58,12 +58,12 @@ def test_a_client_that_wants_an_unfinished_pass_joins_the_first_one_that_is_not_
     worker = service.add_worker("w")
     dataset = service.register(20)
     for number in range(3):
-        service.join(dataset, "train", repetition=number)
+        service.join(dataset, "train", iteration=number)
         service.finish(worker, service.task(worker))
-    assert service.join(dataset, "train", repetition=1).number == 1
-    assert service.join(dataset, "train", repetition=1, unfinished=True).number == 3
-    assert service.join(dataset, "train", repetition=0, unfinished=True).number == 3, "which is not over"
-    assert service.join(dataset, "train", repetition=7, unfinished=True).number == 7
+    assert service.join(dataset, "train", iteration=1).number == 1
+    assert service.join(dataset, "train", iteration=1, skip_finished=True).number == 3
+    assert service.join(dataset, "train", iteration=0, skip_finished=True).number == 3, "which is not over"
+    assert service.join(dataset, "train", iteration=7, skip_finished=True).number == 7
 
 
 def test_a_pass_is_known_to_be_one_client_s_alone_if_no_other_ever_joined_and_nothing_was_lost() -> None:
@@ -123,7 +123,7 @@ def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_ove
     worker = service.add_worker("w")
     dataset = service.register(4)
     for number in range(3 * MAX_FINISHED_ITERATIONS):
-        client = service.join(dataset, "train", repetition=number)
+        client = service.join(dataset, "train", iteration=number)
         service.finish(worker, service.task(worker))
         service.close(client)
         service.wait(0.25, service.keep_alive)
@@ -131,11 +131,11 @@ def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_ove
     assert list(job.iterations) == list(range(2 * MAX_FINISHED_ITERATIONS, 3 * MAX_FINISHED_ITERATIONS))
     assert job.archived_iterations.pairs() == ((0, 2 * MAX_FINISHED_ITERATIONS),)
     service.restart()
-    again = service.join(dataset, "train", repetition=5)
+    again = service.join(dataset, "train", iteration=5)
     assert service.core.state.iteration("train", 5).finished, "it was read, so it is empty"
     service.close(again)
     service.wait(0.25, service.keep_alive)
-    assert service.join(dataset, "train", repetition=0, unfinished=True).number == 3 * MAX_FINISHED_ITERATIONS
+    assert service.join(dataset, "train", iteration=0, skip_finished=True).number == 3 * MAX_FINISHED_ITERATIONS
 
 
 def test_a_shared_job_whose_passes_are_archived_goes_on_with_the_next_one() -> None:
@@ -169,7 +169,7 @@ def test_of_many_jobs_that_nobody_reads_the_newest_are_kept_and_that_the_others_
     worker = service.add_worker("w")
     dataset = service.register(4)
     for number in range(2):
-        client = service.join(dataset, "train", repetition=number)
+        client = service.join(dataset, "train", iteration=number)
         service.finish(worker, service.task(worker))
         service.close(client)
     half = service.join(dataset, "half read")
@@ -180,9 +180,9 @@ def test_of_many_jobs_that_nobody_reads_the_newest_are_kept_and_that_the_others_
     assert not jobs["half read"].archived
     assert half.client_id in service.core.state.clients
     service.restart()
-    service.close(service.join(dataset, "train", repetition=1))
+    service.close(service.join(dataset, "train", iteration=1))
     assert service.core.state.iteration("train", 1).finished, "it was read, so it is empty"
-    assert service.join(dataset, "train", repetition=2).number == 2
+    assert service.join(dataset, "train", iteration=2).number == 2
     assert not service.core.state.iteration("train", 2).finished
 
 
@@ -210,7 +210,7 @@ def test_a_client_learns_how_many_others_read_with_it() -> None:
             target_workers="AUTO", iteration=0,
         )
     )  # fmt: skip
-    assert joined.readers == 1
+    assert joined.other_clients == 1
 
 
 def test_a_pass_is_over_when_all_its_tasks_are() -> None:
@@ -348,7 +348,7 @@ def test_a_dataset_that_is_not_there_is_refused() -> None:
 
 def test_a_source_that_cannot_be_split_is_refused_in_dynamic_mode_only() -> None:
     service = Service()
-    dataset = service.register(unsplittable="from_generator cannot be split")
+    dataset = service.register(unsplittable_reason="from_generator cannot be split")
     with pytest.raises(UnimplementedError, match="from_generator cannot be split"):
         service.join(dataset, mode="DYNAMIC")
     assert not service.core.state.jobs

@@ -37,7 +37,7 @@ def records() -> list[Record]:
         service.ask(service.task(one), 0, 3)
         service.ask(service.task(other), 1, 1)
     service.add_worker("again", one.address)
-    service.join(service.register(7, dataset_id="chosen"), "other", "OFF", repetition=3)
+    service.join(service.register(7, dataset_id="chosen"), "other", "OFF", iteration=3)
     return service.records
 
 

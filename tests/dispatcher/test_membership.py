@@ -252,7 +252,7 @@ def test_a_pass_is_kept_for_a_while_after_its_last_reader_and_then_freed() -> No
 def test_what_a_lost_reader_left_is_kept_as_long_as_was_said_also_if_it_cannot_be_made_again() -> None:
     service = Service()
     worker = service.add_worker("w")
-    client = service.join(service.register(20, inexact="it draws at random"), "train")
+    client = service.join(service.register(20, inexact_reason="it draws at random"), "train")
     service.ask(service.task(worker))
     service.wait(CLIENT_S + INTERVAL, lambda: service.keep_alive(client))
     assert client.client_id not in service.core.state.clients
@@ -265,7 +265,7 @@ def test_what_a_lost_reader_left_is_kept_as_long_as_was_said_also_if_it_cannot_b
 def test_a_worker_that_is_to_leave_does_not_wait_for_a_reader_that_was_lost() -> None:
     service = Service()
     worker = service.add_worker("w")
-    service.join(service.register(20, inexact="it draws at random"), "train")
+    service.join(service.register(20, inexact_reason="it draws at random"), "train")
     task = service.task(worker)
     service.ask(task, want=9)
     service.consume(task)
@@ -332,7 +332,7 @@ def test_a_dispatcher_that_came_back_collects_what_nobody_reads() -> None:
 def test_what_is_done_outlives_the_dispatcher_so_that_no_more_is_told_as_lost_than_is() -> None:
     service = Service()
     worker = service.add_worker("w")
-    client = service.join(service.register(20, inexact="it draws at random"))
+    client = service.join(service.register(20, inexact_reason="it draws at random"))
     task = service.task(worker)
     service.ask(task, want=9)
     service.consume(task)

@@ -68,7 +68,7 @@ def resume(service: Service, dataset: str, position: IterationPosition, **change
 def test_a_resumed_task_goes_on_behind_the_splits_that_it_had(service: Service) -> None:
     resume(service, service.register(20), POSITION)
     first, second = tasks_of(service, "train")
-    assert (first.begin, second.begin) == (
+    assert (first.start_position, second.start_position) == (
         r.TaskStartPosition(entropy=5, skip=3, splits=((0, 0, 0, 4), (0, 0, 8, 10))),
         r.TaskStartPosition(entropy=6, skip=1, splits=((0, 0, 4, 8),)),
     )
@@ -86,7 +86,7 @@ def test_old_tasks_are_dealt_to_the_workers_that_there_are(service: Service) -> 
 
 def test_workers_without_an_old_task_get_a_fresh_one_where_splits_are_handed_out(service: Service) -> None:
     resume(service, service.register(20), IterationPosition(tasks=(HAD,), providers=POSITION.providers))
-    assert [task.begin is None for task in tasks_of(service, "train")] == [False, True]
+    assert [task.start_position is None for task in tasks_of(service, "train")] == [False, True]
 
 
 def test_the_journal_leads_to_the_same_resumed_pass(service: Service) -> None:
@@ -109,7 +109,7 @@ def test_a_pass_that_is_read_is_not_begun_elsewhere(service: Service) -> None:
         resume(service, dataset, POSITION)
     service.close(client)
     resume(service, dataset, POSITION)
-    assert [task.begin is not None for task in tasks_of(service, "train")] == [True, True]
+    assert [task.start_position is not None for task in tasks_of(service, "train")] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_a_task_that_begins_anew_has_lost_its_old_splits(service: Service) -> No
     replayed = service.core.state
     replayed.apply(r.TaskUnassigned(task_id=first.task_id, worker="w0", reason="was lost"))
     replayed.apply(r.TaskAssigned(task_id=first.task_id, worker="w0"))
-    assert (first.begin, first.had.by_provider, first.grants) == (None, {}, {})
+    assert (first.start_position, first.all_splits.by_provider, first.grants) == (None, {}, {})

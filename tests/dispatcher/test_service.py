@@ -98,7 +98,7 @@ def test_a_client_hears_of_tasks_that_come_later_and_where_they_are() -> None:
     service.worker("w", "host:7")
     [update] = read(mailbox)
     [task] = update.tasks
-    assert (update.state, task.worker, task.worker_uid, task.address) == (True, "w0", "w", "host:7")
+    assert (update.has_state, task.worker, task.worker_uid, task.address) == (True, "w0", "w", "host:7")
 
 
 def test_a_client_hears_of_a_loss() -> None:
@@ -108,7 +108,7 @@ def test_a_client_hears_of_a_loss() -> None:
     task = next(iter(service.desk.core.state.tasks))
     service.desk.handle(e.SplitsRequested(task_id=task, incarnation=1, provider=0, repetition=0, cursor=0, want=3))
     service.desk.handle(e.WorkerLeaves(uid="w"))
-    [halted] = [known for known in read(mailbox)[-1].tasks if known.halted]
+    [halted] = [known for known in read(mailbox)[-1].tasks if known.unassigned]
     consumed = (IndexRange(first=0, end=1),)
     holding = TaskHolding(task_id=task, incarnation=halted.incarnation, received=1, consumed=consumed)
     service.desk.client_reported(ClientReport(client_id=client_id, holdings=(holding,)))

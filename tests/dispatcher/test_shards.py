@@ -35,7 +35,7 @@ def at_work(workers: int, *, inexact: str = "", **changes: Any) -> tuple[Service
     service = Service()
     for number in range(workers):
         service.add_worker(f"w{number}")
-    return service, service.join(service.register(20, inexact=inexact), mode="DATA", **changes)
+    return service, service.join(service.register(20, inexact_reason=inexact), mode="DATA", **changes)
 
 
 # ---- without a list
@@ -46,7 +46,7 @@ def test_the_workers_that_are_there_are_numbered_when_a_pass_begins() -> None:
     assert shards(service, client) == {"w0": 0, "w1": 1, "w2": 2}
     service.add_worker("late")
     assert shards(service, client) == {"w0": 0, "w1": 1, "w2": 2}
-    other = service.join("1000", "job", "DATA", repetition=1)
+    other = service.join("1000", "job", "DATA", iteration=1)
     assert shards(service, other) == {"w0": 0, "w1": 1, "w2": 2, "late": 3}
     assert len(states(service, other)) == 4
 
@@ -184,7 +184,7 @@ def test_who_is_not_there_yet_gets_its_own_shard_when_it_comes_and_is_named_unti
             target_workers="AUTO", iteration=0,
         )
     )  # fmt: skip
-    assert joined.absent == ("0 of 3 (a)", "1 of 3 (b)")
+    assert joined.missing_shards == ("0 of 3 (a)", "1 of 3 (b)")
     client = service.clients[joined.client_id]
     service.add_worker("b", "b:5000")
     assert shards(service, client) == {"c": 2, "b": 1}
@@ -267,7 +267,7 @@ def test_fewer_files_than_workers_are_refused_and_other_modes_are_not() -> None:
     service = Service()
     for number in range(3):
         service.add_worker(f"w{number}")
-    dataset = service.register(20, files=2)
+    dataset = service.register(20, num_files=2)
     for mode in ("FILE", "FILE_OR_DATA"):
         with pytest.raises(InvalidArgumentError, match="not enough for the required 3 shards/workers"):
             service.join(dataset, "job", mode)
@@ -277,12 +277,12 @@ def test_fewer_files_than_workers_are_refused_and_other_modes_are_not() -> None:
 def test_a_pass_that_has_begun_is_joined_however_many_workers_there_are_now() -> None:
     service = Service()
     service.add_worker("w")
-    dataset = service.register(20, files=1)
+    dataset = service.register(20, num_files=1)
     service.join(dataset, "job", "FILE")
     service.add_worker("second")
     assert len(service.join(dataset, "job", "FILE").tasks) == 1
     with pytest.raises(InvalidArgumentError, match="not enough for the required 2 shards/workers"):
-        service.join(dataset, "job", "FILE", repetition=1)
+        service.join(dataset, "job", "FILE", iteration=1)
 
 
 def test_what_the_pipeline_does_not_allow_is_refused() -> None:
@@ -291,4 +291,4 @@ def test_what_the_pipeline_does_not_allow_is_refused() -> None:
     with pytest.raises(NotFoundError, match="no files here"):
         service.join(service.register(20, no_file_sharding_reason="no files here"), mode="FILE")
     with pytest.raises(FailedPreconditionError, match=r"ShardingPolicy\.HINT"):
-        service.join(service.register(21, hinted=True), mode="OFF")
+        service.join(service.register(21, has_shard_hint=True), mode="OFF")

@@ -145,7 +145,7 @@ def test_what_a_zip_leaves_of_its_longer_side_is_abandoned_for_all() -> None:
 
 
 def test_what_a_worker_had_and_was_not_done_with_is_lost_and_counted() -> None:
-    service, client, [(worker, task), _] = reading(20, workers=2, inexact="it draws at random")
+    service, client, [(worker, task), _] = reading(20, workers=2, inexact_reason="it draws at random")
     for _ in range(3):
         service.ask(task, want=3)
     service.consume(task, 4)
@@ -156,7 +156,7 @@ def test_what_a_worker_had_and_was_not_done_with_is_lost_and_counted() -> None:
 
 
 def test_what_was_done_before_a_worker_began_again_does_not_make_up_for_what_it_loses_then() -> None:
-    service, client, [(worker, task)] = reading(20, inexact="it draws at random")
+    service, client, [(worker, task)] = reading(20, inexact_reason="it draws at random")
     service.ask(task, want=4)
     service.consume(task)
     service.report(worker)

@@ -21,7 +21,7 @@ def service() -> Service:
         made.add_worker(uid)
     dataset = made.register(20)
     made.join(dataset, "train")
-    made.join(dataset, "train", repetition=1)
+    made.join(dataset, "train", iteration=1)
     for _, task in [(w, task) for w in made.workers.values() for task in w.tasks.values()]:
         made.ask(task)
     return made

@@ -80,7 +80,7 @@ def test_splits_are_done_in_hand_or_yet_to_give() -> None:
 
 
 def test_lost_splits_are_not_done() -> None:
-    service, client, [(lost, part), (alive, task)] = reading(20, inexact="it draws at random")
+    service, client, [(lost, part), (alive, task)] = reading(20, inexact_reason="it draws at random")
     service.ask(part, want=3)
     service.consume(part, 1)
     service.stop(lost)
@@ -137,12 +137,12 @@ def test_a_new_repetition_is_told_when_somebody_was_given_a_part_of_it() -> None
 
 
 def test_the_newest_pass_is_told_and_all_its_losses() -> None:
-    service, client, [(lost, part), _] = reading(20, inexact="it draws at random")
+    service, client, [(lost, part), _] = reading(20, inexact_reason="it draws at random")
     service.ask(part, want=3)
     service.consume(part, 1)
     service.stop(lost)
     service.hear(client)
-    service.join(client.joined.dataset_id, "train", repetition=1)
+    service.join(client.joined.dataset_id, "train", iteration=1)
     job = job_of(service)
     assert (job.iteration, job.lost_splits, job.splits[0].lost) == (1, 2, 0)
 

@@ -38,19 +38,19 @@ def test_elements_of_another_copy_become_those_of_this_one() -> None:
     assert classes is same
     assert len({Sample, sample, earlier[0]}) == 3
     for other_sample, other_pair in (earlier, (Sample, Pair)):
-        (element,) = classes.adopt([other_sample(other_pair(1, 2))])
+        (element,) = classes.convert_run([other_sample(other_pair(1, 2))])
         assert (type(element), type(element.pair), element.total()) == (sample, pair, 3)
     run = [sample(pair(1, 2))]
-    assert classes.adopt(run) is run
+    assert classes.convert_run(run) is run
 
 
 def test_elements_of_different_structures_are_adopted_one_by_one() -> None:
     sample, classes = restored([Sample, PipelineClasses()])
-    run = classes.adopt([Sample(Pair(1, 2)), (Sample(1), None), 7])
+    run = classes.convert_run([Sample(Pair(1, 2)), (Sample(1), None), 7])
     assert [type(run[0]), type(run[1][0]), run[1][1], run[2]] == [sample, sample, None, 7]
 
 
 def test_elements_without_classes_are_not_touched() -> None:
     classes = restored([Sample, PipelineClasses()])[1]
     run = [{"a": [1, 2]}, {"a": [3, 4]}]
-    assert classes.adopt(run) is run
+    assert classes.convert_run(run) is run

@@ -42,7 +42,7 @@ def test_a_tree_is_walked_inputs_first() -> None:
 
 
 def test_passes_nest_and_seeds_follow_them() -> None:
-    outer = context(entropy=9, passes=(2,))
+    outer = context(entropy=9, iteration_path=(2,))
     assert outer.in_iteration(1).in_iteration(0).iteration_path == (2, 1, 0)
     assert outer.in_iteration(1).seed(5) == [5, 2, 1]
     assert outer.seed(None) == [9, 2]

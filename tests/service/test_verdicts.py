@@ -173,7 +173,7 @@ def test_a_full_link_is_told_with_what_it_carries() -> None:
 def test_a_long_link_that_carries_little_is_told_to_have_more_under_way() -> None:
     data = dsnb.Dataset.range(1000)
     with (
-        behind_a_link(late_s=0.02) as cluster,
+        behind_a_link(delay_s=0.02) as cluster,
         reading(data, cluster.service, max_outstanding_requests=1, **OVER_IT) as got,
     ):
         told = the_worst(explained(cluster.service, got), "bad", "link")

@@ -207,16 +207,16 @@ def test_a_forked_child_keeps_its_elements_when_the_memory_is_used_again() -> No
 import os, numpy as np
 from dsnb.worker.arena import Arena
 arena = Arena({4 * PAGE})
-buffer = arena.hold([np.full({NBYTES}, 7, np.uint8)], {NBYTES})
-view, copied = buffer.private(), buffer.private()
+buffer = arena.store([np.full({NBYTES}, 7, np.uint8)], {NBYTES})
+view, copied = buffer.private_view(), buffer.private_view()
 there, told = os.pipe(), os.pipe()
 if not os.fork():
     os.read(there[0], 1)
     os.write(told[1], b"1" if (view == 7).all() and (copied == 7).all() else b"0")
     os._exit(0)
 del buffer, view, copied
-again = arena.hold([np.full({NBYTES}, 9, np.uint8)], {NBYTES})
-assert (again.private() == 9).all()
+again = arena.store([np.full({NBYTES}, 9, np.uint8)], {NBYTES})
+assert (again.private_view() == 9).all()
 os.write(there[1], b"x")
 print("CHILD", os.read(told[0], 1).decode(), flush=True)
 os.wait()

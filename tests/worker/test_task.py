@@ -34,14 +34,14 @@ def make() -> Iterator[Make]:
         dataset: Dataset | Callable[[Any], Stage], *, cached: bool = False, consumers: int = 0, **changes: Any
     ) -> Task:
         build = (
-            (lambda room: dataset.operation.build(replace(context(prompt=True), allocate=room)))
+            (lambda room: dataset.operation.build(replace(context(low_latency=True), allocate=room)))
             if isinstance(dataset, Dataset)
             else dataset
         )
         order = TaskOrder(
             task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached, num_consumers=consumers
         )
-        settings: dict[str, Any] = {"ahead": 1 << 20, "capacity": 1 << 20, "on_change": lambda: None, "note": "on w0"}
+        settings: dict[str, Any] = {"read_ahead_bytes": 1 << 20, "capacity": 1 << 20, "on_change": lambda: None, "error_context": "on w0"}
         made.append(Task(order, build, None, **{**settings, **changes}))
         return made[-1]
 
@@ -283,7 +283,7 @@ def test_stopping_does_not_wait_for_user_code_that_does_not_return(make: Make) -
 
 
 def test_a_task_produces_no_more_than_it_may_ahead_of_its_readers(make: Make) -> None:
-    task, sink = make(numbers(10).repeat(), ahead=1000), Collector()
+    task, sink = make(numbers(10).repeat(), read_ahead_bytes=1000), Collector()
     task.open(opening(granted=1), sink)
     sink.wait_for(1)
     wait_for(lambda: task.report().window_bytes >= 1000, what="the producer to come to its bound")
@@ -358,7 +358,7 @@ def large_rows(size: int) -> Dataset:
 def test_a_batch_that_is_a_frame_of_its_own_is_laid_out_in_its_readers_memory(
     make: Make, size: int, alone: bool
 ) -> None:
-    task, sink, other = make(large_rows(size), packed=True, ahead=1), Roomy(), Collector()
+    task, sink, other = make(large_rows(size), packed=True, read_ahead_bytes=1), Roomy(), Collector()
     task.open(opening("other", granted=0), other)
     task.open(opening(), sink)
     got = sink.wait_for_end()
@@ -379,7 +379,7 @@ def test_a_consumer_that_comes_again_gets_what_was_produced_whatever_the_one_bef
     make: Make, shape: tuple[int, ...]
 ) -> None:
     dataset = Dataset.range(1 << 40).map(lambda number: np.full(shape, int(number) + 1, np.uint8))
-    task = make(dataset, consumers=2, ahead=1 << 18)
+    task = make(dataset, consumers=2, read_ahead_bytes=1 << 18)
     first, other, again = Consumer(), Consumer(), Consumer()
     task.open(opening("other", consumer_name(1), granted=3), other)
     task.open(opening("first", consumer_name(0), granted=3), first)

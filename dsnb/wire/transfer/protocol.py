@@ -43,11 +43,11 @@ class LinkStats:
     """
 
     transfer: str = "local"
-    why: str = ""
-    pieces: int = 0
+    reason: str = ""
+    frame_slices: int = 0
     fallbacks: int = 0
     held_bytes: int = 0
-    note: str = ""
+    fallback_reason: str = ""
     compression: str = ""
 
 
@@ -111,7 +111,7 @@ class OpenRequest:
             consumed_before_count=request.consumed_before_count,
             previous_client_id=request.previous_client_id,
             incarnation=request.incarnation,
-            link_stats=LinkStats(transfer=transfer, why=request.why),
+            link_stats=LinkStats(transfer=transfer, reason=request.why),
         )
 
     def to_message(self) -> ReadRequest:
@@ -133,7 +133,7 @@ class OpenRequest:
             consumed_before_count=self.consumed_before_count,
             previous_client_id=self.previous_client_id,
             incarnation=self.incarnation,
-            why=self.link_stats.why,
+            why=self.link_stats.reason,
         )
 
 

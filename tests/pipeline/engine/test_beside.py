@@ -43,7 +43,7 @@ def prompt() -> Iterator[Callable[[Dataset], Stage]]:
     stages: list[Stage] = []
 
     def build(dataset: Dataset) -> Stage:
-        stages.append(dataset.operation.build(context(prompt=True)))
+        stages.append(dataset.operation.build(context(low_latency=True)))
         return stages[-1]
 
     yield build

@@ -44,7 +44,7 @@ class Bench:
     """A stage, and a thread of its own that pulls it."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self.stage: Stage = dataset.operation.build(context(prompt=True))
+        self.stage: Stage = dataset.operation.build(context(low_latency=True))
         self.in_place = self.stage.enable_inline_calls()
         self._puller = ThreadPoolExecutor(1)
 
@@ -119,7 +119,7 @@ def test_a_pull_that_was_taken_whole_goes_on_with_a_single_call(bench: Make, nam
     """It is looked at once: what a longer run had would wait for the run's slowest call."""
     held, taken = Held(), list[Any]()
     one = bench(PIPELINES[name](held))
-    calls: InlineCalls = one.stage._in_place  # type: ignore[attr-defined]
+    calls: InlineCalls = one.stage._inline_calls  # type: ignore[attr-defined]
     extend = calls._extend
 
     def looked_at_in_the_last_moment(out: list[Any], left: list[Any]) -> BaseException | None:

@@ -187,7 +187,7 @@ class ServerConnection(Sink):
     def _record_fallback(self, why: str) -> None:
         short = self._pool.shortage if self._pool is not None else ""
         self._link_stats.fallbacks += 1
-        self._link_stats.note = f"the host is short of memory: {short}" if short else why
+        self._link_stats.fallback_reason = f"the host is short of memory: {short}" if short else why
 
     def release(self, at: int) -> None:
         """Take one notice's hold back."""

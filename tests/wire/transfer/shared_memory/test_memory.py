@@ -98,11 +98,11 @@ def test_pages_beside_a_piece_keep_what_was_written_to_them(memory: SharedMemory
 def test_a_forked_child_keeps_what_its_parent_looked_at_when_the_memory_is_written_to_again() -> None:
     code = f"""
 import os, numpy as np
-from dsnb.wire.transfer.shared_memory.memory import Mapping, Memory
-memory = Memory({SIZE})
+from dsnb.wire.transfer.shared_memory.memory import PrivateMapping, SharedMemory
+memory = SharedMemory({SIZE})
 memory.reserve({SIZE})
 memory.write({PAGE}, [np.full({3 * PAGE + 5}, 7, np.uint8)], {3 * PAGE + 5})
-mapping = Mapping(memory.descriptor, {SIZE})
+mapping = PrivateMapping(memory.descriptor, {SIZE})
 view = mapping.view({PAGE}, {3 * PAGE + 5}, mapping.clean)
 there, told = os.pipe(), os.pipe()
 if not os.fork():
@@ -111,7 +111,7 @@ if not os.fork():
     os._exit(0)
 del view
 memory.write({PAGE}, [np.full({3 * PAGE + 5}, 9, np.uint8)], {3 * PAGE + 5})
-assert (mapping.root({PAGE}, {3 * PAGE + 5}) == 9).all()
+assert (mapping.base_array({PAGE}, {3 * PAGE + 5}) == 9).all()
 os.write(there[1], b"x")
 print("CHILD", os.read(told[0], 1).decode(), flush=True)
 os.wait()

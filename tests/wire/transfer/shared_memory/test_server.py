@@ -187,7 +187,7 @@ def test_a_host_that_runs_short_has_frames_go_over_the_socket(monkeypatch: pytes
         assert all(np.array_equal(element, data(seed)) for seed, element in enumerate(elements))
         link = there.worker.openings[0].link_stats
         assert (link.fallbacks, link.held_bytes) == (2, 2 * BIG)
-        assert link.note == "the host is short of memory: No space left on device"
+        assert link.fallback_reason == "the host is short of memory: No space left on device"
         del elements
 
 
@@ -207,7 +207,7 @@ def check_sharing_with_a_miser(there: Door, miser: SharedReader) -> None:
         kept = [miser.take() for _ in range(8)]
         share = 8 // 3
         assert links[0].fallbacks == 8 - share
-        assert "which is its share" in links[0].note
+        assert "which is its share" in links[0].fallback_reason
         for seed in range(6):
             sinks[1].deliver(piece_of([data(seed)]))
             assert np.array_equal(other.take(), data(seed))
