@@ -362,15 +362,16 @@ class Attack:
 def untold(readers: list[Reader], worker_faults: list[float]) -> list[int]:
     """What readers that were killed may have consumed without anybody's knowing.
 
-    Over gRPC that is what they consumed in their last moment. Where their worker failed just before, it is what they
-    consumed since it last reported. So it is with readers that were suspended while their worker failed.
+    Over gRPC that is what they consumed in their last moment. Where their worker failed just before, or before it could
+    report what it knew of them, it is what they consumed since it last reported. So it is with readers that were
+    suspended while their worker failed.
     """
     found = []
     for reader in readers:
         last = reader.killed
         if last and reader.logged and reader.logged[-1][1] <= reader.suspended:  # it never went on
             last = reader.suspended
-        faults = [at for at in worker_faults if last - WORKER_FAULT_S < at < reader.killed]
+        faults = [at for at in worker_faults if last - WORKER_FAULT_S < at < reader.killed + REPORTED_WITHIN_S]
         if reader.suspended and not last:
             near = [at for at in worker_faults if abs(at - reader.suspended) < WORKER_FAULT_S]
             last, faults = (reader.suspended if near else 0.0), near
