@@ -36,8 +36,7 @@ from redis.retry import Retry
 
 from dsnb.cache.backends import RecordingLost, StoreFailed, limit_exceeded, warn
 from dsnb.cache.failpoints import Failpoint
-from dsnb.cache.frames import decode_frame
-from dsnb.cache.frames import digest_of, encode_frame
+from dsnb.cache.frames import decode_frame, digest_of, encode_frame
 from dsnb.cache.metadata import RecordingMetadata, first_difference, parse_metadata
 from dsnb.cache.recording import Chunk, FrameRef, SplitChunk, decode_record
 from dsnb.elements.frame import Frame

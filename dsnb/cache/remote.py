@@ -27,8 +27,7 @@ import numpy as np
 
 from dsnb.cache import files
 from dsnb.cache.backends import StoreFailed, limit_exceeded
-from dsnb.cache.frames import decode_frame
-from dsnb.cache.frames import digest_of, encode_frame
+from dsnb.cache.frames import decode_frame, digest_of, encode_frame
 from dsnb.cache.locations import without_password
 from dsnb.cache.metadata import RecordingMetadata, first_difference, parse_metadata
 from dsnb.cache.recording import Chunk, FrameRef, SplitChunk, decode_record, is_complete

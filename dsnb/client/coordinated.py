@@ -194,7 +194,7 @@ class CoordinatedStage(JobReader):
         piece = self._next_slice()
         return list(piece.elements())
 
-    def position_after(self, _behind: int) -> NoReturn:
+    def source_position(self, _behind: int) -> NoReturn:
         """There is none: rounds are where all consumers are, and a consumer that comes again goes on with them."""
         raise no_position_error("a coordinated read is where all its consumers are")
 

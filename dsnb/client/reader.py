@@ -200,10 +200,10 @@ class ReadStage(JobReader):
         self._consumption.add_delivered(self._task_read, len(run), self._element_bytes)
         return run
 
-    def track(self, *, held: bool = False) -> ConsumptionListener:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener:
         """Learn of each element when the user has it. What was given before, to be left out, counts as consumed."""
         self._mark_all_consumed()
-        self._consumption.tracked, self._consumption.held_downstream = True, held
+        self._consumption.tracked, self._consumption.held_downstream = True, buffered
         return _Tracking(self)
 
     @property
@@ -226,7 +226,7 @@ class ReadStage(JobReader):
         self._skippable -= free
         return free + super().skip(count - free)
 
-    def position_after(self, count: int) -> dict[str, Any]:
+    def source_position(self, count: int) -> dict[str, Any]:
         """What it takes to go on behind the first elements; see `client/resume`.
 
         Raises:
@@ -249,7 +249,7 @@ class ReadStage(JobReader):
         sequence = min(incarnation, hold.info.sequence_incarnation)  # a task that was taken over goes on counting
         self._position_tracker.history.add(hold.info.task_id, sequence, index + at, count, failed=failed)
 
-    def may_be_taken_by_others(self) -> bool:
+    def shared_with_other_readers(self) -> bool:
         """Unless the service knows that this client alone read the pass, and that nothing of it was lost."""
         return not self._only_reader
 

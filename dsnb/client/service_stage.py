@@ -18,11 +18,11 @@ class JobReader(Stage):
         """Warn of what keeps elements of the pass from coming: it is over, paused, or lacks a worker."""
         raise NotImplementedError
 
-    def position_after(self, count: int) -> Any:
+    def source_position(self, count: int) -> Any:
         """What it takes to go on after the first `count` elements; plain data."""
         raise NotImplementedError
 
-    def may_be_taken_by_others(self) -> bool:
+    def shared_with_other_readers(self) -> bool:
         """Whether other clients may have had elements of the pass, or some were lost."""
         return True
 
@@ -93,9 +93,9 @@ class ServiceStage(Stage):
         finally:
             self.wait_ns = self._waited_before + reader.wait_ns
 
-    def track(self, *, held: bool = False) -> ConsumptionListener | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """Learn of each element when the user has it, from the first one on; asking for it does not join the job."""
-        self._tracking = _DeferredTracking(held=held)
+        self._tracking = _DeferredTracking(held=buffered)
         if self._reader is not None:
             self._tracking.attach(self._reader)
         return self._tracking
@@ -107,11 +107,11 @@ class ServiceStage(Stage):
             return count
         return self._joined_reader().skip(count)
 
-    def position_after(self, count: int) -> Any:
+    def source_position(self, count: int) -> Any:
         """What it takes to go on after the first elements; of one that has not joined, where it is to begin."""
         if self._reader is None:
             return self._start_state
-        return self._reader.position_after(count)
+        return self._reader.source_position(count)
 
     def cancel(self) -> None:
         """Wake the thread that waits for elements. One that is joining leaves as soon as it has joined."""
@@ -124,9 +124,9 @@ class ServiceStage(Stage):
         if self._reader is not None:
             self._reader.close(unread)
 
-    def may_be_taken_by_others(self) -> bool:
+    def shared_with_other_readers(self) -> bool:
         """As the reader knows when the pass is over."""
-        return self._reader is not None and self._reader.may_be_taken_by_others()
+        return self._reader is not None and self._reader.shared_with_other_readers()
 
     def continue_counters(self, previous: Stage) -> None:
         """Count on."""

@@ -39,7 +39,7 @@ class FromService(Operation):
         registered_cardinality: The dataset's own length, before workers are counted.
     """
 
-    remembered: ClassVar[bool] = True
+    has_source_position: ClassVar[bool] = True
 
     service: ServiceAddress
     dataset_id: str
@@ -73,7 +73,7 @@ class FromService(Operation):
         return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
 
     @property
-    def pass_numbers(self) -> IterationCounter:
+    def iteration_counter(self) -> IterationCounter:
         """Its own: all datasets that are made of it read one job."""
         return self.passes
 

@@ -102,7 +102,9 @@ class TaskTable:
     @property
     def all_ended(self) -> bool:
         """Whether each known task has delivered everything; where none is known, whether the pass is over."""
-        return (bool(self._task_reads) or self._finished) and all(hold.account.ended for hold in self._task_reads.values())
+        return (bool(self._task_reads) or self._finished) and all(
+            hold.account.ended for hold in self._task_reads.values()
+        )
 
     @property
     def any_worker(self) -> bool:

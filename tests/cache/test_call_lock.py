@@ -224,14 +224,14 @@ def test_when_the_process_that_computes_is_killed_the_next_one_computes(tmp_path
 FORKING = """
 import os, sys
 from pathlib import Path
-from dsnb.cache.call_lock import computing
+from dsnb.cache.call_lock import call_lock
 key = "0123456789abcdef" * 2
-with computing(Path(sys.argv[1]), key, "f()"):
+with call_lock(Path(sys.argv[1]), key, "f()"):
     child = os.fork()
     if not child:
         sys.stdin.readline()  # it lives on after the call
         os._exit(0)
-with computing(Path(sys.argv[1]), key, "f()") as waited:
+with call_lock(Path(sys.argv[1]), key, "f()") as waited:
     print("AGAIN", waited, flush=True)
 sys.stdin.readline()
 """

@@ -259,7 +259,7 @@ with cache.store.reading() as index, index.database.transaction():
 
 STOPPING = """
 import os, signal, sys
-from dsnb.cache.failpoints import hooked
+from dsnb.cache.failpoints import failpoint_hook
 from dsnb.cache.training import LocalTrainingCache
 from tests.cache.steps import Output, get, put
 passing = [int(sys.argv[3])]
@@ -269,7 +269,7 @@ def stop(name, when):
         if not passing[0]:
             os.kill(os.getpid(), signal.SIGSTOP)
 with LocalTrainingCache(sys.argv[1]) as cache:
-    with hooked(stop):
+    with failpoint_hook(stop):
         put(cache, "b", 1000)
     assert get(cache, "b") == Output("b", 1000)
 """

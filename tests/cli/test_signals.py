@@ -38,11 +38,11 @@ def test_why_a_server_had_to_end_is_raised() -> None:
 def test_a_second_signal_ends_a_process_that_is_slow_to_stop() -> None:
     code = """
 import threading
-from dsnb.cli.signals import told_to_stop, wait_for_end
+from dsnb.cli.signals import stop_event, wait_until_stopped
 forever = threading.Event()
-with told_to_stop() as stop:
+with stop_event() as stop:
     print("READY")
-    wait_for_end(stop, forever.wait)
+    wait_until_stopped(stop, forever.wait)
     print("STOPPING")
     forever.wait()
 """

@@ -101,7 +101,7 @@ def test_an_argument_that_can_never_be_right_is_refused_and_named(wrong: dict[st
 
 def test_consumers_of_coordinated_reads_have_names_and_are_never_local() -> None:
     made = options(job_name="j", consumer_index=1, num_consumers=2)
-    assert (made.consumer, made.consumers, made.trainer_id, made.cached) == (1, 2, "consumer 1", False)
+    assert (made.consumer_index, made.num_consumers, made.trainer_id, made.cached) == (1, 2, "consumer 1", False)
     with pytest.raises(InvalidArgumentError, match="Coordinated reads require non-local workers"):
         options(job_name="j", consumer_index=0, num_consumers=2, target_workers="local")
 

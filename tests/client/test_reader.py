@@ -96,7 +96,7 @@ def test_a_short_pass_that_one_client_read_needs_no_control_stream(
     stage = stage_of(cluster, dsnb.Dataset.range(10))
     assert rest(stage) == list(range(10))
     assert not cluster.dispatcher._dispatcher.core.state.clients
-    assert [task["skip"] for task in stage.position_after(7)["tasks"]] == [7], (
+    assert [task["skip"] for task in stage.source_position(7)["tasks"]] == [7], (
         "operations behind it may hold the last ones"
     )
     stage.close()

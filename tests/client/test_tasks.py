@@ -407,7 +407,7 @@ def test_losses_are_announced_with_what_is_known_of_them(splits: int, elements: 
     client = Client(mode=ShardingPolicy.DYNAMIC, job_name="train")
     whole = rf"worker w3 was lost \(job 'train'\): {text}; reading goes on with the others"
     with pytest.warns(DataLossWarning, match=whole):
-        client.tasks.apply_updates([loss("w3", splits, elements, again=again)])
+        client.tasks.apply_updates([loss("w3", splits, elements, restarts=again)])
 
 
 def test_losses_are_counted_in_elements_where_their_number_is_known() -> None:

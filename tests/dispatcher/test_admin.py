@@ -142,7 +142,7 @@ def test_a_job_whose_rounds_were_cancelled_begins_anew_at_round_0_with_any_numbe
 
 def test_what_a_consumer_says_after_its_job_was_cancelled_is_nothing_to_anybody(reading: Reading) -> None:
     dataset = reading.service.register(cardinality=INFINITE_CARDINALITY)
-    consumer = reading.service.join(dataset, "rounds", "OFF", trainer_id="consumer 0", consumers=1)
+    consumer = reading.service.join(dataset, "rounds", "OFF", trainer_id="consumer 0", num_consumers=1)
     reading.service.cancel("rounds")
     said = ConsumerReport(round=3, begun=True)
     for client in (consumer, reading.client):  # the second one is no consumer at all

@@ -17,7 +17,9 @@ class Sharing:
         self.dataset = self.service.register(cardinality=cardinality)
 
     def join(self, trainer: str, *, whole: bool = True) -> str:
-        client = self.service.join(self.dataset, "job", mode="OFF", cached=True, trainer_id=trainer, complete_only=whole)
+        client = self.service.join(
+            self.dataset, "job", mode="OFF", cached=True, trainer_id=trainer, complete_only=whole
+        )
         return client.client_id
 
     def number(self, client: str) -> int:

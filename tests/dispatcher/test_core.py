@@ -42,7 +42,7 @@ SOURCES = (
     Source((30,), {"step": 0}, {"cardinality": 30}),
     Source((5, 12)),
     Source((8,), {"repetitions": 2, "step": 3}, {"cardinality": 16}),
-    Source((12,), dataset={"cardinality": 12, "inexact": "it draws at random"}),
+    Source((12,), dataset={"cardinality": 12, "inexact_reason": "it draws at random"}),
     Source((9,), {"slow": True}),
     Source((0,)),
     Source((), {"length": 7}, {"cardinality": 7}),

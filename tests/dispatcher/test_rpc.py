@@ -169,7 +169,7 @@ def test_a_client_hears_how_things_are_and_then_what_changes(cluster: Cluster, c
     joined = callers.join()
     client = callers.client(joined.client_id)
     first = client.hear()
-    assert (first.state, first.tasks, first.finished) == (True, (), False)
+    assert (first.has_state, first.tasks, first.finished) == (True, (), False)
     worker = callers.worker("a")
     worker.hear()
     [task] = client.hear().tasks

@@ -87,7 +87,7 @@ def test_a_worker_is_told_what_to_start_with_all_that_it_needs() -> None:
     service.client()
     [order] = read(mailbox)
     [start] = order.start
-    assert (start.job_name, start.iteration, start.incarnation, start.mode, start.cached, start.providers) == (
+    assert (start.job_name, start.iteration, start.incarnation, start.mode, start.cached, start.num_providers) == (
         "train", 0, 1, "DYNAMIC", False, 1,
     )  # fmt: skip
 

@@ -261,9 +261,9 @@ def test_a_module_that_comes_by_value_and_as_source_is_one_module(beside: Notebo
 COMPILED = """
 import sys
 from pathlib import Path
-from dsnb.elements.imports import keep_modules
+from dsnb.elements.imports import keep_received_modules
 from dsnb.pipeline.graph import restore
-keep_modules()
+keep_received_modules()
 operation = restore(Path(sys.argv[1]).read_bytes(), None)
 print(operation.function(3))
 """

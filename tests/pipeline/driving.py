@@ -16,8 +16,10 @@ MOST = 10_000
 """More pulls than any test needs: a pipeline that never ends fails instead of hanging."""
 
 
-def context(entropy: int = 7, passes: tuple[int, ...] = (0,), splits: Any = None, prompt: bool = False) -> BuildContext:
-    return BuildContext(entropy=entropy, iteration_path=passes, splits=splits, low_latency=prompt)
+def context(
+    entropy: int = 7, iteration_path: tuple[int, ...] = (0,), splits: Any = None, low_latency: bool = False
+) -> BuildContext:
+    return BuildContext(entropy=entropy, iteration_path=iteration_path, splits=splits, low_latency=low_latency)
 
 
 def no_room(_nbytes: int) -> None:

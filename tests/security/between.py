@@ -25,7 +25,7 @@ class Recorder(Proxy):
         host, _, port = upstream.rpartition(":")
         self.upstream = (host, int(port))
 
-    def _note(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         self.heard += data
 
 

@@ -38,7 +38,7 @@ class Shelf:
             self._changed.wait_for(lambda: self._stopped or len(self.frames) < self.room)
             return not self._stopped
 
-    def gathered(self, count: int) -> None:
+    def on_pulled(self, count: int) -> None:
         self.on_their_way.append(sum(frame.count for frame in self.frames) + count)
 
     def add(self, *frames: Frame) -> None:
@@ -293,8 +293,8 @@ def test_what_a_run_has_is_handed_on_although_it_began_late(produce: Produce, mo
             gate.wait(30.0)
         return int(x)
 
-    monkeypatch.setattr(InlineCalls, "make", begins_late)
-    monkeypatch.setattr(InlineCalls, "take", noted)
+    monkeypatch.setattr(InlineCalls, "run_calls", begins_late)
+    monkeypatch.setattr(InlineCalls, "take_partial_run", noted)
     shelf = Shelf()
     produce(Dataset.range(6000).map(slow_in_a_long_run), shelf)
     wait_for(lambda: sum(frame.count for frame in shelf.frames) == 5001, what="all that are ready")

@@ -469,8 +469,8 @@ def test_elements_without_bytes_still_take_room() -> None:
         (lambda window: setattr(window.trainers["a"], "consumed", 1), "hits and misses do not make up the consumed"),
         (lambda window: setattr(window.trainers["a"], "next", 50), "a trainer is beyond the frontier"),
         (lambda window: setattr(window.readers["first"], "consumed", 1), "sent elements are missing"),
-        (lambda window: setattr(window.readers["first"], "nbytes", 1), "a reader's bytes are miscounted"),
-        (lambda window: setattr(window.readers["first"], "trainer", "b"), "a reader is misplaced"),
+        (lambda window: setattr(window.readers["first"], "buffered_bytes", 1), "a reader's bytes are miscounted"),
+        (lambda window: setattr(window.readers["first"], "trainer_id", "b"), "a reader is misplaced"),
     ],
     ids=["bytes", "head", "frontier", "consumed", "next", "reader consumed", "reader bytes", "reader's trainer"],
 )

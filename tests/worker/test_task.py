@@ -41,7 +41,12 @@ def make() -> Iterator[Make]:
         order = TaskOrder(
             task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached, num_consumers=consumers
         )
-        settings: dict[str, Any] = {"read_ahead_bytes": 1 << 20, "capacity": 1 << 20, "on_change": lambda: None, "error_context": "on w0"}
+        settings: dict[str, Any] = {
+            "read_ahead_bytes": 1 << 20,
+            "capacity": 1 << 20,
+            "on_change": lambda: None,
+            "error_context": "on w0",
+        }
         made.append(Task(order, build, None, **{**settings, **changes}))
         return made[-1]
 
@@ -346,7 +351,7 @@ class Roomy(Collector):
         super().__init__()
         self.memory = Rooms()
 
-    def room(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         return self.memory(nbytes)
 
 

@@ -210,13 +210,13 @@ class Withdrawn(Stage):
         first, self.given = self.given, min(40, self.given + want)
         return list(range(first, self.given))
 
-    def track(self, *, held: bool = False) -> Withdrawn:
+    def track_consumption(self, *, buffered: bool = False) -> Withdrawn:
         return self
 
     def consumed(self, elements: int, errors: int) -> None:
         self.had += elements
 
-    def valid(self) -> bool:
+    def may_consume(self) -> bool:
         self.look -= self.had == self.at
         return self.had != self.at or self.look != 0
 

@@ -21,7 +21,7 @@ def test_a_seed_draws_the_same_in_the_same_pass_of_any_run() -> None:
 
 
 def test_a_seed_draws_anew_in_another_pass() -> None:
-    assert drawn(generator(context(iteration_path=(0,)), 5)) != drawn(generator(context(passes=(1,)), 5))
+    assert drawn(generator(context(iteration_path=(0,)), 5)) != drawn(generator(context(iteration_path=(1,)), 5))
 
 
 def test_without_a_seed_runs_places_and_providers_differ() -> None:

@@ -116,7 +116,7 @@ class Once(Stage):
         run, self._rest = self._rest[:want], self._rest[want:]
         return run
 
-    def may_be_taken_by_others(self) -> bool:
+    def shared_with_other_readers(self) -> bool:
         return True
 
 

@@ -68,7 +68,9 @@ def test_each_file_goes_to_exactly_one_task_in_every_pass(folder: Path, seed: in
     orders = []
     for number in range(2):
         feed = Feed([provider.count], piece=3)
-        stages = [ds.operation.build(context(entropy=task, iteration_path=(number,), splits=feed.task())) for task in range(3)]
+        stages = [
+            ds.operation.build(context(entropy=task, iteration_path=(number,), splits=feed.task())) for task in range(3)
+        ]
         shares = by_turns(stages)
         assert sorted(path for share in shares for path in share) == sorted(values(ds))
         assert all(shares)

@@ -397,7 +397,7 @@ def test_auto_over_a_slow_link_compresses_what_gets_much_smaller_and_nothing_els
 def test_a_codec_that_is_missing_at_the_worker_says_so(
     server: GrpcServer, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsnb.wire.transfer.grpc.installed", lambda: ())
+    monkeypatch.setattr("dsnb.wire.transfer.grpc.installed_codecs", lambda: ())
     with reading(address(server), compression="LZ4", codecs=("LZ4",)) as reader:
         error = reader.error()
     assert isinstance(error, FailedPreconditionError)

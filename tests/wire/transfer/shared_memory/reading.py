@@ -85,12 +85,12 @@ class ListeningReader(SharedReader):
         super().__init__(uid, **opening)
 
     @property
-    def ears(self) -> Poller:
+    def poller(self) -> Poller:
         return self._ears
 
     def look(self) -> bool:
         """Hear what has come; whether there is a piece now."""
-        self.ears.dispatch()
+        self.poller.dispatch()
         return bool(self.pieces)
 
     def take(self) -> Any:
@@ -100,7 +100,7 @@ class ListeningReader(SharedReader):
     def close(self) -> None:
         self.reading.leave(0)
         self.pieces.clear()
-        self.ears.close()
+        self.poller.close()
 
 
 @contextmanager

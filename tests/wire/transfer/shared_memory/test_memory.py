@@ -103,7 +103,7 @@ memory = SharedMemory({SIZE})
 memory.reserve({SIZE})
 memory.write({PAGE}, [np.full({3 * PAGE + 5}, 7, np.uint8)], {3 * PAGE + 5})
 mapping = PrivateMapping(memory.descriptor, {SIZE})
-view = mapping.view({PAGE}, {3 * PAGE + 5}, mapping.clean)
+view = mapping.tracked_array({PAGE}, {3 * PAGE + 5}, mapping.discard_private_pages)
 there, told = os.pipe(), os.pipe()
 if not os.fork():
     os.read(there[0], 1)
